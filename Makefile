@@ -1,0 +1,72 @@
+# Targets for users (demo) and developers. `make help` lists them. The environment is made once, in .venv, from
+# requirements.lock: by uv when it is on the PATH, otherwise by venv and pip.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+SF ?= 0.1
+PYTEST_ARGS ?=
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/stamp
+# Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
+PYTEST_WORKERS ?= 2
+PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+# Spark's Python workers must be the environment's Python: they need pyarrow and this project.
+export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
+
+.PHONY: help demo test test-all check bench lock clean
+
+help: ## list the targets
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica killed (SF=0.1)
+	@$(VENV)/bin/tidelock demo --scale-factor $(SF)
+
+test: $(STAMP) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
+	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(STAMP) ## all tests, the long runs too
+	@$(PYTEST) $(PYTEST_ARGS)
+
+check: $(STAMP) ## format, lint, types, unit tests
+	@$(VENV)/bin/ruff format --check
+	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/mypy
+	@$(PYTEST) -q tests/unit $(PYTEST_ARGS)
+
+bench: $(STAMP) ## benchmarks against peers and physical limits
+	@$(PYTHON) -m bench
+
+lock: ## requirements.lock anew, from pyproject.toml (needs uv)
+	@uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --all-extras \
+	    --generate-hashes --no-emit-index-url --no-header --no-annotate --output-file requirements.lock
+
+clean: ## remove caches and build results; the environment stays (rm -r .venv removes it)
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# One recipe line, so that a failure in the middle leaves no stamp. An environment that exists is brought up to the
+# lock file, not thrown away; ensurepip is for one that uv made without pip.
+$(STAMP): requirements.lock pyproject.toml
+	@if command -v uv >/dev/null; then \
+	    [ -x $(PYTHON) ] || uv venv --quiet --python '>=3.11' $(VENV); \
+	    uv pip install --quiet --python $(PYTHON) --require-hashes -r requirements.lock; \
+	    uv pip install --quiet --python $(PYTHON) --no-deps --editable .; \
+	else \
+	    if [ ! -x $(PYTHON) ]; then \
+	        for python in python3 python3.14 python3.13 python3.12 python3.11 ''; do \
+	            [ -n "$$python" ] || { echo "make: Python >= 3.11 is needed, found $$(python3 --version 2>&1)" >&2; exit 1; }; \
+	            "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	        done; \
+	        "$$python" -m venv $(VENV) >/dev/null || \
+	            { rm -rf $(VENV); echo "make: $$python -m venv failed; Debian has it in python3-venv" >&2; exit 1; }; \
+	    fi; \
+	    $(PYTHON) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m ensurepip >/dev/null; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-deps --editable .; \
+	fi
+	@touch $@
