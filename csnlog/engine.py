@@ -1,0 +1,410 @@
+"""The shell of committer and follower: carries out their instructions against a store, in one event loop.
+
+It holds no rule of the protocol. Each instruction becomes one call of the store, and the result the next
+event. What it adds is time (pauses, the periodic look, wall clock in records), randomness (nonces), fault
+points, and the end of all that when something fails that should not: then the log stops, it never goes on in
+doubt (I15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from tidelock.csnlog import faults, tree
+from tidelock.csnlog.batch import LogLimits, Plan, Rollover
+from tidelock.csnlog.bootstrap import OwnSession
+from tidelock.csnlog.committer import Committer
+from tidelock.csnlog.follow_messages import (
+    Absent,
+    Deliver,
+    Delivered,
+    Failed,
+    FollowEvent,
+    FollowInstruction,
+    Get,
+    Got,
+    Inquire,
+    Learned,
+    Look,
+    Looked,
+    Missed,
+    Poked,
+    Question,
+    Stopped,
+    Tick,
+    Took,
+    TooLate,
+    Woken,
+)
+from tidelock.csnlog.follower import Follower
+from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.messages import (
+    Answer,
+    CommitEnded,
+    DrawNonce,
+    EpochRead,
+    Event,
+    Fenced,
+    FenceRead,
+    Followed,
+    Halted,
+    Instruction,
+    LinkChanged,
+    LogRead,
+    MultiResult,
+    NonceDrawn,
+    Raised,
+    RaiseEnded,
+    ReadEpoch,
+    ReadFence,
+    ReadLog,
+    Resumed,
+    RetryLater,
+    RolloverEnded,
+    SendCommit,
+    SendRaise,
+    SendRollover,
+    StopAsked,
+    Verdict,
+)
+from tidelock.csnlog.model import LogRecord
+from tidelock.csnlog.reading import BelowTailError, find_out, read_record, read_to_end, record_exists
+from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.store import Check, Link, Op, Store
+from tidelock.errors import CorruptError
+
+_log: Final = structlog.get_logger("tidelock.csnlog")
+
+COMMIT: Final = faults.step("csnlog.commit")
+RAISE: Final = faults.step("csnlog.raise")
+ROLLOVER: Final = faults.step("csnlog.rollover")
+
+_NONCE_BYTES: Final = 12
+
+Deliverer = Callable[[list[LogRecord]], Awaitable[None]]
+
+
+class Engine:
+    """Both machines, and the calls that are under way for them.
+
+    Args:
+        store: The session to ZooKeeper.
+        own: The begun life of this agent.
+        limits: The bounds.
+        deliver: Takes records in order; the next ones come when it has returned.
+        on_answer: Told of each verdict on a tid.
+        on_change: Told when state, fence or link may have changed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        own: OwnSession,
+        limits: LogLimits,
+        *,
+        deliver: Deliverer,
+        on_answer: Callable[[str, Verdict], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.store: Final = store
+        self.own: Final = own
+        self.limits: Final = limits
+        self.committer: Final = Committer(own.replica, own.state, own.fence, limits)
+        self.follower: Follower | None = None
+        #: Records handed to ``deliver`` that it has not taken yet.
+        self.delivering: tuple[LogRecord, ...] = ()
+        #: Why the log goes no further, once that is so.
+        self.too_late: Csn | None = None
+        self.stopped = ""
+        self.closed = False
+        self._deliver = deliver
+        self._on_answer = on_answer
+        self._on_change = on_change
+        self._inbox: deque[tuple[Committer, Event] | tuple[Follower, FollowEvent]] = deque()
+        self._pumping = False
+        self._link: tuple[bool, int] = (False, 0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+        #: One callback for each watched record, so that the store does not arm it twice.
+        self._watches: dict[Csn, Callable[[], None]] = {}
+        store.on_change(self.link_changed)
+
+    # -------------------------------------------------------------------------------------------- pump
+
+    def start(self, position: Csn) -> None:
+        """Begin to follow behind a position."""
+        self.follower = Follower(position, self.limits.read_ahead)
+        connected, session = self._link
+        self.follow(LinkChanged(connected, session))
+        self._spawn(self._tick())
+
+    def link_changed(self) -> None:
+        """Tell the machines of link and session, if they are others than before."""
+        link = (self.store.link is Link.CONNECTED, self.store.session)
+        if self.closed or link == self._link:
+            return
+        self._link = link
+        self._inbox.append((self.committer, LinkChanged(*link)))
+        if self.follower is not None:
+            self._inbox.append((self.follower, LinkChanged(*link)))
+        self._pump()
+        self._on_change()
+
+    def tell(self, event: Event) -> None:
+        """Give the committer an event."""
+        self.link_changed()
+        self._inbox.append((self.committer, event))
+        self._pump()
+
+    def follow(self, event: FollowEvent) -> None:
+        """Give the follower an event."""
+        self.link_changed()
+        if self.follower is not None and not self.closed:
+            self._inbox.append((self.follower, event))
+            self._pump()
+
+    def stop(self, reason: str) -> None:
+        """Stop for ever, in doubt of everything that is under way."""
+        if not self.stopped and not self.closed:
+            self.stopped = reason
+            self.tell(StopAsked(reason))
+            self._on_change()
+
+    async def close(self) -> None:
+        """Stop, and end all calls and timers."""
+        if self.closed:
+            return
+        self._on_change = _nobody
+        self.tell(StopAsked("this agent is closing its log"))
+        self.closed = True
+        for timer in self._timers:
+            timer.cancel()
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _pump(self) -> None:
+        """Let the machines take their events, one after the other; carrying one out may bring the next."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._inbox:
+                machine, event = self._inbox.popleft()
+                for instruction in machine.step(event):  # type: ignore[arg-type]
+                    self._carry_out(machine, instruction)
+        finally:
+            self._pumping = False
+
+    def _carry_out(self, machine: Committer | Follower, instruction: Instruction | FollowInstruction) -> None:
+        match instruction:
+            case Answer(tid, verdict):
+                self._on_answer(tid, verdict)
+            case Get(number):
+                self._spawn(self._get(number))
+            case Look(number):
+                self._spawn(self._look(number))
+            case Took(records):
+                self._took(records)
+            case Deliver(records):
+                self.delivering = records
+                self._spawn(self._hand_over(records))
+            case SendCommit(plan):
+                self._spawn(self._commit(plan))
+            case DrawNonce():
+                self.tell(NonceDrawn(secrets.token_hex(_NONCE_BYTES)))
+            case RetryLater():
+                self._later(self.limits.retry_s, machine)
+            case TooLate(tail):
+                self.too_late = tail
+                self.stop(f"the tail {tail} has passed this replica's place in the log: it must clone")
+            case Stopped(number, reason):
+                self.stop(f"at CSN {number}: {reason}")
+            case Inquire(number, question, about):
+                self._spawn(self._inquire(number, question, about))
+            case SendRaise(ops):
+                self._spawn(self._raise(ops))
+            case SendRollover(rollover):
+                self._spawn(self._roll_over(rollover))
+            case ReadFence():
+                self._spawn(self._read_fence())
+            case ReadEpoch():
+                self._spawn(self._read_epoch())
+            case ReadLog(session):
+                self._spawn(self._read_log(session))
+            case Halted(reason):
+                self.stopped = self.stopped or reason
+                self._on_change()
+            case Raised() | Fenced():
+                self._on_change()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.stop(f"unforeseen: {type(error).__name__}: {error}")
+
+    def _later(self, pause_s: float, machine: Committer | Follower) -> None:
+        def resume() -> None:
+            self._timers.discard(timer)
+            if machine is self.committer:
+                self.tell(Resumed())
+            else:
+                self.follow(Resumed())
+
+        timer = asyncio.get_running_loop().call_later(pause_s, resume)
+        self._timers.add(timer)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.limits.relook_s)
+            self.follow(Tick())
+
+    # ------------------------------------------------------------------------------------------ writes
+
+    async def _multi(self, step: faults.Step, ops: tuple[Op, ...]) -> tuple[MultiResult, int]:
+        """Send a multi between two fault points; also returns the session that it was answered in."""
+        try:
+            await step.before()
+        except Exception as error:
+            _log.warning("a fault point failed before a multi: nothing was sent", error=str(error))
+            return Refused(Reason.NOT_CONNECTED), 0
+        session = self.store.session
+        result = await self.store.multi(ops)
+        if self.store.session != session:
+            session = 0
+        try:
+            await step.after()
+        except Exception as error:
+            return Unknown(str(error)), 0
+        return result, session
+
+    async def _commit(self, plan: Plan) -> None:
+        time_ms = _now_ms()
+        result, _ = await self._multi(COMMIT, plan.ops(time_ms))
+        self.tell(CommitEnded(result))
+        if isinstance(result, Ok):
+            self.follow(Poked(tree.csn_of(str(result.value[-1])), plan.record(time_ms)))
+
+    async def _roll_over(self, rollover: Rollover) -> None:
+        time_ms = _now_ms()
+        result, _ = await self._multi(ROLLOVER, rollover.ops(time_ms))
+        self.tell(RolloverEnded(result))
+        if isinstance(result, Ok):
+            self.follow(Poked(tree.csn_of(str(result.value[2])), rollover.record(time_ms)))
+
+    async def _raise(self, ops: tuple[Op, ...]) -> None:
+        self.tell(RaiseEnded(*await self._multi(RAISE, ops)))
+
+    # ------------------------------------------------------------------------------------------- reads
+
+    async def _read_fence(self) -> None:
+        session = self.store.session
+        result = await self.store.get(tree.session(self.own.replica))
+        self.tell(FenceRead(result, session if self.store.session == session else 0))
+
+    async def _read_epoch(self) -> None:
+        self.tell(EpochRead(await self.store.get(tree.EPOCH)))
+
+    async def _read_log(self, session: int) -> None:
+        found: dict[str, Csn] | None = None
+        try:
+            records = await self.read_to_end(session)
+        except BelowTailError:
+            # What was deleted is known to all replicas but this one, which the follower will find out.
+            records = None
+        except CorruptError as error:
+            self.stop(error.message)
+            return
+        if records is not None:
+            found = dict(self._own_tids(records))
+        self.tell(LogRead(found, session))
+
+    async def read_to_end(self, session: int) -> tuple[LogRecord, ...] | None:
+        """Read what the follower has not taken, to the end; see :mod:`tidelock.csnlog.reading`."""
+        if self.follower is None:
+            return None
+        return await read_to_end(
+            self.store, self.follower.next, session=session, read_ahead=self.limits.read_ahead
+        )
+
+    def _own_tids(self, records: tuple[LogRecord, ...]) -> tuple[tuple[str, Csn], ...]:
+        return tuple(
+            (tid.tid, one.csn)
+            for one in records
+            if one.record.home == self.own.replica
+            for tid in one.record.tids
+        )
+
+    async def _get(self, number: Csn) -> None:
+        record = await read_record(self.store, number)
+        if record is None:
+            self.follow(Failed(number))
+        elif isinstance(record, Absent):
+            self.follow(Missed(number))
+        else:
+            self.follow(Got(number, record))
+
+    async def _look(self, number: Csn) -> None:
+        exists = await record_exists(self.store, number, watch=self._watch(number))
+        if exists:
+            self._watches.pop(number, None)
+        self.follow(Looked(number, exists))
+
+    def _watch(self, number: Csn) -> Callable[[], None]:
+        def fired() -> None:
+            self._watches.pop(number, None)
+            self.follow(Woken(number))
+
+        return self._watches.setdefault(number, fired)
+
+    async def _inquire(self, number: int, question: Question, about: Csn) -> None:
+        session = self.store.session
+        try:
+            finding = await find_out(
+                self.store,
+                question,
+                about,
+                fence=Check(tree.session(self.own.replica), self.committer.fence.version),
+                watch=self._watch(about),
+            )
+        except CorruptError as error:
+            self.stop(error.message)
+            return
+        self.follow(Learned(number, session if self.store.session == session else 0, finding))
+
+    # ---------------------------------------------------------------------------------------- delivery
+
+    def _took(self, records: tuple[LogRecord, ...]) -> None:
+        for one in records:
+            self._watches.pop(one.csn, None)
+        self.tell(Followed(records[-1].csn, self._own_tids(records)))
+
+    async def _hand_over(self, records: tuple[LogRecord, ...]) -> None:
+        try:
+            await self._deliver(list(records))
+        except Exception as error:
+            self.stop(f"the receiver of records failed: {type(error).__name__}: {error}")
+            return
+        self.delivering = ()
+        self.follow(Delivered())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _nobody() -> None:
+    """Nobody listens any more."""

@@ -1,0 +1,376 @@
+"""The CSN log as an agent uses it: commit, follow, barrier, outcome (design section 4).
+
+The rules live in the pure cores (:mod:`tidelock.csnlog.committer`, :mod:`tidelock.csnlog.follower`); this
+module turns their verdicts into results and errors, and holds the three questions that need both a write or a
+read of one session: ``fenced``, ``barrier`` and ``outcome``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import Callable
+from typing import Final
+
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.batch import LogLimits, Proposal
+from tidelock.csnlog.bootstrap import OwnSession
+from tidelock.csnlog.engine import Deliverer, Engine
+from tidelock.csnlog.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog.messages import (
+    Cause,
+    DeadlinePassed,
+    FenceDoubted,
+    FenceWanted,
+    Propose,
+    Verdict,
+)
+from tidelock.csnlog.model import LogRecord
+from tidelock.csnlog.reading import read_page
+from tidelock.csnlog.results import (
+    Aborted,
+    Committed,
+    Ok,
+    Outcome,
+    Reason,
+    Refused,
+    Running,
+    TooOld,
+    Unknown,
+)
+from tidelock.csnlog.store import Check, Link, Op, Store
+from tidelock.csnlog.verdicts import error_of
+from tidelock.errors import (
+    FencedError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+
+__all__ = ["CsnLog", "LogLimits", "LogState", "Proposal"]
+
+#: How often a question is asked again because its session changed on the way.
+_ATTEMPTS: Final = 3
+
+
+class LogState(enum.Enum):
+    """What the log of this replica can do. The last three are final: the agent must start anew."""
+
+    FOLLOWING = "following"
+    #: No connection: nothing is committed, and nobody can say what is newest.
+    SUSPENDED = "suspended"
+    #: Another replica has raised this one's fence: all open transactions are aborted, no lock is held. New
+    #: commits and fenced writes are refused from the moment that is found; this state comes when the commits
+    #: that were in doubt then are decided, so that none of them is called aborted which is not.
+    FENCED = "fenced"
+    #: Records that this replica lacks are deleted: it must clone.
+    TOO_LATE = "too_late"
+    #: Something stands in the log, or in ZooKeeper, that this replica cannot pass.
+    STOPPED = "stopped"
+
+
+class CsnLog:
+    """One replica's access to the log; lives in one event loop.
+
+    Args:
+        store: The replica's session to ZooKeeper. It is not closed by this class.
+        session: The begun life of the agent (:func:`tidelock.csnlog.bootstrap.open_session`).
+        limits: The bounds.
+        deliver: Takes records in the order of the log, each once, END records of epochs included; the next
+            ones come when it has returned, so it may take its time. What it has taken, ``known`` of
+            :meth:`outcome` must know. An exception of it stops the log.
+        on_state: Told of every change of state, with the reason for people ("" if there is none).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        session: OwnSession,
+        limits: LogLimits,
+        deliver: Deliverer,
+        on_state: Callable[[LogState, str], None],
+    ) -> None:
+        self._store: Final = store
+        self._own: Final = session
+        self._limits: Final = limits
+        self._on_state = on_state
+        self._told: LogState | None = None
+        self._engine: Final = Engine(
+            store, session, limits, deliver=deliver, on_answer=self._answered, on_change=self._changed
+        )
+        #: Callers of commit() by tid.
+        self._callers: dict[str, set[asyncio.Future[Verdict]]] = {}
+        #: Those who wait for a change of fence or state.
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    # ------------------------------------------------------------------------------------------- state
+
+    @property
+    def state(self) -> LogState:
+        """What the log can do now."""
+        engine = self._engine
+        if self._is_fenced():
+            return LogState.FENCED
+        if engine.too_late is not None:
+            return LogState.TOO_LATE
+        if engine.stopped:
+            return LogState.STOPPED
+        return LogState.FOLLOWING if self._store.link is Link.CONNECTED else LogState.SUSPENDED
+
+    @property
+    def reason(self) -> str:
+        """Why the log has ended, for people; "" while it has not."""
+        if self._is_fenced():
+            return "another replica has raised the fence of this one"
+        return self._engine.stopped
+
+    @property
+    def fence(self) -> int:
+        """The version of the own session znode that every multi checks."""
+        return self._engine.committer.fence.version
+
+    @property
+    def end(self) -> Csn:
+        """The largest CSN that this replica has seen. There may be larger ones: see :meth:`barrier`."""
+        follower = self._engine.follower
+        return max(self._engine.committer.end, follower.position if follower is not None else CSN_NONE)
+
+    def deciding(self, tid: Tid) -> bool:
+        """Tell whether a commit of this tid is queued, under way or in doubt: not to be judged meanwhile."""
+        return str(tid) in self._engine.committer.pending.tids
+
+    # ----------------------------------------------------------------------------------------- life
+
+    async def start(self, position: Csn) -> None:
+        """Begin to follow: deliver all records after CSN ``position``, the last one that is applied here."""
+        self._engine.link_changed()
+        self._engine.start(position)
+
+    async def close(self) -> None:
+        """End all that is under way. Commits that were sent and not answered end CommitUnknownError."""
+        await self._engine.close()
+        self._wake()
+
+    # ----------------------------------------------------------------------------------------- commit
+
+    async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
+        """Commit a sealed transaction; it may be repeated with the same tid, it never gets a second CSN.
+
+        Raises:
+            TableChangedError, TableExistsError, LabelExistsError, HeadMovedError, TooLargeError, FencedError:
+                Certainly not committed.
+            UnavailableError: Certainly not committed: not sent within the time, the queue is full, or the log
+                has ended.
+            CommitUnknownError: Sent, and the outcome is not known yet. It is found out in the background:
+                repeat the call, or ask :meth:`outcome`.
+        """
+        if self._engine.follower is None:
+            raise UnavailableError(
+                "the log is not running on this replica; try another one", tid=proposal.tid
+            )
+        loop = asyncio.get_running_loop()
+        caller: asyncio.Future[Verdict] = loop.create_future()
+        callers = self._callers.setdefault(proposal.tid, set())
+        callers.add(caller)
+        deadline = DeadlinePassed(proposal.tid)
+        timer = loop.call_later(timeout_s, self._engine.tell, deadline)
+        try:
+            self._engine.tell(Propose(proposal))
+            verdict = await caller
+        except asyncio.CancelledError:
+            if len(callers) == 1:
+                self._engine.tell(deadline)
+            raise
+        finally:
+            timer.cancel()
+            callers.discard(caller)
+            if not callers and self._callers.get(proposal.tid) is callers:
+                del self._callers[proposal.tid]
+        if isinstance(verdict, Committed):
+            return verdict
+        raise error_of(proposal, verdict)
+
+    def _answered(self, tid: str, verdict: Verdict) -> None:
+        for caller in self._callers.pop(tid, set()):
+            if not caller.done():
+                caller.set_result(verdict)
+
+    # ----------------------------------------------------------------------------------------- writes
+
+    async def fenced(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
+        """Apply a multi under the own fence; results and the index of a refusal count without the check.
+
+        It may take as long as the connection is away after an Unknown: bound it where that matters.
+
+        When this returns Unknown the fence has been raised, so the multi can land no later: read, and know.
+        (Or the log has ended on this replica, see ``state``; then another has to find out.)
+
+        Raises:
+            FencedError: Another has raised the fence; nothing was applied.
+        """
+        while True:
+            self._engine.link_changed()
+            self._refuse_if_fenced()
+            used = self.fence
+            result = await self._store.multi((Check(tree.session(self._own.replica), used), *ops))
+            match result:
+                case Ok(value=(_, *values)):
+                    return Ok(tuple(values))
+                case Refused(reason=Reason.BAD_VERSION, index=0):
+                    # Our own raise came between, or another's: find out.
+                    self._engine.tell(FenceDoubted(used))
+                    await self._fence_above(used)
+                case Refused(reason=Reason.NO_NODE, index=0):
+                    self._engine.stop(
+                        "the own session znode is gone; it is never deleted: restored ensemble?"
+                    )
+                    return Refused(Reason.NO_NODE)
+                case Refused(reason, index):
+                    return Refused(reason, max(index - 1, 0))
+                case _:
+                    self._engine.tell(FenceWanted(used))
+                    # Where the log ends meanwhile, nothing can be raised, and the truth is still "unknown".
+                    with contextlib.suppress(FencedError, UnavailableError):
+                        await self._fence_above(used)
+                    return Unknown("the fenced multi ended unknown; it can land no later")
+
+    async def _fence_above(self, used: int) -> None:
+        """Wait until the own fence is above this; FencedError or UnavailableError when it never will be."""
+        while True:
+            self._refuse_if_fenced()
+            if self.fence > used:
+                return
+            if self._engine.stopped or self._engine.closed:
+                raise UnavailableError(
+                    f"the log has ended on this replica: {self._engine.stopped or 'closed'}"
+                )
+            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(change)
+            try:
+                await change
+            finally:
+                self._waiting.discard(change)
+
+    async def barrier(self) -> Csn:
+        """Return the largest CSN that exists: no commit that was acknowledged before the call is above it.
+
+        A fenced write, then the log to its end in the same session: a read alone may be stale, even after
+        sync() (design 8.7).
+
+        Raises:
+            FencedError: Another has raised the fence.
+            UnavailableError: Not connected, or the session changed again and again.
+        """
+        for attempt in range(_ATTEMPTS):
+            session = await self._connected_session(attempt)
+            result = await self.fenced(())
+            if isinstance(result, Refused):
+                raise UnavailableError(f"ZooKeeper refused a barrier: {result.reason.value}; try again")
+            if isinstance(result, Ok) and self._store.session == session:
+                records = await self._engine.read_to_end(session)
+                if records is not None:
+                    return max([self.end, *(one.csn for one in records[-1:])])
+        raise UnavailableError("the session to ZooKeeper changed again and again during a barrier; try again")
+
+    # ------------------------------------------------------------------------------------------ reads
+
+    async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
+        """Find out what became of a transaction of any replica.
+
+        In this order, which matters (protocol review F2): the session znode of its home, the log to its end
+        in the same session, the own catalog.
+
+        Args:
+            tid: The transaction.
+            known: What the own catalog, and all that ``deliver`` has taken, says of a tid.
+            floor: The oldest snapshot CSN whose outcomes the catalog still keeps.
+
+        Raises:
+            UnknownTransactionError: No replica has the name of its home.
+            UnavailableError: Not connected, or the session changed again and again.
+        """
+        for attempt in range(_ATTEMPTS):
+            session = await self._connected_session(attempt)
+            node = await self._store.get(tree.session(tid.home))
+            if isinstance(node, Unknown) or (isinstance(node, Refused) and node.reason is not Reason.NO_NODE):
+                continue
+            if self._store.session != session:
+                continue
+            records = await self._engine.read_to_end(session)
+            if records is None:
+                continue
+            found = self._in_flight(str(tid), records) or known(tid)
+            if found is not None:
+                return found
+            if tid.snapshot < floor:
+                return TooOld(floor)
+            if isinstance(node, Refused):
+                raise UnknownTransactionError(f"tid {tid}: there is no replica {tid.home}", tid=str(tid))
+            return Aborted() if codec.decode_session(node.value.data).boot > tid.boot else Running()
+        raise UnavailableError("ZooKeeper could not be read; try again", tid=str(tid))
+
+    def _in_flight(self, tid: str, records: tuple[LogRecord, ...]) -> Committed | None:
+        """Look for a tid in records that the catalog may not have: just read, taken, or being delivered."""
+        follower = self._engine.follower
+        taken = follower.ready if follower is not None else ()
+        for one in (*records, *taken, *self._engine.delivering):
+            if any(entry.tid == tid for entry in one.record.tids):
+                return Committed(one.csn)
+        return None
+
+    async def records(self, after: Csn, limit: int) -> list[LogRecord]:
+        """Return at most ``limit`` records after a CSN, from ZooKeeper, as far as they are kept there.
+
+        Raises:
+            UnavailableError: Not connected.
+            CorruptError: A record cannot be read.
+        """
+        await self._connected_session()
+        return await read_page(self._store, after, limit, read_ahead=self._limits.read_ahead)
+
+    # ----------------------------------------------------------------------------------------- changes
+
+    def _is_fenced(self) -> bool:
+        committer = self._engine.committer
+        return committer.final is not None and committer.final.cause is Cause.FENCED
+
+    def _refuse_if_fenced(self) -> None:
+        if self._engine.committer.fenced:
+            raise FencedError(
+                f"replica {self._own.replica} was fenced by another; its open transactions are aborted: "
+                "begin again",
+                replica=self._own.replica,
+            )
+
+    async def _connected_session(self, attempt: int = 0) -> int:
+        """The present session, after a pause for a repeated attempt.
+
+        Raises:
+            FencedError: Another has raised the fence.
+            UnavailableError: There is no connection, or the log has ended.
+        """
+        if attempt:
+            await asyncio.sleep(self._limits.retry_s)
+        self._refuse_if_fenced()
+        if self._engine.stopped:
+            raise UnavailableError(f"the log has ended on this replica: {self._engine.stopped}")
+        if self._engine.follower is None or self._engine.closed:
+            raise UnavailableError("the log is not running on this replica; try another one")
+        if self._store.link is not Link.CONNECTED:
+            raise UnavailableError(
+                "this replica has no connection to ZooKeeper; try again or another replica"
+            )
+        return self._store.session
+
+    def _changed(self) -> None:
+        self._wake()
+        state = self.state
+        if state is not self._told:
+            self._told = state
+            self._on_state(state, self.reason)
+
+    def _wake(self) -> None:
+        for change in self._waiting:
+            if not change.done():
+                change.set_result(None)

@@ -1,0 +1,163 @@
+"""Reads of the log that end: one record, the stretch to its end in one session, a page for people.
+
+The following that never ends is :mod:`tidelock.csnlog.follower`; the shell uses these reads for barriers,
+outcomes and batches in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.follow_messages import ABSENT, Absent, Finding, Question, Unreadable
+from tidelock.csnlog.follower import number_after
+from tidelock.csnlog.ids import Csn, epoch_of
+from tidelock.csnlog.model import Kind, LogRecord, Record
+from tidelock.csnlog.results import Ok, Reason, Refused
+from tidelock.csnlog.store import Check, Store
+from tidelock.errors import CorruptError, UnavailableError
+
+Watch = Callable[[], None]
+
+#: Reads that are tried at first: a barrier usually finds very few records beyond what was followed.
+_FIRST_WINDOW: Final = 2
+
+
+class BelowTailError(UnavailableError):
+    """The records wanted are deleted, since every replica that is not struck has them (``tail``)."""
+
+
+async def read_record(store: Store, number: Csn) -> Record | Unreadable | Absent | None:
+    """Read one record; None when that failed."""
+    match await store.get(tree.record(number)):
+        case Ok(value=node):
+            try:
+                return codec.decode_record(node.data)
+            except CorruptError as error:
+                return Unreadable(error.message)
+        case Refused(reason=Reason.NO_NODE):
+            return ABSENT
+    return None
+
+
+async def read_tail(store: Store) -> Csn | None:
+    """Read ``csn/tail``; None when that failed. CorruptError when it is not a CSN."""
+    result = await store.get(tree.TAIL)
+    return codec.decode_csn(result.value.data) if isinstance(result, Ok) else None
+
+
+async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | None:
+    """Ask whether a record exists, and have its creation watched; None when that failed."""
+    result = await store.exists(tree.record(number), watch=watch)
+    return result.value is not None if isinstance(result, Ok) else None
+
+
+async def find_out(
+    store: Store, question: Question, about: Csn, *, fence: Check, watch: Watch
+) -> Finding | None:
+    """Answer a question of the follower; None when that failed. CorruptError when the tail is not a CSN."""
+    match question:
+        case Question.BARRIER:
+            return isinstance(await store.multi((fence,)), Ok) or None
+        case Question.RECORD:
+            return await read_record(store, about)
+        case Question.LOOK:
+            return await record_exists(store, about, watch=watch)
+        case Question.TAIL:
+            return await read_tail(store)
+        case Question.COUNT:
+            result = await store.exists(tree.epoch_dir(epoch_of(about)))
+            if isinstance(result, Ok):
+                return result.value.children if result.value is not None else ABSENT
+        case Question.LIST:
+            names = await store.children(tree.epoch_dir(epoch_of(about)))
+            if isinstance(names, Ok):
+                return _numbers(names.value)
+    return None
+
+
+def _numbers(names: tuple[str, ...]) -> tuple[int, ...]:
+    """The sequence numbers among the names. Any other name is no record; it took a number, which is a gap."""
+    numbers = []
+    for name in names:
+        try:
+            numbers.append(tree.sequence_of_name(name))
+        except ValueError:
+            continue
+    return tuple(numbers)
+
+
+async def read_to_end(
+    store: Store, start: Csn, *, session: int, read_ahead: int
+) -> tuple[LogRecord, ...] | None:
+    """Read all records from number ``start`` on until one does not exist, in this session.
+
+    Whatever was in the log before this call, as far as the session has seen it, is in the answer. Records
+    that come while it reads may be in it.
+
+    Returns:
+        The records in order, or None when a read failed or the session is another by now.
+
+    Raises:
+        BelowTailError: The tail has passed ``start``.
+        CorruptError: A record cannot be read.
+    """
+    found: list[LogRecord] = []
+    number, window = start, min(_FIRST_WINDOW, read_ahead)
+    while True:
+        numbers = [Csn(number + step) for step in range(window)]
+        records = await asyncio.gather(*(read_record(store, one) for one in numbers))
+        if store.session != session or None in records:
+            return None
+        for one, record in zip(numbers, records, strict=True):
+            if isinstance(record, Absent):
+                tail = await read_tail(store)
+                if tail is None or store.session != session:
+                    return None
+                if tail > one:
+                    raise BelowTailError(
+                        f"records from CSN {one} on are deleted, the tail is {tail}", tail=tail
+                    )
+                return tuple(found)
+            if isinstance(record, Unreadable):
+                raise CorruptError(f"CSN {one}: {record.reason}", csn=one)
+            assert record is not None
+            found.append(LogRecord(one, record))
+            number = number_after(one, record)
+            if record.kind is Kind.END:
+                break
+        window = min(2 * window, read_ahead)
+
+
+async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int) -> list[LogRecord]:
+    """Read at most ``limit`` records that follow CSN ``position`` and are not deleted, for people to look at.
+
+    Raises:
+        UnavailableError: A read failed.
+        CorruptError: A record cannot be read.
+    """
+    anchor = await read_record(store, position)
+    number = number_after(position, anchor) if isinstance(anchor, Record) else Csn(position + 1)
+    tail = await read_tail(store)
+    if anchor is None or tail is None:
+        raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
+    number = max(number, tail)
+    page: list[LogRecord] = []
+    while len(page) < limit:
+        numbers = [Csn(number + step) for step in range(min(read_ahead, limit - len(page)))]
+        for one, record in zip(
+            numbers, await asyncio.gather(*(read_record(store, one) for one in numbers)), strict=True
+        ):
+            if isinstance(record, Absent):
+                return page
+            if isinstance(record, Unreadable):
+                raise CorruptError(f"CSN {one}: {record.reason}", csn=one)
+            if record is None:
+                raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
+            page.append(LogRecord(one, record))
+            number = number_after(one, record)
+            if record.kind is Kind.END:
+                break
+    return page
