@@ -1,0 +1,234 @@
+"""Applies the log: takes records in order, has missing parts fetched, and moves the snapshot CSN.
+
+The shell around :class:`tidelock.replication.prefix.Prefix`. One loop looks up, decides and applies, one
+after the other, so that what it has looked up is still true when the machine hears of it. While a batch is
+being applied the next records and parts collect; thus a replica that is behind applies in large batches
+(F14).
+
+Failure model: a catalog that cannot be written now is tried again; a part that turns out to be damaged is
+fetched again; anything else (a gap in the log, a record of a newer version, a contradiction) ends
+:meth:`Applier.run` with its error, and the agent stops serving (I15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.codec import decode_entries
+from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.model import AddPart, LogRecord
+from tidelock.errors import CorruptError, DiskFullError, UnavailableError, UpgradeNeededError
+from tidelock.replication.backoff import wait_s
+from tidelock.replication.fetch import Fetcher
+from tidelock.replication.model import ResolvedRecord, Wanted
+from tidelock.replication.ports import Ledger
+from tidelock.replication.prefix import (
+    Applied,
+    Apply,
+    Blocked,
+    FetchPart,
+    ManifestRead,
+    NotApplied,
+    PartHeld,
+    PartLost,
+    Prefix,
+    PrefixEvent,
+    PrefixInstruction,
+    ReadManifest,
+    RecordRead,
+)
+
+APPLY = faults.step("replication.apply")
+_log = structlog.get_logger("apply")
+
+#: Records that may wait, in batches of apply_records_max: enough to fetch ahead, bounded for a replica that
+#: is stuck.
+_WAITING_BATCHES = 4
+#: Missing parts at which no more records are taken.
+_MISSING_MAX = 10_000
+
+
+class Applier:
+    """Follows the log on this replica.
+
+    Args:
+        ledger: The catalog.
+        fetcher: Gets missing parts; its ``on_held`` is :meth:`part_held`.
+        applied: The snapshot CSN that the catalog has now.
+        time_ms: The effective time of that CSN.
+        apply_records_max: Most records of one catalog transaction.
+        retry_wait_max_s: Longest pause after a catalog transaction that failed.
+        on_applied: Called in the event loop with each batch once it is durable and the snapshot CSN has
+            moved.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        fetcher: Fetcher,
+        *,
+        applied: Csn,
+        time_ms: int,
+        apply_records_max: int,
+        retry_wait_max_s: float,
+        on_applied: Callable[[Sequence[ResolvedRecord]], None],
+    ) -> None:
+        self._ledger, self._fetcher, self._on_applied = ledger, fetcher, on_applied
+        self._prefix = Prefix(applied, time_ms, apply_records_max=apply_records_max)
+        self._waiting_max = _WAITING_BATCHES * apply_records_max
+        self._retry_wait_max_s = retry_wait_max_s
+        self._records: deque[LogRecord] = deque()
+        self._looking: Sequence[LogRecord] = ()  # taken from _records, not yet in the machine
+        self._parts: deque[PartHeld | PartLost] = deque()
+        self._wake, self._room = asyncio.Event(), asyncio.Event()
+        self._trouble: str | None = None
+        self._failures = 0
+
+    @property
+    def snapshot_csn(self) -> Csn:
+        """The largest CSN up to which everything is applied here."""
+        return self._prefix.applied
+
+    @property
+    def blocked(self) -> Blocked | None:
+        """Which part of which tid of which CSN holds this replica back, and why; None when nothing does."""
+        blocked = self._prefix.blocked
+        trouble = None if blocked is None else self._fetcher.trouble(blocked.part)
+        if blocked is None or trouble is None:
+            return blocked
+        return replace(blocked, reason=f"{blocked.reason}; {trouble}")
+
+    def taken(self, tid: str) -> Csn | None:
+        """Return the CSN of a transaction in records that were delivered and are not applied yet, or None."""
+        for item in (*self._records, *self._looking):
+            if any(found.tid == tid for found in item.record.tids):
+                return item.csn
+        return self._prefix.find(tid)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the catalog could not take the last batch; None when it did."""
+        return self._trouble
+
+    async def deliver(self, record: LogRecord) -> None:
+        """Take the next record of the log; waits while too many wait already, which slows the follower."""
+        while self._full:
+            self._room.clear()
+            await self._room.wait()
+        self._records.append(record)
+        self._wake.set()
+
+    def part_held(self, part: PartId) -> None:
+        """A part is durable here now: pushed, fetched or found again."""
+        self._fetcher.arrived(part)
+        self._parts.append(PartHeld(part))
+        self._wake.set()
+
+    def part_lost(self, part: PartId) -> None:
+        """A part was quarantined: records that are not applied yet wait for it again."""
+        self._parts.append(PartLost(part))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Apply until cancelled.
+
+        Raises:
+            CorruptError: This replica cannot go on without contradicting itself or the log.
+        """
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            records = [*self._records]
+            self._records.clear()
+            self._looking = records
+            events: list[PrefixEvent] = [*await self._looked_up(records)]
+            # Parts that came during the look-up follow the records, which then know that they want them.
+            events += self._parts
+            self._parts.clear()
+            await self._carry_out(self._prefix.step(*events))
+            if not self._full:
+                self._room.set()
+
+    @property
+    def _full(self) -> bool:
+        waiting = len(self._records) + self._prefix.waiting
+        return waiting >= self._waiting_max or self._prefix.missing >= _MISSING_MAX
+
+    async def _looked_up(self, records: Sequence[LogRecord]) -> list[RecordRead]:
+        tids = [tid for item in records for tid in item.record.tids]
+        if not tids:
+            return [RecordRead(item, frozenset(), frozenset()) for item in records]
+        parts = {entry.part for tid in tids for entry in tid.entries if isinstance(entry, AddPart)}
+        parts |= {tid.manifest.part for tid in tids if tid.manifest is not None}
+        held = frozenset(await self._ledger.held(parts)) if parts else frozenset()
+        known = frozenset(await self._ledger.known_tids([tid.tid for tid in tids]))
+        return [RecordRead(item, held, known) for item in records]
+
+    async def _carry_out(self, instructions: Sequence[PrefixInstruction]) -> None:
+        todo = deque(instructions)
+        while todo:
+            if wanted := [item.wanted for item in todo if isinstance(item, FetchPart)]:
+                todo = deque(item for item in todo if not isinstance(item, FetchPart))
+                await self._fetch(wanted)
+                continue
+            match todo.popleft():
+                case ReadManifest(part):
+                    todo += self._prefix.step(await self._read_manifest(part))
+                case Apply(records):
+                    todo += await self._apply(records)
+
+    async def _fetch(self, wanted: Sequence[Wanted]) -> None:
+        while True:
+            try:
+                await self._ledger.want(wanted)
+            except (UnavailableError, DiskFullError) as error:
+                await self._pause(error)
+            else:
+                break
+        for item in wanted:
+            self._fetcher.want(item)
+
+    async def _read_manifest(self, part: PartId) -> PrefixEvent:
+        try:
+            entries = decode_entries(await self._ledger.read(part))
+        except UpgradeNeededError:
+            raise
+        except CorruptError as error:
+            _log.error("manifest_damaged", part=part, reason=error.message)
+            return PartLost(part)
+        parts = {entry.part for entry in entries if isinstance(entry, AddPart)}
+        return ManifestRead(part, entries, frozenset(await self._ledger.held(parts)))
+
+    async def _apply(self, records: tuple[ResolvedRecord, ...]) -> list[PrefixInstruction]:
+        try:
+            await APPLY.before()
+            await self._ledger.apply(records)
+            await APPLY.after()
+        except (UnavailableError, DiskFullError) as error:
+            await self._pause(error)
+            return [*self._prefix.step(NotApplied())]
+        except CorruptError as error:
+            # A part may have been found damaged since it was looked up: then it is fetched again.
+            part = PartId(str(error.details.get("part")))
+            done = self._prefix.step(PartLost(part), NotApplied())
+            if not any(isinstance(said, FetchPart) for said in done):
+                raise
+            _log.error("part_lost", part=part, csn=records[-1].csn, reason=error.message)
+            return [*done]
+        self._failures, self._trouble = 0, None
+        following = [*self._prefix.step(Applied(records[-1].csn))]
+        self._on_applied(records)
+        return following
+
+    async def _pause(self, error: UnavailableError | DiskFullError) -> None:
+        self._failures += 1
+        self._trouble = error.message
+        if self._failures == 1:
+            _log.error("catalog_not_written", reason=error.message)
+        await asyncio.sleep(wait_s(self._failures, self._retry_wait_max_s))

@@ -1,0 +1,317 @@
+"""Fetches the parts that this replica lacks from whichever replica has them (design section 4, Apply).
+
+A part counts as fetched when its length and XXH3-128 are right and file and row are durable here; whatever
+goes wrong before that is tried again, with the next holder or later, for as long as the part is wanted.
+Large parts come in ranges into a file of their own, which a broken transfer leaves in ``tmp/`` to go on
+from, with any holder; small ones come whole and share packs. A holder that sent wrong bytes is tried last.
+
+Failure model: holders may be dead, frozen, lagging or wrong in their bytes; the own disk may be full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+import structlog
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.ids import PartId, ReplicaId
+from tidelock.errors import CorruptError, DiskFullError, TidelockError, UnavailableError
+from tidelock.replication.backoff import wait_s
+from tidelock.replication.digest import checksum
+from tidelock.replication.model import Peer, Wanted
+from tidelock.replication.partfs import PartFs, PartSink
+from tidelock.replication.peers import PeerClient
+from tidelock.replication.ports import PartStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FETCH = faults.step("replication.fetch")
+_log = structlog.get_logger("fetch")
+
+#: A push of a part that was just committed is mostly under way already: asking for it at once would move it
+#: twice.
+GRACE_S = 0.05
+#: Most parts of undecided transactions that are fetched early; more are left to their commit.
+EARLY_MAX = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """One part on its way.
+
+    ``sink`` keeps what has come of a large part, ``sources`` who sent it, ``undo`` the path of its file while
+    no row names that. ``landing`` is set while the part is made durable, which is not interrupted;
+    ``stopped`` says that nobody wants it any more.
+    """
+
+    wanted: Wanted
+    task: asyncio.Task[None] | None = None
+    sink: PartSink | None = None
+    undo: str | None = None
+    sources: set[ReplicaId] = field(default_factory=set)
+    wrong: dict[ReplicaId, int] = field(default_factory=dict)
+    landing: bool = False
+    stopped: bool = False
+    trouble: str = "not asked for yet"
+
+
+class Fetcher:
+    """Brings wanted parts here.
+
+    Args:
+        client: HTTP to the peers.
+        files: Where large parts go.
+        store: Makes parts known and durable.
+        replica: This replica.
+        on_held: Called in the event loop when a part is durable here.
+        on_wrong_bytes: Called when a replica has sent bytes that are not those of the part.
+        range_bytes: Bytes of one request for a large part.
+        small_bytes_max: Parts up to this size come in one request and are stored in packs.
+        concurrency: Large parts fetched at once.
+        small_concurrency: Small parts fetched at once. They wait for the disk together: a replica that was
+            away stores many with one fsync. With few of them it would never catch up with busy peers.
+        retry_wait_max_s: Longest pause before all holders are asked again.
+        grace_s: How long a small part of a committed transaction is left to a push that may be under way.
+        early_max: Most parts of undecided transactions that are wanted at once; more are not taken.
+    """
+
+    def __init__(
+        self,
+        client: PeerClient,
+        files: PartFs,
+        store: PartStore,
+        *,
+        replica: ReplicaId,
+        on_held: Callable[[PartId], None],
+        on_wrong_bytes: Callable[[ReplicaId, PartId], None],
+        range_bytes: int,
+        small_bytes_max: int,
+        concurrency: int,
+        small_concurrency: int,
+        retry_wait_max_s: float,
+        grace_s: float = GRACE_S,
+        early_max: int = EARLY_MAX,
+    ) -> None:
+        self._client, self._files, self._store = client, files, store
+        self._replica = replica
+        self._on_held, self._on_wrong_bytes = on_held, on_wrong_bytes
+        self._range_bytes, self._small_bytes_max = range_bytes, small_bytes_max
+        self._small, self._large = asyncio.Semaphore(small_concurrency), asyncio.Semaphore(concurrency)
+        self._retry_wait_max_s, self._grace_s, self._early_max = retry_wait_max_s, grace_s, early_max
+        self._peers: dict[ReplicaId, Peer] = {}
+        #: Replicas whose last answer did not come.
+        self._silent: set[ReplicaId] = set()
+        self._running: dict[PartId, _Fetch] = {}
+        self._early = 0
+        self._closed = False
+
+    def members(self, peers: Iterable[Peer]) -> None:
+        """Take the present member list. A struck replica may still give parts: their bytes are verified."""
+        self._peers = {peer.replica: peer for peer in peers if peer.replica != self._replica}
+
+    def want(self, wanted: Wanted) -> None:
+        """Fetch a part unless that is under way. It goes on until the part is here or not wanted any more."""
+        running = self._running.get(wanted.meta.part)
+        if running is not None:
+            if wanted.csn is not None and running.wanted.csn is None:
+                self._early -= 1
+                running.wanted = wanted
+            return
+        if self._closed or (wanted.csn is None and self._early >= self._early_max):
+            return
+        self._early += wanted.csn is None
+        item = _Fetch(wanted)
+        self._running[wanted.meta.part] = item
+        item.task = asyncio.create_task(self._run(item), name=f"fetch {wanted.meta.part}")
+
+    def arrived(self, part: PartId) -> None:
+        """The part came another way: a push brought it."""
+        if (item := self._running.get(part)) is not None:
+            self._stop(item)
+
+    def cancel(self, tids: Collection[str]) -> None:
+        """These transactions are rolled back: stop fetching for them, except for parts of committed ones."""
+        gone = frozenset(tids)
+        for item in list(self._running.values()):
+            if item.wanted.csn is None and str(item.wanted.tid) in gone:
+                self._stop(item)
+
+    def trouble(self, part: PartId) -> str | None:
+        """Return why a wanted part has not come yet, or None if it is not wanted."""
+        item = self._running.get(part)
+        return None if item is None else item.trouble
+
+    async def close(self) -> None:
+        """Stop fetching; what is being made durable is finished first."""
+        self._closed = True
+        tasks = [item.task for item in self._running.values() if item.task is not None]
+        for item in list(self._running.values()):
+            self._stop(item)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _stop(self, item: _Fetch) -> None:
+        self._forget(item)
+        item.stopped = True
+        if item.task is not None and not item.landing:
+            item.task.cancel()
+
+    def _forget(self, item: _Fetch) -> None:
+        if self._running.get(item.wanted.meta.part) is item:
+            del self._running[item.wanted.meta.part]
+            self._early -= item.wanted.csn is None
+
+    # -- one part ---------------------------------------------------------------------------------------
+
+    async def _run(self, item: _Fetch) -> None:
+        meta = item.wanted.meta
+        small = meta.length <= self._small_bytes_max
+        slots = self._small if small else self._large
+        failures = 0
+        try:
+            if small and item.wanted.csn is not None:
+                await asyncio.sleep(self._grace_s)
+            while True:
+                async with slots:
+                    done = await self._ask_all(item, small=small)
+                if done or item.stopped:
+                    break
+                failures += 1
+                if failures == 1:
+                    _log.info("part_not_found", part=meta.part, tid=str(item.wanted.tid), reason=item.trouble)
+                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+        finally:
+            self._forget(item)
+            await self._undo(item)
+        if not item.stopped:
+            self._on_held(meta.part)
+
+    async def _undo(self, item: _Fetch) -> None:
+        """Discard what has come of a large part that will not be recorded.
+
+        Where the part is fetched anew meanwhile, file and undo row are that one's.
+        """
+        if item.sink is not None:
+            await _in_thread(item.sink.abandon)
+        if item.undo is not None and item.wanted.meta.part not in self._running:
+            with contextlib.suppress(TidelockError):  # else the next start of this replica does it
+                await _in_thread(self._files.delete, [item.undo])
+                if item.wanted.meta.part not in self._running:
+                    await self._store.forget_undo(item.undo)
+
+    async def _ask_all(self, item: _Fetch, *, small: bool) -> bool:
+        """Ask each holder once; True as soon as the part is durable here."""
+        item.trouble = "no other replica is known that may have it"
+        for peer in self._holders(item):
+            try:
+                await FETCH.before()
+                done = await (self._fetch_small(item, peer) if small else self._fetch_large(item, peer))
+                self._silent.discard(peer.replica)
+            except DiskFullError as error:
+                item.trouble = error.message
+                return False
+            except CorruptError as error:
+                self._blame(item, {peer.replica}, error.message)
+            except Exception as error:
+                item.trouble = f"{peer.replica}: {error}"
+                if isinstance(error, UnavailableError):
+                    self._silent.add(peer.replica)
+                elif not isinstance(error, TidelockError):
+                    _log.warning(
+                        "fetch_failed", part=item.wanted.meta.part, holder=peer.replica, exc_info=True
+                    )
+            else:
+                if done:
+                    return True
+            finally:
+                item.landing = False
+        return False
+
+    def _holders(self, item: _Fetch) -> list[Peer]:
+        """Return whom to ask, the most promising first: who had it at the commit, then anybody else."""
+        known = dict.fromkeys((*item.wanted.holders, *self._peers))
+        peers = [self._peers[replica] for replica in known if replica in self._peers]
+        return sorted(
+            peers,
+            key=lambda peer: (item.wrong.get(peer.replica, 0), peer.replica in self._silent, not peer.alive),
+        )
+
+    async def _fetch_small(self, item: _Fetch, peer: Peer) -> bool:
+        meta = item.wanted.meta
+        data = bytearray()
+        async with aclosing(self._client.read_part(peer.data, meta, 0, meta.length)) as chunks:
+            async for chunk in chunks:
+                data += chunk
+        if not self._right(item, {peer.replica}, checksum(data)):
+            return False
+        await FETCH.after()
+        item.landing = True
+        await self._store.store(meta, item.wanted.tid, bytes(data))
+        return True
+
+    async def _fetch_large(self, item: _Fetch, peer: Peer) -> bool:
+        meta = item.wanted.meta
+        sink = item.sink
+        if sink is not None and item.wrong and (others := item.sources - {peer.replica}):
+            # Somebody sent wrong bytes: from now on the whole part comes from one holder, to tell who it is.
+            if item.wrong.get(peer.replica, 0) > max(item.wrong.get(other, 0) for other in others):
+                return False  # what a better one has begun is not given up for this one
+            await _in_thread(sink.abandon)
+        if sink is None or sink.closed:
+            item.undo = self._files.part_path(meta.part, meta.kind)
+            await self._store.note_undo(item.undo)
+            sink = await _in_thread(self._begin, item)
+        while sink.length < meta.length:
+            end = min(sink.length + self._range_bytes, meta.length)
+            async with aclosing(self._client.read_part(peer.data, meta, sink.length, end)) as chunks:
+                async for chunk in chunks:
+                    item.sources.add(peer.replica)
+                    await _in_thread(sink.write, chunk)
+        if not self._right(item, item.sources, sink.checksum):
+            await _in_thread(sink.abandon)
+            return False
+        await FETCH.after()
+        item.landing = True
+        location = await _in_thread(sink.finish)
+        if not item.stopped:
+            await self._store.record(meta, item.wanted.tid, location)
+            item.undo = None
+        return True
+
+    def _begin(self, item: _Fetch) -> PartSink:
+        item.sink = self._files.begin(item.wanted.meta.part, item.wanted.meta.kind)
+        item.sources = set()
+        return item.sink
+
+    def _right(self, item: _Fetch, sources: set[ReplicaId], found: str) -> bool:
+        """Compare the checksum of what has come; those who sent wrong bytes are asked last from now on."""
+        meta = item.wanted.meta
+        if found == meta.checksum:
+            return True
+        self._blame(item, sources, f"{meta.part} came with checksum {found}, expected {meta.checksum}")
+        return False
+
+    def _blame(self, item: _Fetch, sources: set[ReplicaId], reason: str) -> None:
+        item.trouble = f"{', '.join(sorted(sources))}: {reason}"
+        if not sources <= item.wrong.keys():
+            _log.error("wrong_bytes", part=item.wanted.meta.part, holders=sorted(sources), reason=reason)
+        for replica in sources:
+            item.wrong[replica] = item.wrong.get(replica, 0) + 1
+        if len(sources) == 1:  # of several sources one alone may be wrong
+            self._on_wrong_bytes(next(iter(sources)), item.wanted.meta.part)
+
+
+async def _in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking call in a thread. When cancelled, wait for its end first: a file has one user."""
+    running = asyncio.ensure_future(asyncio.to_thread(call, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

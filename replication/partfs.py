@@ -1,0 +1,400 @@
+"""Crash-safe part files below the data directory: the one module that calls fsync and rename.
+
+A file is written under a temporary name in ``tmp/``, fsynced, renamed to its final name, and its directory
+is fsynced. It is durable when the call that finishes it returns, and not before. After a failed fsync the
+kernel may have marked the lost pages clean, so the failure is final for that file: the fsync is never tried
+again, the file is discarded. Deleting is a rename into ``trash/``, durable before the space is given back.
+
+The caller notes the final name as an undo row before the first byte (design section 4, Stage): a crash at any
+point leaves files that :meth:`PartFs.sweep` recognises, never a row without its file. Everything here blocks
+and may be called from any thread.
+
+Layout (docs/protocol.md section 3): ``parts/<2 digits>/<part>.parquet`` (``.manifest`` for a manifest),
+``packs/<2 digits>/<pack>.pack``, ``tmp/``, ``trash/``, ``lock``; the digits are the last ones of the counter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.ids import PartId, parse_part_id
+from tidelock.errors import (
+    ConfigError,
+    CorruptError,
+    DataDirInUseError,
+    DiskFullError,
+    TidelockError,
+    UnavailableError,
+)
+from tidelock.replication.digest import (
+    BLOCK_BYTES,
+    BLOCK_DIGEST_BYTES,
+    Bytes,
+    RangeDigest,
+    block_digest,
+    block_digests,
+    blocks_of,
+)
+from tidelock.replication.model import Location, PartKind
+
+WRITE = faults.step("partfs.write")
+FSYNC = faults.step("partfs.fsync")
+RENAME = faults.step("partfs.rename")
+
+#: Bytes that a sink collects before it writes: Parquet writers make many small writes.
+BUFFER_BYTES = 1 << 20
+
+_FOLDERS = [f"{number:02d}" for number in range(100)]
+_SUFFIX: Final[dict[PartKind, str]] = {"part": ".parquet", "manifest": ".manifest"}
+#: The only files that a sweep looks at.
+_OURS = re.compile(
+    r"(?:parts/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.(?:parquet|manifest)|packs/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.pack)"
+)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found.
+
+    Attributes:
+        removed: Undone files that were deleted, as paths below the data directory.
+        missing: Files that the catalog names and that are not there; nothing of them may be claimed (I9).
+        unknown: Files that neither the catalog nor an undo row names. They stay: a catalog that was put
+            back or lost must not cost the bytes as well.
+    """
+
+    removed: tuple[str, ...]
+    missing: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+class PartFs:
+    """The files of one data directory.
+
+    Args:
+        data_dir: The agent's data directory; nothing is touched before :meth:`open`.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self._lock_fd = -1
+        self._temporary = itertools.count(1)
+
+    def open(self) -> None:
+        """Take the directory for this process and make its folders.
+
+        Raises:
+            DataDirInUseError: Another agent holds it.
+            ConfigError: It cannot be created or written.
+        """
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # All at once, with three fsyncs in all: no later write has to think about a new parent directory.
+            for top in ("parts", "packs"):
+                for name in _FOLDERS:
+                    (self.data_dir / top / name).mkdir(parents=True, exist_ok=True)
+                _fsync_folder(self.data_dir / top)
+            for name in ("tmp", "trash"):
+                (self.data_dir / name).mkdir(exist_ok=True)
+            _fsync_folder(self.data_dir)
+            _fsync_folder(self.data_dir.parent)
+        except BlockingIOError:
+            self.close()
+            raise DataDirInUseError(
+                f"another agent runs on {self.data_dir}; stop it first, or choose another data_dir"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise ConfigError(f"data_dir {self.data_dir} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Give the directory back."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def part_path(self, part: PartId, kind: PartKind = "part") -> str:
+        """Return the path of a part's own file below the data directory; ValueError if it is no part id."""
+        return f"parts/{parse_part_id(part)[2] % 100:02d}/{part}{_SUFFIX[kind]}"
+
+    def pack_path(self, pack: PartId) -> str:
+        """Return the path of a pack file below the data directory; ValueError if it is no such id."""
+        return f"packs/{parse_part_id(pack)[2] % 100:02d}/{pack}.pack"
+
+    def write_pack(self, path: str, items: Sequence[Bytes]) -> list[Location]:
+        """Store small parts one after the other in the file ``path``; returns when it is durable (one fsync).
+
+        Raises:
+            DiskFullError, UnavailableError: Nothing is left of the file.
+        """
+        sink = self._sink(path)
+        locations = []
+        for item in items:
+            offset = sink.length
+            sink.write(item)
+            locations.append(Location(path, offset, sink.length - offset, block_digests(item)))
+        sink.finish()
+        return locations
+
+    def begin(self, part: PartId, kind: PartKind = "part") -> PartSink:
+        """Open a part's own file for writing; its final name is :meth:`part_path`.
+
+        Raises:
+            DiskFullError, UnavailableError: There is no file.
+        """
+        return self._sink(self.part_path(part, kind))
+
+    def _sink(self, path: str) -> PartSink:
+        return PartSink(self.data_dir, path, next(self._temporary))
+
+    def read(self, location: Location, offset: int = 0, length: int | None = None) -> bytes:
+        """Return verified bytes of a part; errors as :meth:`VerifiedRange.read`."""
+        with VerifiedRange(self.data_dir, location) as part:
+            return part.read(offset, location.length - offset if length is None else length)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Take files away for good, if they are there. :meth:`empty_trash` gives the space back.
+
+        Raises:
+            UnavailableError: Some may be back after a crash; call again.
+        """
+        folders = set()
+        try:
+            for path in paths:
+                source = self.data_dir / path
+                with contextlib.suppress(FileNotFoundError):
+                    source.rename(self.data_dir / "trash" / source.name)
+                    folders.add(source.parent)
+            for folder in sorted(folders):
+                _fsync_folder(folder)
+        except OSError as error:
+            raise _failure(error, "deleting files") from error
+
+    def empty_trash(self) -> int:
+        """Give the space of deleted files back; returns their number. What cannot go now stays for later."""
+        count = 0
+        for path in (self.data_dir / "trash").iterdir():
+            with contextlib.suppress(OSError):
+                path.unlink()
+                count += 1
+        return count
+
+    def sweep(self, keep: Collection[str], undo: Iterable[str]) -> Swept:
+        """Clean up after a crash, before anything is written: temporary files, trash and undone files go.
+
+        Args:
+            keep: Paths that the catalog names in ``files``.
+            undo: Paths of undo rows; afterwards these rows may go.
+
+        Raises:
+            UnavailableError: A folder cannot be read or a file not be moved.
+        """
+        try:
+            shutil.rmtree(self.data_dir / "tmp")
+            (self.data_dir / "tmp").mkdir()
+            found = set(self._files())
+        except OSError as error:
+            raise _failure(error, "looking through the data directory") from error
+        known = keep if isinstance(keep, set | frozenset) else set(keep)
+        removed = found.intersection(undo) - known
+        self.delete(removed)
+        self.empty_trash()
+        return Swept(*(tuple(sorted(paths)) for paths in (removed, known - found, found - known - removed)))
+
+    def _files(self) -> Iterator[str]:
+        for top in ("parts", "packs"):
+            for folder in _FOLDERS:
+                with os.scandir(self.data_dir / top / folder) as entries:
+                    names = (f"{top}/{folder}/{entry.name}" for entry in entries)
+                    yield from (name for name in names if _OURS.fullmatch(name))
+
+
+class PartSink:
+    """A file that is being written; made by :meth:`PartFs.begin`. Hashed while the bytes pass by.
+
+    After an error, as after :meth:`finish` and :meth:`abandon`, it takes nothing more. It has what
+    ``pyarrow.PythonFile`` asks of a file to write to.
+    """
+
+    def __init__(self, data_dir: Path, path: str, number: int) -> None:
+        self.path = path
+        self._final = data_dir / path
+        self._temporary = data_dir / "tmp" / f"{self._final.name}.{number}"
+        #: The name that the file bears now. A file that stood at the final name before is not ours to unlink.
+        self._name = self._temporary
+        self._digest = RangeDigest()
+        self._open = True
+        try:
+            self._file = self._temporary.open("xb", buffering=BUFFER_BYTES)
+        except OSError as error:
+            raise _failure(error, f"creating {path}") from error
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more bytes."""
+        return not self._open
+
+    @property
+    def length(self) -> int:
+        """Bytes written so far."""
+        return self._digest.length
+
+    @property
+    def checksum(self) -> str:
+        """XXH3-128 of the bytes written so far."""
+        return self._digest.checksum()
+
+    def write(self, data: Bytes) -> int:
+        """Append bytes; returns their number.
+
+        Raises:
+            DiskFullError, UnavailableError: The file is discarded.
+        """
+        with self._errors("writing"):
+            WRITE.before_blocking()
+            self._file.write(data)
+            WRITE.after_blocking()
+        self._digest.update(data)
+        return len(data)
+
+    def finish(self) -> Location:
+        """Make the file durable under its final name; a file of that name is replaced.
+
+        Raises:
+            DiskFullError, UnavailableError: The file is discarded.
+        """
+        with self._errors("making durable"):
+            self._file.flush()
+            FSYNC.before_blocking()
+            os.fsync(self._file.fileno())
+            FSYNC.after_blocking()
+            self._file.close()
+            RENAME.before_blocking()
+            self._name = self._temporary.rename(self._final)
+            RENAME.after_blocking()
+            _fsync_folder(self._final.parent)
+        self._open = False
+        return Location(self.path, 0, self._digest.length, self._digest.blocks())
+
+    def abandon(self) -> None:
+        """Discard the file; harmless when it is finished or discarded already."""
+        if self._open:
+            self._discard()
+
+    def _discard(self) -> None:
+        self._open = False
+        with contextlib.suppress(OSError):  # closing flushes what is buffered, which may fail once more
+            self._file.close()
+        with contextlib.suppress(OSError):  # what stays is found by the next sweep
+            self._name.unlink()
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        if not self._open:
+            raise UnavailableError(f"{self.path} takes no more bytes: it was finished or discarded")
+        try:
+            yield
+        except OSError as error:
+            self._discard()
+            raise _failure(error, f"{doing} {self.path}") from error
+        except BaseException:
+            self._discard()
+            raise
+
+
+class VerifiedRange:
+    """The bytes of a durable part, verified block by block at every read.
+
+    Raises:
+        CorruptError: The file is gone or cannot be read.
+    """
+
+    def __init__(self, data_dir: Path, location: Location) -> None:
+        self._location = location
+        if len(location.blocks) != blocks_of(location.length) * BLOCK_DIGEST_BYTES:
+            raise CorruptError(f"{location.file} has digests for another length than {location.length} bytes")
+        try:
+            self._fd = os.open(data_dir / location.file, os.O_RDONLY)
+        except OSError as error:
+            raise _unreadable(location, error) from error
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes from ``offset`` of the part; ValueError outside of it.
+
+        Raises:
+            CorruptError: The disk gave other bytes than were written, fewer of them, or an error.
+        """
+        end = offset + length
+        if not 0 <= offset <= end <= self._location.length:
+            raise ValueError(f"bytes {offset}..{end} are outside a part of {self._location.length} bytes")
+        pieces = []
+        for number in range(offset // BLOCK_BYTES, blocks_of(end) if length else 0):
+            start = number * BLOCK_BYTES
+            pieces.append(self._block(number)[max(offset - start, 0) : end - start])
+        return b"".join(pieces)
+
+    def _block(self, number: int) -> memoryview:
+        at = self._location
+        start = number * BLOCK_BYTES
+        try:
+            data = os.pread(self._fd, min(BLOCK_BYTES, at.length - start), at.offset + start)
+        except OSError as error:
+            raise _unreadable(at, error) from error
+        wanted = at.blocks[number * BLOCK_DIGEST_BYTES : (number + 1) * BLOCK_DIGEST_BYTES]
+        if block_digest(data) != wanted:
+            raise CorruptError(
+                f"{at.file} does not hold what was written to its {len(data)} bytes from {at.offset + start}:"
+                f" expected digest {wanted.hex()}, found {block_digest(data).hex()}; fetch the part again",
+                file=at.file,
+                offset=at.offset,
+            )
+        return memoryview(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _fsync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _failure(error: OSError, doing: str) -> TidelockError:
+    """Say what a failed change of the disk means: nothing is claimed, and it may work later."""
+    if error.errno in _NO_ROOM:
+        return DiskFullError(
+            f"no room on the disk while {doing} ({error.strerror}); free space in the data directory"
+        )
+    return UnavailableError(f"the disk failed while {doing} ({error}); look at the replica's disk")
+
+
+def _unreadable(location: Location, error: OSError) -> CorruptError:
+    return CorruptError(
+        f"{location.file} cannot be read ({error}); fetch its parts again",
+        file=location.file,
+        offset=location.offset,
+    )

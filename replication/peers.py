@@ -1,0 +1,210 @@
+"""HTTP to the other agents of the shard: their protocol API and the bytes of their parts (protocol.md 4.2).
+
+Every failure is one of :mod:`tidelock.errors`. A peer that does not answer, answers in part or is no agent at
+all is UnavailableError: nothing was learned, the same call may be repeated, here or elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
+
+from tidelock.csnlog.ids import Csn, ReplicaId, Tid
+from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_wire
+from tidelock.replication.model import Held, PartMeta
+
+T = TypeVar("T")
+
+#: Bytes that one step of a part's stream yields at most.
+CHUNK_BYTES = 1 << 20
+#: An answer to a small request never needs more; a longer one is not from an agent.
+ANSWER_BYTES_MAX = 16 << 20
+
+_OK, _PARTIAL = 200, 206
+_BROKEN = (ClientError, OSError, TimeoutError)
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """Answer of ``GET /peer/v1/status``."""
+
+    id: ReplicaId
+    disk: str
+    boot: int
+    state: str
+    snapshot_csn: Csn
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    outcome: str
+
+
+class PeerClient:
+    """One client for all peers; use it from one event loop and close it at the end.
+
+    Args:
+        secret: Shared secret of the shard, or empty.
+        connections: Most connections to one address.
+        timeout_s: Longest silence: for a connection, and between two pieces of an answer.
+    """
+
+    def __init__(self, *, secret: str, connections: int, timeout_s: float) -> None:
+        self._headers = {"Accept-Encoding": "identity"}
+        if secret:
+            self._headers["Authorization"] = f"Bearer {secret}"
+        self._connections = connections
+        self._timeout_s = timeout_s
+        self._opened: ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close all connections; running calls fail."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    # -- the protocol API of a peer: ``api`` is host:port ----------------------------------
+
+    async def stage(self, api: str, body: Sequence[bytes], *, timeout_s: float) -> Held:
+        """Push what :func:`tidelock.replication.wire.encode` made, and return the peer's answer."""
+        headers = {
+            "Content-Length": str(sum(map(len, body))),
+            "Content-Type": "application/vnd.tidelock.stage",
+        }
+        return await self._call(
+            "POST", api, "stage", Held, data=_stream(body), headers=headers, timeout_s=timeout_s
+        )
+
+    async def forget(self, api: str, tids: Iterable[Tid]) -> None:
+        """Hint: these transactions are rolled back."""
+        await self._call("POST", api, "forget", Any, json={"tids": [str(tid) for tid in tids]})
+
+    async def hint(self, api: str, tid: Tid, parts: Sequence[PartMeta]) -> None:
+        """Hint: these parts of a running transaction are durable at its home and may be fetched early."""
+        await self._call(
+            "POST", api, "hint", Any, json={"tid": str(tid), "home": tid.home, "parts": list(parts)}
+        )
+
+    async def outcome(self, api: str, tid: Tid) -> str:
+        """Return the home's word on its own tid: running, committed, aborted or unknown."""
+        return (await self._call("GET", api, f"outcome/{tid}", _Outcome)).outcome
+
+    async def status(self, api: str) -> PeerStatus:
+        """Return who answers at the address, and how far it is."""
+        return await self._call("GET", api, "status", PeerStatus)
+
+    async def _call(
+        self,
+        method: str,
+        api: str,
+        route: str,
+        answer: type[T],
+        *,
+        json: object = None,
+        data: AsyncIterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        url = f"http://{api}/peer/v1/{route}"
+        sent: dict[str, Any] = {"data": data if json is None else msgspec.json.encode(json)}
+        timeout = ClientTimeout(total=self._timeout_s if timeout_s is None else timeout_s)
+        try:
+            async with self._session.request(
+                method, url, headers=headers, timeout=timeout, **sent
+            ) as response:
+                raw = await _bounded(response)
+        except _BROKEN as error:
+            raise _silent(url, error) from error
+        if response.status != _OK:
+            raise _refusal(url, response.status, raw)
+        try:
+            return msgspec.json.decode(raw, type=answer)
+        except msgspec.DecodeError as error:
+            raise UnavailableError(f"{url} does not answer like an agent: {error}", url=url) from error
+
+    # -- the bytes of a part: ``data`` is host:port of its reader workers ----------------------
+
+    async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes ``start`` to ``end`` (exclusive) of a part; nothing is asked for no bytes.
+
+        Raises:
+            UnavailableError: The peer does not hold it, is not reached, or broke off.
+            CorruptError: It has another part under this id, by its checksum or length.
+        """
+        if start == end:
+            return
+        url = f"http://{data}/parts/{meta.part}"
+        timeout = ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s)
+        headers = {"Range": f"bytes={start}-{end - 1}"}
+        try:
+            async with self._session.get(url, headers=headers, timeout=timeout) as response:
+                await _check_part(url, response, meta, start, end)
+                left = end - start
+                async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                    left -= len(chunk)
+                    if left < 0:
+                        raise CorruptError(
+                            f"{url} sent more than the bytes {start} to {end} asked for", url=url
+                        )
+                    yield chunk
+        except _BROKEN as error:
+            raise _silent(url, error) from error
+        if left:
+            raise UnavailableError(f"{url} broke off {left} bytes before {end}", url=url)
+
+    @property
+    def _session(self) -> ClientSession:
+        if self._opened is None:  # made here, since a session belongs to a running event loop
+            connector = TCPConnector(limit=0, limit_per_host=self._connections)
+            self._opened = ClientSession(
+                connector=connector,
+                headers=self._headers,
+                auto_decompress=False,
+                read_bufsize=CHUNK_BYTES,
+            )
+        return self._opened
+
+
+async def _stream(body: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for buffer in body:
+        yield buffer
+
+
+async def _bounded(response: ClientResponse) -> bytes:
+    """Read an answer; more than an agent ever sends counts as broken."""
+    pieces, length = [], 0
+    async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+        length += len(chunk)
+        if length > ANSWER_BYTES_MAX:
+            raise ClientError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+        pieces.append(chunk)
+    return b"".join(pieces)
+
+
+async def _check_part(url: str, response: ClientResponse, meta: PartMeta, start: int, end: int) -> None:
+    if response.status != _PARTIAL:
+        raise _refusal(url, response.status, await _bounded(response))
+    etag = response.headers.get("ETag", "").strip('"')
+    found = response.headers.get("Content-Range", "")
+    expected = f"bytes {start}-{end - 1}/{meta.length}"
+    if found != expected or etag not in {"", meta.checksum}:
+        raise CorruptError(
+            f"{url} has another part: expected '{expected}' of {meta.checksum}, found '{found}' of"
+            f" {etag or 'an unknown checksum'}",
+            url=url,
+        )
+
+
+def _refusal(url: str, status: int, raw: bytes) -> TidelockError:
+    """Return the error that the answer holds; whoever answered something else is no agent."""
+    with contextlib.suppress(msgspec.DecodeError):
+        error = from_wire(status, msgspec.json.decode(raw, type=dict[str, Any]))
+        error.details.setdefault("url", url)
+        return error
+    return UnavailableError(f"{url} answered {status} and no error of an agent", url=url)
+
+
+def _silent(url: str, error: BaseException) -> UnavailableError:
+    why = str(error) or type(error).__name__
+    return UnavailableError(f"{url} does not answer ({why})", url=url)
