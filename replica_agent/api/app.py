@@ -1,0 +1,25 @@
+"""The aiohttp application of the protocol process."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from tidelock.replica_agent.api.http import authentication, errors
+from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
+from tidelock.replica_agent.api.reading import ReadingRoutes
+from tidelock.replica_agent.api.status import StatusRoutes
+from tidelock.replica_agent.api.tables import TableRoutes
+from tidelock.replica_agent.api.transactions import TransactionRoutes
+from tidelock.replica_agent.operations import Operations
+
+
+def application(agent: Operations) -> web.Application:
+    """Return the application with all routes."""
+    settings = agent.settings
+    app = web.Application(
+        middlewares=[errors, authentication(settings.secret)],
+        client_max_size=body_limit(settings),
+    )
+    for group in (TransactionRoutes, TableRoutes, ReadingRoutes, StatusRoutes, PeerRoutes):
+        app.add_routes(group(agent).routes())
+    return app

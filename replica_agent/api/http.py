@@ -1,0 +1,102 @@
+"""What all handlers share: typed bodies, errors as JSON, the shared secret."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from tidelock.errors import AccessDeniedError, BadRequestError, TidelockError, TooLargeError
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_log = structlog.get_logger("api")
+_encode = msgspec.json.Encoder().encode
+_OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
+
+def answer(value: Any, status: int = 200) -> web.Response:
+    """Return ``value`` as JSON."""
+    return web.Response(body=_encode(value), status=status, content_type="application/json")
+
+
+async def body(request: web.Request, kind: type[T]) -> T:
+    """Read the JSON body as ``kind``.
+
+    BadRequestError names the field that is wrong. An empty body is ``{}``.
+    """
+    raw = await request.read()
+    try:
+        return msgspec.json.decode(raw or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        msg = (
+            f"the body of {request.method} {request.path} is not as expected: {error}; docs/protocol.md has "
+            "its form"
+        )
+        raise BadRequestError(msg) from error
+
+
+def number(request: web.Request, name: str) -> int | None:
+    """Read an integer query parameter; BadRequestError when it is not one."""
+    text = request.query.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        msg = f"query parameter {name}={text!r} is not an integer"
+        raise BadRequestError(msg) from error
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every error as ``{"error", "message", "details"}`` with its status."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        refusal = _refusal(request, error)
+        if request.content.exception() is not None:
+            # What is left of a broken body stands in the way of the connection's next request.
+            refusal.force_close()
+        return refusal
+
+
+def _refusal(request: web.Request, error: Exception) -> web.Response:
+    match error:
+        case TidelockError():
+            return answer(error.to_wire(), error.http_status)
+        case web.HTTPException():
+            kind = TooLargeError if isinstance(error, web.HTTPRequestEntityTooLarge) else BadRequestError
+            msg = f"{request.method} {request.path}: {error.reason}; docs/protocol.md lists the routes"
+            return answer(kind(msg).to_wire(), error.status)
+        case web.RequestPayloadError() | ConnectionError():
+            why = " ".join(str(error).split())
+            msg = f"the body of {request.method} {request.path} was cut, or is not encoded as it says: {why}"
+            return answer(BadRequestError(msg).to_wire(), BadRequestError.http_status)
+        case _:
+            _log.error("request_failed", method=request.method, path=request.path, exc_info=error)
+            wire = TidelockError("internal error; the agent's log has the details").to_wire()
+            return answer(wire, TidelockError.http_status)
+
+
+def authentication(secret: str) -> Any:
+    """Return the middleware that demands ``Authorization: Bearer <secret>`` when a secret is set."""
+    expected = f"Bearer {secret}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if secret and request.path not in _OPEN_PATHS:
+            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, expected):
+                msg = (
+                    "the shared secret is missing or wrong; pass token= to connect(), or set TIDELOCK_SECRET"
+                )
+                raise AccessDeniedError(msg)
+        return await handler(request)
+
+    return check

@@ -1,0 +1,93 @@
+"""Routes for the other agents of the shard (docs/protocol.md, 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from tidelock.errors import TooLargeError
+from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.api.transactions import parse_tid
+from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.state import Action
+from tidelock.replication.model import PartMeta
+from tidelock.replication.wire import HEADER_BYTES_MAX
+
+
+def body_limit(settings: AgentSettings) -> int:
+    """Return the largest push in bytes: what a peer with the same settings puts into one, and its header."""
+    return settings.push_bytes_max + settings.inline_part_bytes_max + HEADER_BYTES_MAX
+
+
+class ForgetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/forget."""
+
+    tids: list[str]
+
+
+class HintBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/hint."""
+
+    tid: str
+    home: str
+    parts: list[PartMeta]
+
+
+class PeerRoutes:
+    """Handlers below /peer/v1."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Serve ``agent``."""
+        self._agent = agent
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/peer/v1/stage", self.stage),
+            web.post("/peer/v1/forget", self.forget),
+            web.post("/peer/v1/hint", self.hint),
+            web.get("/peer/v1/outcome/{tid}", self.outcome),
+            web.get("/peer/v1/status", self.status),
+        ]
+
+    async def stage(self, request: web.Request) -> web.Response:
+        """Make pushed parts durable and say so; a replica that cannot vouch for itself says "not now"."""
+        self._agent.require(Action.ACK)
+        limit = body_limit(self._agent.settings)
+        if (request.content_length or 0) > limit:
+            msg = (
+                f"the push has {request.content_length} bytes, expected at most {limit}: "
+                "push_bytes_max differs between the replicas"
+            )
+            raise TooLargeError(msg, limit=limit, found=request.content_length)
+        return answer(await self._agent.acceptor.stage(await request.read()))
+
+    async def forget(self, request: web.Request) -> web.Response:
+        """Drop what a home has rolled back."""
+        asked = await body(request, ForgetBody)
+        await self._agent.acceptor.forget([parse_tid(tid) for tid in asked.tids])
+        return answer({})
+
+    async def hint(self, request: web.Request) -> web.Response:
+        """Fetch large parts early."""
+        asked = await body(request, HintBody)
+        self._agent.acceptor.hint(parse_tid(asked.tid), asked.parts)
+        return answer({})
+
+    async def outcome(self, request: web.Request) -> web.Response:
+        """Tell what this home knows of its own transaction."""
+        return answer({"outcome": self._agent.commits.own_word(parse_tid(request.match_info["tid"]))})
+
+    async def status(self, _request: web.Request) -> web.Response:
+        """Tell how far this replica is."""
+        agent = self._agent
+        return answer(
+            {
+                "id": agent.replica,
+                "disk": agent.session.disk,
+                "boot": agent.session.boot,
+                "state": agent.condition.state.value,
+                "snapshot_csn": agent.waiters.reached,
+            }
+        )

@@ -1,0 +1,129 @@
+"""Routes of snapshots and queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tidelock.csnlog.ids import Csn
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.snapshots import Pin
+from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+
+
+class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /snapshots."""
+
+    csn: int | None = None
+    at_ms: int | None = None
+    min_csn: int | None = None
+    ttl_s: float | None = None
+
+
+class QueryBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /query: at a CSN or inside a transaction; either ``sql`` or ``table``."""
+
+    csn: int | None = None
+    tid: str | None = None
+    sql: str | None = None
+    table: str | None = None
+    columns: list[str] | None = None
+    where: str | None = None
+    params: list[Any] = []
+
+
+def _shown(pin: Pin) -> dict[str, Any]:
+    return {"id": pin.id, "csn": pin.csn, "ttl_s": pin.ttl_s}
+
+
+class ReadingRoutes:
+    """Handlers below /api/v1/snapshots and /api/v1/query."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Serve ``agent``."""
+        self._agent = agent
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/api/v1/snapshots", self.open),
+            web.get("/api/v1/snapshots", self.list),
+            web.post("/api/v1/snapshots/{id}/renew", self.renew),
+            web.delete("/api/v1/snapshots/{id}", self.close),
+            web.post("/api/v1/query", self.query),
+        ]
+
+    async def open(self, request: web.Request) -> web.Response:
+        """Choose or check a CSN and pin it."""
+        asked = await body(request, SnapshotBody)
+        pin = await self._agent.open_snapshot(
+            csn=None if asked.csn is None else Csn(asked.csn),
+            at_ms=asked.at_ms,
+            min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
+            ttl_s=asked.ttl_s,
+        )
+        return answer(_shown(pin), 201)
+
+    async def list(self, _request: web.Request) -> web.Response:
+        """Show the snapshots that clients hold through this replica."""
+        return answer(self._agent.snapshots.describe())
+
+    async def renew(self, request: web.Request) -> web.Response:
+        """Begin the lease anew."""
+        return answer(_shown(await self._agent.snapshots.renew(request.match_info["id"])))
+
+    async def close(self, request: web.Request) -> web.Response:
+        """Give the pin back."""
+        await self._agent.snapshots.close(request.match_info["id"])
+        return answer({"id": request.match_info["id"]})
+
+    async def query(self, request: web.Request) -> web.StreamResponse:
+        """Run a statement and stream the rows as Arrow IPC.
+
+        A failure after the first byte cuts the connection without the final chunk, which no client can take
+        for an end.
+        """
+        asked = await body(request, QueryBody)
+        with self._agent.reading(asked.tid):
+            return await self._stream(request, await self._prepare(asked))
+
+    async def _stream(self, request: web.Request, statement: SqlRequest) -> web.StreamResponse:
+        stream = self._agent.sql.run(statement)
+        try:
+            first = await anext(stream)
+            response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
+            await response.prepare(request)
+            try:
+                await response.write(first)
+                async for chunk in stream:
+                    await response.write(chunk)
+            except BaseException:
+                if request.transport is not None:
+                    request.transport.abort()
+                raise
+        finally:
+            await stream.aclose()
+        await response.write_eof()
+        return response
+
+    async def _prepare(self, asked: QueryBody) -> SqlRequest:
+        if (asked.csn is None) == (asked.tid is None) or (asked.sql is None) == (asked.table is None):
+            msg = "a query needs exactly one of csn and tid, and exactly one of sql and table"
+            raise BadRequestError(msg)
+        if asked.tid is not None:
+            csn = await self._agent.prepare_own_read(asked.tid)
+        else:
+            csn = Csn(asked.csn or 0)
+            await self._agent.require_read(csn)
+        sql = (
+            asked.sql
+            if asked.sql is not None
+            else select_statement(asked.table or "", asked.columns, asked.where)
+        )
+        return SqlRequest(csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params))

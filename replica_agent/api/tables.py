@@ -1,0 +1,114 @@
+"""Routes of tables: definition, list, the parts of a table at a CSN."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from aiohttp import web
+
+from tidelock.csnlog.ids import Csn, TableName
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.http import answer, body, number
+from tidelock.replica_agent.catalog_read import TableRow
+from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.schema import TableSchema, full_name
+
+
+class CreateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /tables; ``schema`` is a base64 Arrow IPC schema message."""
+
+    name: str
+    schema: str
+    partition_by: list[str] = []
+    sort_by: list[str] = []
+    properties: dict[str, str] = {}
+
+
+class TableRoutes:
+    """Handlers below /api/v1/tables and /api/v1/parts."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Serve ``agent``."""
+        self._agent = agent
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/api/v1/tables", self.create),
+            web.get("/api/v1/tables", self.list),
+            web.get("/api/v1/tables/{table}", self.show),
+            web.get("/api/v1/parts", self.parts),
+        ]
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Create a table: a transaction of one statement."""
+        asked = await body(request, CreateBody)
+        try:
+            arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(asked.schema, validate=True)))
+        except (binascii.Error, pa.ArrowInvalid, OSError) as error:
+            msg = f"schema is not a base64 Arrow IPC schema message: {error}"
+            raise BadRequestError(msg) from error
+        schema = TableSchema.from_request(
+            asked.name,
+            arrow,
+            asked.partition_by,
+            asked.sort_by,
+            asked.properties,
+            columns_max=self._agent.settings.columns_max,
+        )
+        done = await self._agent.create_table(schema)
+        return answer({**schema.definition(), "csn": done.csn, "version": 0}, 201)
+
+    async def _csn(self, request: web.Request) -> Csn:
+        csn = number(request, "csn")
+        if csn is None:
+            return self._agent.waiters.reached
+        await self._agent.require_read(Csn(csn))
+        return Csn(csn)
+
+    def _describe(self, table: TableRow, csn: Csn) -> dict[str, Any]:
+        parts, rows, size = self._agent.catalog.reader.totals(table.name, csn)
+        schema = base64.b64encode(table.arrow_schema).decode()
+        return {
+            **table.definition,
+            "version": table.version,
+            "arrow_schema": schema,
+            "parts": parts,
+            "rows": rows,
+            "bytes": size,
+        }
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Show all tables at a CSN (default: what is applied here)."""
+        csn = await self._csn(request)
+        return answer([self._describe(table, csn) for table in self._agent.catalog.reader.tables(csn)])
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Show one table."""
+        csn = await self._csn(request)
+        name = full_name(request.match_info["table"])
+        return answer(self._describe(self._agent.catalog.reader.require_table(name, csn), csn))
+
+    async def parts(self, request: web.Request) -> web.Response:
+        """List the parts of a table that are visible at a CSN."""
+        csn = await self._csn(request)
+        name: TableName = full_name(request.query.get("table", ""))
+        self._agent.catalog.reader.require_table(name, csn)
+        namespace, _, short = name.partition(".")
+        return answer(
+            [
+                {
+                    "part": part.part,
+                    "path": part.path,
+                    "rows": part.rows,
+                    "length": part.length,
+                    "checksum": part.checksum,
+                    "file": f"{namespace}/{short}/{part.name}",
+                }
+                for part in self._agent.catalog.reader.parts(name, csn)
+            ]
+        )

@@ -1,0 +1,146 @@
+"""Routes of transactions: begin, rows, heartbeat, commit, rollback, outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tidelock.csnlog.ids import Csn, Tid
+from tidelock.csnlog.results import Aborted, Committed, Running, TooOld
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.commit import WAITS, WaitFor
+from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.state import Action
+from tidelock.replica_agent.transactions import Transaction, TxState
+
+
+class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /transactions."""
+
+    label: str | None = None
+    isolation: str = "snapshot"
+    min_csn: int | None = None
+    fresh: bool = False
+    lease_s: float | None = None
+    meta: dict[str, Any] | None = None
+
+
+class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/commit."""
+
+    wait: str = "home"
+    timeout_s: float | None = None
+
+
+def parse_tid(text: str) -> Tid:
+    """Read a tid from a path; BadRequestError when it is none."""
+    try:
+        return Tid.parse(text)
+    except ValueError as error:
+        raise BadRequestError(str(error)) from error
+
+
+class TransactionRoutes:
+    """Handlers below /api/v1/transactions and /api/v1/outcomes."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Serve ``agent``."""
+        self._agent = agent
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        base = "/api/v1/transactions"
+        return [
+            web.post(base, self.begin),
+            web.get(base, self.list),
+            web.get(base + "/{tid}", self.show),
+            web.post(base + "/{tid}/heartbeat", self.heartbeat),
+            web.post(base + "/{tid}/rows/{table}", self.insert),
+            web.post(base + "/{tid}/commit", self.commit),
+            web.post(base + "/{tid}/rollback", self.rollback),
+            web.get("/api/v1/outcomes/{tid}", self.outcome),
+        ]
+
+    def _find(self, request: web.Request) -> Transaction:
+        tx = self._agent.transactions.find(request.match_info["tid"])
+        self._agent.transactions.touch(tx)
+        return tx
+
+    async def begin(self, request: web.Request) -> web.Response:
+        """Begin a transaction at this replica, its home."""
+        asked = await body(request, BeginBody)
+        if asked.isolation != "snapshot":
+            msg = f"isolation={asked.isolation!r} is not offered; use 'snapshot'"
+            raise BadRequestError(msg)
+        tx = await self._agent.begin(
+            label=asked.label,
+            min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
+            fresh=asked.fresh,
+            lease_s=asked.lease_s,
+            meta=asked.meta,
+        )
+        return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease_s}, 201)
+
+    async def list(self, _request: web.Request) -> web.Response:
+        """Show open and recently ended transactions of this replica."""
+        now = self._agent.clock()
+        return answer([tx.describe(now) for tx in self._agent.transactions.all()])
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Show one transaction."""
+        return answer(self._agent.transactions.find(request.match_info["tid"]).describe(self._agent.clock()))
+
+    async def heartbeat(self, request: web.Request) -> web.Response:
+        """Begin the lease anew."""
+        tx = self._find(request)
+        return answer({"lease_s": tx.lease_s, "state": tx.state.value})
+
+    async def insert(self, request: web.Request) -> web.Response:
+        """Stage rows: the body is an Arrow IPC stream."""
+        tx = self._find(request)
+        if tx.state is TxState.OPEN:  # of any other the insert itself tells more
+            self._agent.require(Action.INSERT)
+        rows, parts = await self._agent.inserts.insert(
+            tx, request.match_info["table"], request.content, request.content_length
+        )
+        self._agent.transactions.touch(tx)
+        return answer({"rows": rows, "parts": parts})
+
+    async def commit(self, request: web.Request) -> web.Response:
+        """Commit, or repeat the answer of a commit."""
+        asked = await body(request, CommitBody)
+        if asked.wait not in WAITS:
+            msg = f"wait={asked.wait!r} is not one of {', '.join(sorted(WAITS))}"
+            raise BadRequestError(msg)
+        if asked.timeout_s is not None and asked.timeout_s <= 0:
+            msg = f"timeout_s={asked.timeout_s} is no time to wait; give seconds above 0, or leave it out"
+            raise BadRequestError(msg)
+        tid = parse_tid(request.match_info["tid"])
+        done = await self._agent.commits.commit(tid, wait=WaitFor(asked.wait), timeout_s=asked.timeout_s)
+        csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
+        return answer({"tid": str(tid), "csn": csn, "time_ms": time_ms, "state": "committed"})
+
+    async def rollback(self, request: web.Request) -> web.Response:
+        """Roll back; harmless when it is rolled back already."""
+        tx = self._find(request)
+        await self._agent.commits.rollback(tx)
+        return answer({"tid": str(tx.tid), "state": tx.state.value})
+
+    async def outcome(self, request: web.Request) -> web.Response:
+        """Tell how a transaction of any replica ended."""
+        tid = parse_tid(request.match_info["tid"])
+        found = await self._agent.outcome(tid)
+        shown: dict[str, Any] = {"tid": str(tid)}
+        match found:
+            case Committed():
+                shown |= {"outcome": "committed", "csn": found.csn, "time_ms": found.time_ms}
+            case Aborted():
+                shown |= {"outcome": "aborted"}
+            case Running():
+                shown |= {"outcome": "running"}
+            case TooOld():
+                shown |= {"outcome": "too_old", "floor": found.floor}
+        return answer(shown)

@@ -1,0 +1,286 @@
+"""Wires the parts of an agent that need its session. Pure wiring: what happens is decided in the parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidelock.csnlog.bootstrap import OwnSession
+from tidelock.csnlog.ids import PartId, ReplicaId
+from tidelock.csnlog.log import CsnLog, LogLimits, LogState
+from tidelock.csnlog.members import Members
+from tidelock.csnlog.model import LogRecord
+from tidelock.csnlog.zk import ZkStore
+from tidelock.replica_agent.acceptor import Acceptor
+from tidelock.replica_agent.commit import Commits
+from tidelock.replica_agent.copies import CopyMaker
+from tidelock.replica_agent.inserts import Inserts
+from tidelock.replica_agent.ledger import CatalogLedger
+from tidelock.replica_agent.local import Local
+from tidelock.replica_agent.membership import Membership
+from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.operations import Condition, Operations
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.snapshots import Snapshots
+from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.staging import PartNumbers, Stager
+from tidelock.replica_agent.transactions import Transactions
+from tidelock.replication.apply import Applier
+from tidelock.replication.core import Copies
+from tidelock.replication.fetch import Fetcher
+from tidelock.replication.model import Held, ResolvedRecord
+from tidelock.replication.peers import PeerClient
+from tidelock.replication.push import Pusher
+
+
+class Events(Protocol):
+    """What the parts tell the agent."""
+
+    async def deliver(self, records: list[LogRecord]) -> None:
+        """The next records of the log."""
+
+    def log_state(self, state: LogState, reason: str) -> None:
+        """The log follows, is suspended, or has ended."""
+
+    def applied(self, records: Sequence[ResolvedRecord]) -> None:
+        """A batch is visible here."""
+
+    def part_held(self, part: PartId) -> None:
+        """A part is durable here now."""
+
+    def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
+        """A peer has sent bytes that are not those of the part."""
+
+    def acknowledged(self, held: Held) -> None:
+        """A peer has answered a push."""
+
+    def corrupt(self, part: PartId, detail: str) -> None:
+        """A query has found wrong bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """The parts that run; clients and peers reach them through ``operations``."""
+
+    ledger: CatalogLedger
+    fetcher: Fetcher
+    applier: Applier
+    pusher: Pusher
+    members: Members
+    copies: CopyMaker
+    log: CsnLog
+    operations: Operations
+
+
+def assemble(
+    local: Local,
+    store: ZkStore,
+    session: OwnSession,
+    *,
+    events: Events,
+    condition: Condition,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+) -> Machinery:
+    """Make all parts; none of them runs yet. ``stack`` closes them."""
+    settings, replica = local.settings, session.replica
+    numbers = PartNumbers(replica, session.boot)
+    stager = Stager(local.catalog, local.files, numbers, batch_bytes_max=settings.push_bytes_max)
+    ledger = CatalogLedger(local.catalog, local.files, stager, metrics)
+    client = PeerClient(
+        secret=settings.secret, connections=settings.peer_connections, timeout_s=settings.push_timeout_s
+    )
+    stack.push_async_callback(client.close)
+    fetcher = _fetcher(local, ledger, client, events)
+    stack.push_async_callback(fetcher.close)
+    pusher = _pusher(settings, session, client, events)
+    stack.push_async_callback(pusher.close)
+    applier = _applier(local, ledger, fetcher, events)
+    members = Members(store, refresh_s=settings.member_refresh_s)
+    stack.push_async_callback(members.close)
+    log = CsnLog(
+        store,
+        session=session,
+        limits=_limits(settings, session),
+        deliver=events.deliver,
+        on_state=events.log_state,
+    )
+    stack.push_async_callback(log.close)
+    membership = _membership(local, session, members, client)
+    copies = CopyMaker(Copies(replica, session.cluster.copies, {}), stager, pusher)
+    transactions = Transactions(replica, session.boot, settings, time.monotonic)
+    shared = _Shared(local, session, metrics, numbers, stager, log, membership, transactions)
+    inserts = _inserts(shared, pusher)
+    stack.callback(inserts.close)
+    sql = SqlPool(settings, settings.data_dir)
+    stack.push_async_callback(sql.close)
+    operations = Operations(
+        settings=settings,
+        replica=replica,
+        session=session,
+        clock=time.monotonic,
+        condition=condition,
+        metrics=metrics,
+        catalog=local.catalog,
+        waiters=local.waiters,
+        log=log,
+        client=client,
+        membership=membership,
+        transactions=transactions,
+        inserts=inserts,
+        commits=_commits(shared, copies),
+        snapshots=_snapshots(shared, store),
+        acceptor=_acceptor(shared, fetcher, events),
+        applier=applier,
+        sql=sql,
+        damaged=events.corrupt,
+    )
+    return Machinery(ledger, fetcher, applier, pusher, members, copies, log, operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What several of the parts below need."""
+
+    local: Local
+    session: OwnSession
+    metrics: Metrics
+    numbers: PartNumbers
+    stager: Stager
+    log: CsnLog
+    membership: Membership
+    transactions: Transactions
+
+
+def _membership(local: Local, session: OwnSession, members: Members, client: PeerClient) -> Membership:
+    return Membership(
+        replica=session.replica,
+        copies=session.cluster.copies,
+        epoch_limit=session.cluster.epoch_limit,
+        settings=local.settings,
+        members=members,
+        client=client,
+        waiters=local.waiters,
+        clock=time.monotonic,
+    )
+
+
+def _inserts(shared: _Shared, pusher: Pusher) -> Inserts:
+    return Inserts(
+        settings=shared.local.settings,
+        catalog=shared.local.catalog,
+        files=shared.local.files,
+        stager=shared.stager,
+        numbers=shared.numbers,
+        transactions=shared.transactions,
+        metrics=shared.metrics,
+        hint=lambda tx, parts: pusher.hint(tx.tid, parts),
+    )
+
+
+def _commits(shared: _Shared, copies: CopyMaker) -> Commits:
+    return Commits(
+        replica=shared.session.replica,
+        boot=shared.session.boot,
+        settings=shared.local.settings,
+        transactions=shared.transactions,
+        catalog=shared.local.catalog,
+        files=shared.local.files,
+        numbers=shared.numbers,
+        copies=copies,
+        log=shared.log,
+        waiters=shared.local.waiters,
+        metrics=shared.metrics,
+        lagging=shared.membership.wait_for_lagging,
+        applied_on=shared.membership.wait_applied,
+        clock=time.monotonic,
+    )
+
+
+def _snapshots(shared: _Shared, store: ZkStore) -> Snapshots:
+    return Snapshots(
+        replica=shared.session.replica,
+        boot=shared.session.boot,
+        copies=shared.session.cluster.copies,
+        settings=shared.local.settings,
+        store=store,
+        log=shared.log,
+        reader=shared.local.catalog.reader,
+        waiters=shared.local.waiters,
+        peers=shared.membership.ask,
+        clock=time.monotonic,
+    )
+
+
+def _acceptor(shared: _Shared, fetcher: Fetcher, events: Events) -> Acceptor:
+    return Acceptor(
+        replica=shared.session.replica,
+        disk=shared.session.disk,
+        boot=shared.session.boot,
+        cluster_id=shared.session.cluster.cluster_id,
+        catalog=shared.local.catalog,
+        files=shared.local.files,
+        stager=shared.stager,
+        fetcher=fetcher,
+        waiters=shared.local.waiters,
+        arrived=events.part_held,
+        inline_bytes_max=shared.local.settings.inline_part_bytes_max,
+    )
+
+
+def _fetcher(local: Local, ledger: CatalogLedger, client: PeerClient, events: Events) -> Fetcher:
+    settings = local.settings
+    return Fetcher(
+        client,
+        local.files,
+        ledger,
+        replica=ReplicaId(settings.replica),
+        on_held=events.part_held,
+        on_wrong_bytes=events.wrong_bytes,
+        range_bytes=settings.fetch_range_bytes,
+        small_bytes_max=settings.inline_part_bytes_max,
+        concurrency=settings.fetch_concurrency,
+        small_concurrency=settings.fetch_small_concurrency,
+        retry_wait_max_s=settings.retry_wait_max_s,
+    )
+
+
+def _applier(local: Local, ledger: CatalogLedger, fetcher: Fetcher, events: Events) -> Applier:
+    return Applier(
+        ledger,
+        fetcher,
+        applied=local.waiters.reached,
+        time_ms=local.catalog.reader.meta("time_ms"),
+        apply_records_max=local.settings.apply_records_max,
+        retry_wait_max_s=local.settings.retry_wait_max_s,
+        on_applied=events.applied,
+    )
+
+
+def _pusher(settings: AgentSettings, session: OwnSession, client: PeerClient, events: Events) -> Pusher:
+    return Pusher(
+        client,
+        home=session.replica,
+        boot=session.boot,
+        cluster_id=session.cluster.cluster_id,
+        on_held=events.acknowledged,
+        push_bytes_max=settings.push_bytes_max,
+        push_tids_max=settings.batch_tids_max,
+        push_timeout_s=settings.push_timeout_s,
+        retry_wait_max_s=settings.retry_wait_max_s,
+    )
+
+
+def _limits(settings: AgentSettings, session: OwnSession) -> LogLimits:
+    return LogLimits(
+        record_bytes_max=settings.record_bytes_max,
+        multi_bytes_max=settings.multi_bytes_max,
+        batch_tids_max=settings.batch_tids_max,
+        queue_tids_max=settings.queue_tids_max,
+        read_ahead=settings.read_ahead,
+        epoch_limit=session.cluster.epoch_limit,
+        relook_s=settings.member_refresh_s,
+    )

@@ -1,0 +1,37 @@
+"""The catalog's tables and indexes (docs/protocol.md, section 3).
+
+The one place where its SQL schema is written.
+"""
+
+from __future__ import annotations
+
+FORMAT = 1
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE tables (
+    name TEXT NOT NULL, version INTEGER NOT NULL, from_csn INTEGER NOT NULL, definition TEXT NOT NULL,
+    arrow_schema BLOB NOT NULL, common_metadata BLOB NOT NULL, state TEXT NOT NULL,
+    PRIMARY KEY (name, version)
+) WITHOUT ROWID;
+CREATE TABLE parts (
+    part TEXT PRIMARY KEY, table_name TEXT NOT NULL, path TEXT NOT NULL,
+    rows INTEGER NOT NULL, length INTEGER NOT NULL, checksum TEXT NOT NULL,
+    creation_tid TEXT NOT NULL, creation_csn INTEGER, removal_tid TEXT, removal_csn INTEGER,
+    file TEXT, offset INTEGER NOT NULL DEFAULT 0, blocks BLOB, stats TEXT,
+    kind TEXT NOT NULL, state TEXT NOT NULL
+);
+CREATE INDEX parts_by_table ON parts (table_name, creation_csn);
+CREATE INDEX parts_by_tid ON parts (creation_tid);
+CREATE INDEX parts_by_file ON parts (file);
+CREATE INDEX parts_not_held ON parts (state) WHERE state <> 'held';
+CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE undo (path TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE prepared (tid TEXT PRIMARY KEY, home TEXT NOT NULL, boot INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE outcomes (
+    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT
+) WITHOUT ROWID;
+CREATE INDEX outcomes_by_csn ON outcomes (csn);
+CREATE INDEX outcomes_by_label ON outcomes (label) WHERE label IS NOT NULL;
+CREATE TABLE csns (csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL);
+"""

@@ -1,0 +1,374 @@
+"""How a transaction ends: seal, copies, group commit, apply, answer; or a rollback that leaves nothing.
+
+``commit`` is idempotent by tid: all callers share one task, and a transaction that is no longer in memory
+answers from the catalog's outcomes. A caller that gives up waiting does not stop the task: once asked for, a
+commit is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+import structlog
+
+from tidelock.csnlog import tree
+from tidelock.csnlog.codec import encode_definition, encode_entries
+from tidelock.csnlog.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.log import CsnLog, LogState, Proposal
+from tidelock.csnlog.model import AddPart, Entry, Manifest, TidRecord
+from tidelock.csnlog.results import Committed
+from tidelock.csnlog.store import Create
+from tidelock.errors import (
+    CommitUnknownError,
+    LabelExistsError,
+    NotCommittedError,
+    TidelockError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+from tidelock.replica_agent import catalog_jobs as jobs
+from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.copies import CopyMaker
+from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.staging import PartNumbers, StagedBytes
+from tidelock.replica_agent.transactions import Transaction, Transactions, TxState
+from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replication.digest import checksum
+from tidelock.replication.model import PartMeta
+from tidelock.replication.partfs import PartFs
+
+_log = structlog.get_logger("commit")
+
+
+class WaitFor(Enum):
+    """When commit() returns: the home has applied it; ``copies`` replicas have; all live replicas have."""
+
+    HOME = "home"
+    COPIES = "copies"
+    ALL = "all"
+
+
+WAITS = frozenset(item.value for item in WaitFor)
+
+
+class Commits:
+    """Decides this replica's transactions.
+
+    Args:
+        lagging: Waits while a live replica is more than ``max_lag`` behind; False when it still is after the
+            given seconds.
+        applied_on: Waits until the CSN is applied on ``copies`` (False) or on all live (True) replicas.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        boot: int,
+        settings: AgentSettings,
+        transactions: Transactions,
+        catalog: Catalog,
+        files: PartFs,
+        numbers: PartNumbers,
+        copies: CopyMaker,
+        log: CsnLog,
+        waiters: CsnWaiters,
+        metrics: Metrics,
+        lagging: Callable[[float], Awaitable[tuple[ReplicaId, ...]]],
+        applied_on: Callable[[Csn, bool, float], Awaitable[tuple[ReplicaId, ...]]],
+        clock: Callable[[], float],
+    ) -> None:
+        """Decide nothing yet."""
+        self._replica, self._boot, self._settings = replica, boot, settings
+        self._transactions, self._catalog, self._files, self._numbers = transactions, catalog, files, numbers
+        self._copies, self._csn_log, self._waiters, self._metrics = copies, log, waiters, metrics
+        self._lagging, self._applied_on, self._clock = lagging, applied_on, clock
+
+    # -- what clients ask
+    # ----------------------------------------------------------------------------------------
+
+    async def commit(self, tid: Tid, *, wait: WaitFor, timeout_s: float | None) -> Committed | None:
+        """Commit and return the CSN, or None for a transaction that changed nothing.
+
+        Raises:
+            RefusedError: Certainly not committed, and rolled back.
+            CommitUnknownError: Not decided within ``timeout_s``; repeat the call.
+        """
+        timeout = self._settings.commit_timeout_s * 2 if timeout_s is None else timeout_s
+        until = self._clock() + timeout
+        try:
+            tx = self._transactions.find(str(tid))
+        except UnknownTransactionError:
+            return self._remembered(tid)
+        done = await self._decided(tx, timeout)
+        if done is None:
+            return None
+        if not await self._waiters.wait(done.csn, max(0.0, until - self._clock())):
+            msg = (
+                f"{tid} is committed at CSN {done.csn}, but this replica has not applied it yet; "
+                "repeat commit() to wait on"
+            )
+            raise CommitUnknownError(msg, tid=str(tid), csn=done.csn)
+        if wait is not WaitFor.HOME:
+            behind = await self._applied_on(done.csn, wait is WaitFor.ALL, until - self._clock())
+            if behind:
+                msg = (
+                    f"{tid} is committed at CSN {done.csn}, but {', '.join(behind)} did not apply it "
+                    "in time; repeat commit() to wait on"
+                )
+                raise CommitUnknownError(msg, tid=str(tid), csn=done.csn)
+        return self._timed(tid, done)
+
+    async def _decided(self, tx: Transaction, timeout_s: float) -> Committed | None:
+        if tx.state in {TxState.COMMITTED, TxState.ROLLED_BACK}:
+            if tx.state is TxState.COMMITTED:
+                return tx.outcome
+            self._refuse_closed(tx)
+        if tx.commit_task is None:
+            self._transactions.require_open(tx)
+            tx.state = TxState.SEALED
+            tx.commit_task = asyncio.create_task(self._decide(tx), name=f"commit {tx.tid}")
+        try:
+            return await asyncio.wait_for(asyncio.shield(tx.commit_task), timeout_s)
+        except TimeoutError:
+            msg = (
+                f"the commit of {tx.tid} is not decided after {timeout_s:.1f} s; repeat commit(), or "
+                "ask outcome(tid)"
+            )
+            raise CommitUnknownError(msg, tid=str(tx.tid)) from None
+
+    def _refuse_closed(self, tx: Transaction) -> None:
+        if tx.error is not None:
+            raise tx.error
+        msg = f"transaction {tx.tid} is rolled back; begin a new one"
+        raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
+
+    def _timed(self, tid: Tid, done: Committed) -> Committed:
+        found = self._catalog.reader.outcome(str(tid))
+        return Committed(done.csn, found[1] if found else done.time_ms)
+
+    def _remembered(self, tid: Tid) -> Committed:
+        found = self._catalog.reader.outcome(str(tid))
+        if found:
+            return Committed(*found)
+        msg = (
+            f"replica {self._replica} does not know {tid}: it was rolled back, or its home is "
+            "another replica; ask outcome(tid)"
+        )
+        raise UnknownTransactionError(msg, tid=str(tid))
+
+    async def rollback(self, tx: Transaction, error: TidelockError | None = None) -> None:
+        """Roll back; harmless when that is done already.
+
+        Raises:
+            TransactionClosedError: It is committed, or its commit has been asked for and runs.
+        """
+        if tx.state is TxState.ROLLED_BACK:
+            return
+        if tx.state in {TxState.SEALED, TxState.COMMITTED}:
+            msg = (
+                f"transaction {tx.tid} is {tx.state.value} and cannot be rolled back; ask commit() "
+                "or outcome(tid) how it ended"
+            )
+            raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
+        await self._abort(tx, error, pushed=False)
+
+    def own_word(self, tid: Tid) -> str:
+        """Return what this home knows of its own transaction.
+
+        Running, committed, aborted, or unknown (not its own, or of a time of which outcomes are not kept).
+        """
+        if tid.home != self._replica or tid.boot > self._boot:
+            return "unknown"
+        if self._catalog.reader.outcome(str(tid)):
+            return "committed"
+        with contextlib.suppress(UnknownTransactionError):
+            tx = self._transactions.find(str(tid))
+            if tx.closed_at is None or tx.outcome is not None:
+                return "running"  # or committed and not yet applied here
+            return "aborted"
+        if tid.boot < self._boot or tid.snapshot < self._catalog.reader.meta("outcome_floor"):
+            return "unknown"
+        return "aborted"
+
+    def abort_all(self, error: TidelockError) -> None:
+        """The agent was fenced.
+
+        Every transaction whose commit is not under way is over, at once and without I/O.
+        """
+        for tx in self._transactions.live():
+            if tx.state is not TxState.SEALED:
+                self._transactions.close(tx, TxState.ROLLED_BACK, error=error)
+
+    # -- the one task that decides
+    # -------------------------------------------------------------------------------
+
+    async def _decide(self, tx: Transaction) -> Committed | None:
+        begun = self._clock()
+        for upload in tx.uploads:
+            upload.cancel()
+        try:
+            done = await self._commit(tx, begun + self._settings.commit_timeout_s)
+        except CommitUnknownError:
+            raise  # only when the log has ended here: this life can learn no more, the next one will
+        except TidelockError as error:
+            refusal = _refusal(tx, error)
+            self._metrics.commits.labels("refused").inc()
+            _log.info("commit_refused", tid=str(tx.tid), error=type(refusal).__name__, reason=refusal.message)
+            await self._abort(tx, refusal, pushed=True)
+            if refusal is error:
+                raise
+            raise refusal from error
+        self._transactions.close(tx, TxState.COMMITTED, outcome=done)
+        self._copies.release(tx.tid)
+        if done is not None:
+            await self._waiters.wait(done.csn, self._settings.commit_timeout_s)
+            self._metrics.commits.labels("committed").inc()
+            self._metrics.commit_seconds.observe(self._clock() - begun)
+        return done
+
+    async def _commit(self, tx: Transaction, deadline: float) -> Committed | None:
+        if not tx.memory and not tx.stored and not tx.definitions:
+            return None
+        behind = await self._lagging(deadline - self._clock())
+        if behind:
+            msg = f"{', '.join(behind)} is still more than max_lag={self._settings.max_lag} CSNs behind"
+            raise UnavailableError(msg, replicas=list(behind))
+        try:
+            proposal = await self._proposal(tx, deadline)
+        except TidelockError:
+            raise
+        except Exception as error:
+            _log.exception("not_proposed", tid=str(tx.tid))
+            raise UnavailableError(f"unforeseen: {error!r}; see the agent's log") from error
+        try:
+            return await self._csn_log.commit(proposal, timeout_s=max(0.1, deadline - self._clock()))
+        except CommitUnknownError:
+            return await self._settle(proposal)
+        except LabelExistsError as error:
+            csn = await self._first_run(tx.label or "", deadline)
+            msg = (
+                f"label {tx.label!r} was committed before, at CSN {csn or 'unknown here'}: what it stands "
+                f"for is there, and {tx.tid} was rolled back; take another label for other rows"
+            )
+            raise LabelExistsError(msg, **(error.details | {"csn": csn})) from error
+
+    async def _proposal(self, tx: Transaction, deadline: float) -> Proposal:
+        """Return what goes into the log once every part has its copies. Until then nothing is sent there."""
+        entries: tuple[Entry, ...] = (*tx.definitions, *(_entry(part) for part in tx.parts))
+        manifest = self._manifest(tx, entries)
+        parts = tuple(tx.parts)
+        holders: tuple[ReplicaId, ...] = (self._replica,)
+        if parts:
+            holders = await self._copies.make(
+                tx.tid, parts, tuple(tx.memory.values()), deadline - self._clock()
+            )
+            tx.stored.update({part.part: part for part in parts})
+            self._transactions.forget_memory(tx)
+        record = TidRecord(
+            tid=str(tx.tid),
+            entries=() if manifest else entries,
+            manifest=manifest,
+            holders=holders,
+            label=tx.label,
+            meta=tx.meta,
+        )
+        ddl = tuple(
+            Create(tree.table(item.table), encode_definition(item.definition)) for item in tx.definitions
+        )
+        return Proposal(record, dict(tx.tables), ddl, tx.label)
+
+    async def _first_run(self, label: str, deadline: float) -> Csn | None:
+        """Return the CSN at which a label was committed, maybe by another replica a moment ago.
+
+        None when that CSN is not applied here in time.
+        """
+        csn = self._catalog.reader.csn_of_label(label)
+        if csn is None:
+            with contextlib.suppress(TidelockError):  # the refusal is certain without it
+                await self._waiters.wait(await self._csn_log.barrier(), max(0.0, deadline - self._clock()))
+            csn = self._catalog.reader.csn_of_label(label)
+        return csn
+
+    def _manifest(self, tx: Transaction, entries: tuple[Entry, ...]) -> Manifest | None:
+        data = encode_entries(entries)
+        if len(data) <= self._settings.inline_entries_bytes_max:
+            return None
+        part = self._numbers.next()
+        meta = PartMeta(
+            part=part,
+            table=TableName(""),
+            path="",
+            rows=0,
+            length=len(data),
+            checksum=checksum(data),
+            stats=None,
+            kind="manifest",
+        )
+        self._transactions.add(tx, StagedBytes(meta, data, tx.tid))
+        return Manifest(part, len(data), meta.checksum, len(entries))
+
+    async def _settle(self, proposal: Proposal) -> Committed:
+        """Ask until the outcome is known.
+
+        The record was sent and nobody knows whether it landed. Asking again with the same tid never gives it
+        a second CSN.
+        """
+        _log.warning("commit_unknown", tid=proposal.tid)
+        while True:
+            try:
+                return await self._csn_log.commit(proposal, timeout_s=self._settings.commit_timeout_s)
+            except CommitUnknownError:
+                if self._csn_log.state not in {LogState.FOLLOWING, LogState.SUSPENDED}:
+                    raise
+            except UnavailableError as error:
+                if self._csn_log.state not in {LogState.FOLLOWING, LogState.SUSPENDED}:
+                    raise CommitUnknownError(error.message, tid=proposal.tid) from error
+                raise
+
+    async def _abort(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
+        """Close first, so that nothing is added any more.
+
+        Then give back rows, files and the peers' copies.
+        """
+        stored = bool(tx.stored) or pushed
+        self._transactions.close(tx, TxState.ROLLED_BACK, error=error)
+        for upload in tx.uploads:
+            upload.cancel()
+        if pushed:
+            self._copies.rolled_back(tx.tid)
+        if stored:
+            try:
+                unused = await self._catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
+                await remove_files(self._catalog, self._files, unused)
+            except TidelockError as failed:
+                # Decided all the same: the next start of this replica takes the rows and files back.
+                _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)
+
+
+def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:
+    """Return what a commit that failed for certain is answered with.
+
+    "Unavailable" tells a caller to repeat the call, but the transaction is rolled back.
+    """
+    if not isinstance(error, UnavailableError):
+        return error
+    msg = f"{tx.tid} is not committed, and rolled back ({error.message}); begin again"
+    return NotCommittedError(msg, **(error.details | {"tid": str(tx.tid)}))
+
+
+async def remove_files(catalog: Catalog, files: PartFs, paths: list[str]) -> None:
+    """Delete files that the catalog has noted as undo, then the notes."""
+    if paths:
+        await asyncio.to_thread(files.delete, paths)
+        await catalog.write(lambda db: jobs.forget_undo(db, paths))
+
+
+def _entry(part: PartMeta) -> AddPart:
+    return AddPart(part.table, part.part, part.path, part.rows, part.length, part.checksum)

@@ -1,0 +1,235 @@
+"""From the body of an insert to staged parts of a transaction.
+
+Small bodies are turned into Parquet in memory and stay there until the transaction is sealed; large ones
+stream into files of their own, each with its undo row first. An upload counts only if its transaction is
+still open when it ends: the seal, a rollback or the end of the lease cut it, and what it has written is taken
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import aiohttp
+from aiohttp import web
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.errors import BadRequestError, RefusedError, TidelockError, TooLargeError
+from tidelock.replica_agent import catalog_jobs as jobs
+from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.commit import remove_files
+from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
+from tidelock.replica_agent.schema import TableSchema, full_name
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.staging import PartNumbers, StagedBytes, Stager
+from tidelock.replica_agent.transactions import Transaction, Transactions, TxState
+from tidelock.replication.model import PartMeta
+from tidelock.replication.partfs import PartFs, PartSink
+
+STAGE = faults.step("agent.stage")
+
+#: Definitions kept in their derived form; a definition never changes under its (name, version).
+_SCHEMAS_KEPT = 1000
+
+
+class Inserts:
+    """Stages rows.
+
+    Args:
+        hint: Tells the peers about large parts, so that they fetch early.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        catalog: Catalog,
+        files: PartFs,
+        stager: Stager,
+        numbers: PartNumbers,
+        transactions: Transactions,
+        metrics: Metrics,
+        hint: Callable[[Transaction, Sequence[PartMeta]], None],
+    ) -> None:
+        """Stage nothing yet."""
+        self.settings, self.catalog, self.files, self.stager = settings, catalog, files, stager
+        self.numbers, self.transactions, self.metrics, self.hint = numbers, transactions, metrics, hint
+        self.schemas: dict[tuple[TableName, int], TableSchema] = {}
+        self.encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
+
+    def close(self) -> None:
+        """End the threads."""
+        self.encoders.shutdown(wait=False, cancel_futures=True)
+
+    async def insert(
+        self, tx: Transaction, table: str, content: aiohttp.StreamReader, length: int | None
+    ) -> tuple[int, int]:
+        """Stage the rows of one Arrow IPC stream; returns (rows, parts).
+
+        Raises:
+            RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
+        """
+        self.transactions.require_open(tx)
+        task = asyncio.current_task()
+        assert task is not None
+        tx.uploads.add(task)
+        try:
+            return await self._insert(tx, full_name(table), content, length)
+        except asyncio.CancelledError:
+            if tx.state is TxState.OPEN:
+                raise  # the client hung up; nothing was added
+            self.transactions.require_open(tx)
+            raise
+        except (web.RequestPayloadError, ConnectionError) as error:
+            why = " ".join(str(error).split())
+            refusal = BadRequestError(
+                f"the body of the insert into {table} was cut, or is not encoded as it says ({why}); nothing "
+                "was kept: roll back, and insert again"
+            )
+            self.transactions.fail(tx, refusal)
+            raise refusal from error
+        except RefusedError as error:
+            self.transactions.fail(tx, error)
+            raise
+        finally:
+            tx.uploads.discard(task)
+
+    async def _insert(
+        self, tx: Transaction, name: TableName, content: aiohttp.StreamReader, length: int | None
+    ) -> tuple[int, int]:
+        await STAGE.before()
+        if length is not None and length > self.settings.insert_bytes_max:
+            limit = self.settings.insert_bytes_max
+            msg = f"the insert has {length} bytes, the limit is insert_bytes_max={limit}; split it"
+            raise TooLargeError(msg, limit=limit, found=length)
+        version, schema = self._schema(name, tx.tid.snapshot)
+        upload = _Upload(self, tx, schema)
+        try:
+            rows = await upload.run(content)
+        except BaseException:
+            await asyncio.shield(upload.discard())
+            raise
+        tx.tables[name] = version
+        await STAGE.after()
+        self.metrics.inserted_rows.inc(rows)
+        return rows, len(upload.parts)
+
+    def _schema(self, name: TableName, at: Csn) -> tuple[int, TableSchema]:
+        """Return version and schema of a table; UnknownTableError if it does not exist at ``at``."""
+        version = self.catalog.reader.table_version(name, at)
+        found = None if version is None else self.schemas.get((name, version))
+        if version is None or found is None:
+            row = self.catalog.reader.require_table(name, at)
+            if len(self.schemas) >= _SCHEMAS_KEPT:
+                self.schemas.clear()
+            version, found = row.version, TableSchema.from_definition(row.definition)
+            self.schemas[name, version] = found
+        return version, found
+
+    async def write_out(self, tx: Transaction) -> None:
+        """Write the parts that a transaction holds in memory, so that its own queries can read them."""
+        memory = list(tx.memory.values())
+        if memory:
+            await self.stager.store(memory, [])
+            self.transactions.require_open(tx)
+            tx.stored.update({staged.meta.part: staged.meta for staged in memory})
+            self.transactions.forget_memory(tx)
+
+
+class _Upload:
+    """One insert under way."""
+
+    def __init__(self, inserts: Inserts, tx: Transaction, schema: TableSchema) -> None:
+        self._means, self._tx, self._schema = inserts, tx, schema
+        self._loop = asyncio.get_running_loop()
+        self._sinks: dict[PartId, PartSink] = {}
+        self._files: list[str] = []  # of large parts, whether they came to be or not
+        self.parts: list[PartMeta] = []
+
+    async def run(self, content: aiohttp.StreamReader) -> int:
+        """Stage the body and return its rows; whether it is small shows when it has ended."""
+        maker = PartMaker(self._schema, self._means.settings, self._means.numbers.next, self._open)
+        head, ended = await _head(content, self._means.settings.inline_part_bytes_max)
+        if ended:
+            work = partial(encode_small, head, maker)
+            for part in await self._loop.run_in_executor(self._means.encoders, work):
+                await self._take(part)
+        else:
+            stream = InsertStream(maker).parts(_chain(head, content))
+            try:
+                async for part in stream:
+                    await self._take(part)
+            finally:
+                await stream.aclose()
+        self._means.transactions.require_open(self._tx)
+        return sum(meta.rows for meta in self.parts)
+
+    def _open(self, part: PartId) -> PartSink:
+        """Called in the encoding thread: the undo row first, then the file."""
+        path = self._means.files.part_path(part)
+        noted = asyncio.run_coroutine_threadsafe(
+            self._means.catalog.write(lambda db: jobs.note_undo(db, [path])), self._loop
+        )
+        noted.result()
+        self._files.append(path)
+        sink = self._sinks[part] = self._means.files.begin(part)
+        return sink
+
+    async def _take(self, part: EncodedPart) -> None:
+        meta = PartMeta(
+            part=part.part, table=self._schema.name, path=part.path, rows=part.rows, length=part.length,
+            checksum=part.checksum, stats=part.stats,
+        )  # fmt: skip
+        transactions = self._means.transactions
+        self.parts.append(meta)
+        if part.data is None:
+            location = await asyncio.to_thread(self._sinks.pop(part.part).finish)
+            staged = jobs.StagedPart(meta, location, self._tx.tid)
+            await self._means.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
+            self._tx.stored[meta.part] = meta
+            transactions.require_open(self._tx)
+            self._means.hint(self._tx, [meta])
+        else:
+            transactions.require_open(self._tx)
+            transactions.add(self._tx, StagedBytes(meta, part.data, self._tx.tid))
+            if transactions.memory_bytes > self._means.settings.staged_memory_bytes_max:
+                await self._means.write_out(self._tx)
+
+    async def discard(self) -> None:
+        """Take back what this upload has added; its transaction will only be rolled back."""
+        for sink in self._sinks.values():
+            await asyncio.to_thread(sink.abandon)
+        dropped = [meta.part for meta in self.parts]
+        for part in dropped:
+            self._means.transactions.drop_memory(self._tx, part)
+            self._tx.stored.pop(part, None)
+        if dropped or self._files:
+            # Also the rows of a write that was cut. What stays when this fails are undo rows, and undecided
+            # parts that no commit will name.
+            with contextlib.suppress(TidelockError):
+                unused = await self._means.catalog.write(lambda db: jobs.drop_parts(db, dropped))
+                await remove_files(self._means.catalog, self._means.files, [*unused, *self._files])
+
+
+async def _head(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]:
+    """Read a body until it has more than ``limit`` bytes; returns them, and whether the body has ended."""
+    pieces: list[bytes] = []
+    size = 0
+    async for chunk in content.iter_any():
+        pieces.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            return b"".join(pieces), False
+    return b"".join(pieces), True
+
+
+async def _chain(head: bytes, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    yield head
+    async for chunk in content.iter_any():
+        yield chunk

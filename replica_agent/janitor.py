@@ -1,0 +1,66 @@
+"""Decides what was left undecided here, and gives the parts of what was rolled back away.
+
+A home tells its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
+undecided transaction asks: first the home, which answers for its own tids; where it does not answer,
+``outcome(tid)`` (protocol-review F12). Its own transactions are among them where their rollback could not
+write the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from tidelock.csnlog.ids import Tid
+from tidelock.csnlog.results import Aborted, Outcome
+from tidelock.errors import TidelockError
+from tidelock.replica_agent.catalog import Catalog
+
+_log = structlog.get_logger("janitor")
+
+
+class Janitor:
+    """Looks at undecided transactions.
+
+    Args:
+        ask_home: Asks a home, this one too, for its word on a tid; raises TidelockError when it does not
+            answer.
+        outcome: ``outcome(tid)`` of this agent.
+        forget: Drops the parts of aborted transactions.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        ask_home: Callable[[Tid], Awaitable[str]],
+        outcome: Callable[[Tid], Awaitable[Outcome]],
+        forget: Callable[[list[Tid]], Awaitable[None]],
+    ) -> None:
+        """Look at nothing yet."""
+        self._catalog = catalog
+        self._ask_home, self._outcome, self._forget = ask_home, outcome, forget
+        self._seen: set[str] = set()
+
+    async def look(self) -> None:
+        """Ask about each transaction that was undecided at the last look already."""
+        undecided = set(self._catalog.reader.prepared())
+        again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
+        self._seen = undecided
+        aborted = [tid for tid in again if await self._aborted(tid)]
+        if aborted:
+            _log.info("aborted_cleaned", tids=[str(tid) for tid in aborted])
+            await self._forget(aborted)
+
+    async def _aborted(self, tid: Tid) -> bool:
+        try:
+            word = await self._ask_home(tid)
+        except TidelockError:
+            word = "unknown"
+        if word == "unknown":
+            try:
+                return isinstance(await self._outcome(tid), Aborted)
+            except TidelockError:
+                return False
+        return word == "aborted"

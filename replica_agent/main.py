@@ -1,0 +1,85 @@
+"""The agent's process: settings, one life until a signal, and a new one when it was fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from tidelock.csnlog import faults
+from tidelock.errors import ConfigError, CorruptError, TidelockError, UnavailableError
+from tidelock.replica_agent.agent import Agent, Ended
+from tidelock.replica_agent.logs import configure
+from tidelock.replica_agent.settings import AgentSettings, load
+
+_log = structlog.get_logger("main")
+
+#: Exit codes (the command line shares them; tidelock/cli).
+EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_CORRUPT = 0, 1, 2, 3, 5
+
+
+async def run(settings: AgentSettings) -> Ended:
+    """Run one life of the agent and return why it ended."""
+    agent = Agent(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.ask_to_stop)
+    try:
+        await agent.start()
+        return await agent.until_ended()
+    finally:
+        await agent.close()
+
+
+def _raise_file_limit() -> None:
+    """One insert may hold ``partitions_per_insert_max`` files open: take what the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _exit_code(error: TidelockError) -> int:
+    """Return what the one table of exit codes (docs/command-line.md) says of an error."""
+    match error:
+        case ConfigError():
+            return EXIT_USAGE
+        case UnavailableError():
+            return EXIT_UNAVAILABLE
+        case CorruptError():
+            return EXIT_CORRUPT
+        case _:
+            return EXIT_REFUSED
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent; returns the exit code."""
+    try:
+        settings = load(sys.argv[1:] if argv is None else argv)
+        faults.check_armed()
+    except ConfigError as error:
+        print(f"tidelock agent: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
+        return EXIT_USAGE
+    _raise_file_limit()
+    configure(settings.replica, settings.log_level, settings.log_format)
+    try:
+        ended = asyncio.run(run(settings))
+    except TidelockError as error:
+        _log.error("agent_cannot_run", error=type(error).__name__, reason=error.message)
+        return _exit_code(error)
+    if ended is Ended.FENCED:
+        # A fenced agent begins a new life with a new boot. A fresh process has no state to carry over by
+        # mistake.
+        _log.warning("restarting_after_fence")
+        os.execv(
+            sys.executable,
+            [sys.executable, "-m", "tidelock.replica_agent.main", *(sys.argv[1:] if argv is None else argv)],
+        )
+    return EXIT_OK if ended is Ended.ASKED else EXIT_CORRUPT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What /metrics shows. Counters of the reader processes come from their shared file at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class _ReaderCounters(Collector):
+    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in self._read().items():
+            yield CounterMetricFamily(
+                f"tidelock_reader_{name}", f"Snapshot file system: {name.replace('_', ' ')}.", value=value
+            )
+
+
+class Metrics:
+    """All metrics of an agent, in a registry of their own."""
+
+    def __init__(self) -> None:
+        """Register everything but the readers' counters."""
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.commits = Counter(
+            "tidelock_commits", "Transactions decided here, by result.", ["result"], registry=self.registry
+        )
+        self.commit_seconds = Histogram(
+            "tidelock_commit_seconds",
+            "From the request to commit until it is decided and applied here.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.inserted_rows = Counter(
+            "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
+        )
+        self.records_applied = Counter(
+            "tidelock_records_applied", "Records of the CSN log applied here.", registry=self.registry
+        )
+        self.tids_applied = Counter(
+            "tidelock_tids_applied", "Transactions in those records.", registry=self.registry
+        )
+        self.corrupt_parts = Counter(
+            "tidelock_corrupt_parts",
+            "Parts whose bytes did not match their checksum.",
+            registry=self.registry,
+        )
+        self.snapshot_csn = Gauge(
+            "tidelock_snapshot_csn",
+            "Largest CSN up to which everything is applied here.",
+            registry=self.registry,
+        )
+        self.open_transactions = Gauge(
+            "tidelock_open_transactions", "Transactions that have not ended.", registry=self.registry
+        )
+        self.staged_memory = Gauge(
+            "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
+        )
+
+    def add_readers(self, read: Callable[[], Mapping[str, int]]) -> None:
+        """Show the counters of the reader processes too."""
+        self.registry.register(_ReaderCounters(read))

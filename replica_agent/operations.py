@@ -1,0 +1,311 @@
+"""What clients and peers can ask of an agent, above its parts: each question touches several of them.
+
+The HTTP handlers call this and nothing below it but plain look-ups. Whether the agent's state allows an
+action is decided here, by :mod:`tidelock.replica_agent.state`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from tidelock.csnlog.bootstrap import OwnSession
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.log import CsnLog
+from tidelock.csnlog.model import DefineTable
+from tidelock.csnlog.results import Aborted, Committed, Outcome, Running
+from tidelock.errors import (
+    BadRequestError,
+    CorruptError,
+    NoSuchCsnError,
+    SnapshotTooOldError,
+    StandbyError,
+    TableExistsError,
+    TidelockError,
+    TooLargeError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+from tidelock.replica_agent.acceptor import Acceptor
+from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.commit import Commits, WaitFor
+from tidelock.replica_agent.inserts import Inserts
+from tidelock.replica_agent.membership import Membership
+from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.readers.verdict import Verdict
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.snapshots import Pin, Snapshots
+from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.state import Action, AgentState, require
+from tidelock.replica_agent.transactions import Transaction, Transactions
+from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replication.apply import Applier
+from tidelock.replication.peers import PeerClient
+
+
+@dataclass(slots=True)
+class Condition:
+    """The state of the agent at the moment, shared by all who ask."""
+
+    state: AgentState = AgentState.STARTING
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Operations:
+    """The parts of a running agent, and what they do together."""
+
+    settings: AgentSettings
+    replica: ReplicaId
+    session: OwnSession
+    clock: Callable[[], float]
+    condition: Condition
+    metrics: Metrics
+    catalog: Catalog
+    waiters: CsnWaiters
+    log: CsnLog
+    client: PeerClient
+    membership: Membership
+    transactions: Transactions
+    inserts: Inserts
+    commits: Commits
+    snapshots: Snapshots
+    acceptor: Acceptor
+    applier: Applier
+    sql: SqlPool
+    #: Called with a part whose bytes are wrong here, and with what was found.
+    damaged: Callable[[PartId, str], None]
+
+    def require(self, action: Action) -> None:
+        """Raise unless the agent's state allows ``action``."""
+        require(self.condition.state, action, self.replica, self.condition.reason)
+
+    # -- transactions
+    # --------------------------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        *,
+        label: str | None,
+        min_csn: Csn | None,
+        fresh: bool,
+        lease_s: float | None,
+        meta: dict[str, Any] | None,
+    ) -> Transaction:
+        """Begin a transaction at S = what is applied here.
+
+        Waits for ``min_csn`` before, or for the end of the log (``fresh``).
+
+        Raises:
+            BadRequestError, TooLargeError: The label or the metadata.
+            StandbyError: ``min_csn`` was not reached in time.
+            UnavailableError: The agent takes no new transactions now.
+        """
+        self.require(Action.BEGIN)
+        if label is not None and not label:
+            msg = "the label is empty; leave it out, or name the run"
+            raise BadRequestError(msg)
+        self._bounded("label", len((label or "").encode()), self.settings.label_bytes_max)
+        self._bounded("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
+        if fresh:
+            min_csn = max(min_csn or Csn(0), await self.log.barrier())
+        if min_csn is not None:
+            await self.snapshots.require(min_csn)
+        return self.transactions.begin(self.waiters.reached, lease_s=lease_s, label=label, meta=meta)
+
+    @staticmethod
+    def _bounded(what: str, found: int, limit: int) -> None:
+        if found > limit:
+            msg = f"{what} has {found} bytes, the limit is {what}_bytes_max={limit}; shorten it"
+            raise TooLargeError(msg, limit=limit, found=found)
+
+    async def create_table(self, schema: TableSchema) -> Committed:
+        """Create a table in a transaction of its own; TableExistsError when there is one of this name."""
+        self.require(Action.BEGIN)
+        if self.catalog.reader.table(schema.name, self.waiters.reached):
+            msg = f"table {schema.name} exists already; use it, or choose another name"
+            raise TableExistsError(msg, table=schema.name)
+        tx = self.transactions.begin(self.waiters.reached)
+        tx.definitions.append(DefineTable(schema.name, 0, schema.definition()))
+        done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
+        assert done is not None, "a definition is a change"
+        return done
+
+    async def outcome(self, tid: Tid) -> Outcome:
+        """Return how a transaction of any replica ended.
+
+        The home's word for its living ones, the log for all others.
+        """
+        match self.commits.own_word(tid):
+            case "aborted":
+                return Aborted()
+            case "running":
+                return Running()
+            case _:
+                return await self.logged_outcome(tid)
+
+    async def logged_outcome(self, tid: Tid) -> Outcome:
+        """Return what the owner's session, the log and the catalog say, in this order.
+
+        For others' tids ask the home last.
+        """
+        found = await self.log.outcome(tid, self._known, Csn(self.catalog.reader.meta("outcome_floor")))
+        if isinstance(found, Running) and tid.home != self.replica and await self.ask_home(tid) == "aborted":
+            return Aborted()
+        return found
+
+    def _known(self, tid: Tid) -> Committed | None:
+        taken = self.applier.taken(str(tid))
+        if taken is not None:
+            return Committed(taken)
+        found = self.catalog.reader.outcome(str(tid))
+        return Committed(*found) if found else None
+
+    async def ask_home(self, tid: Tid) -> str:
+        """Return the home's word on its tid, or ``unknown`` when it does not answer."""
+        if tid.home == self.replica:
+            return self.commits.own_word(tid)
+        for peer in self.membership.peers():
+            if peer.replica == tid.home:
+                try:
+                    return await self.client.outcome(peer.api, tid)
+                except TidelockError:
+                    break
+        return "unknown"
+
+    # -- reading
+    # -------------------------------------------------------------------------------------------------
+
+    async def require_read(self, csn: Csn) -> None:
+        """Return when this replica can serve ``csn``; errors as :meth:`Snapshots.require`."""
+        self.require(Action.READ if csn <= self.waiters.reached else Action.LATEST)
+        await self.snapshots.require(csn)
+
+    async def open_snapshot(
+        self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None
+    ) -> Pin:
+        """Choose or check a CSN and pin it."""
+        self.require(Action.LATEST)
+        return await self.snapshots.open(csn=csn, at_ms=at_ms, min_csn=min_csn, ttl_s=ttl_s)
+
+    @contextlib.contextmanager
+    def reading(self, tid: str | None) -> Iterator[None]:
+        """Run a query of a transaction (None = of no one): one that fails leaves it rollback only.
+
+        Only the answer "not now" does not: the same query may be repeated. A part that is damaged here is
+        fetched again; outside a transaction the answer is "standby", since another replica has it.
+        """
+        try:
+            yield
+        except UnavailableError:
+            raise
+        except TidelockError as error:
+            if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
+                self.damaged(part, error.message)
+                if tid is None:
+                    raise StandbyError(error.message, part=part) from error
+            if tid is not None:
+                with contextlib.suppress(UnknownTransactionError):
+                    self.transactions.fail(self.transactions.find(tid), error)
+            raise
+
+    async def prepare_own_read(self, tid: str) -> Csn:
+        """Make a transaction's own rows readable by queries; returns its snapshot CSN."""
+        tx = self.transactions.find(tid)
+        self.transactions.touch(tx)
+        self.transactions.require_open(tx)
+        await self.inserts.write_out(tx)
+        return tx.tid.snapshot
+
+    async def verdict(self, csn: Csn) -> Verdict:
+        """Tell a reader process whether ``csn`` can be served here."""
+        try:
+            await self.require_read(csn)
+        except SnapshotTooOldError as error:
+            return Verdict("too_old", error.message)
+        except NoSuchCsnError as error:
+            return Verdict("beyond", error.message)
+        except TidelockError as error:
+            return Verdict("standby", error.message)
+        return Verdict("ready")
+
+    # -- looking
+    # -------------------------------------------------------------------------------------------------
+
+    async def status(self) -> dict[str, Any]:
+        """Return what GET /status shows."""
+        await self.membership.ask()
+        replicas = [
+            {
+                "id": replica,
+                "api": found.member.api,
+                "data": found.member.data,
+                "rack": found.member.rack,
+                "alive": found.alive,
+                "state": self.condition.state.value if replica == self.replica else _life(found.alive),
+                "snapshot_csn": self.membership.snapshot_of(replica, found),
+            }
+            for replica, found in sorted(self.membership.view.items())
+        ]
+        blocked = self.applier.blocked
+        return {
+            "id": self.replica,
+            "cluster_id": self.session.cluster.cluster_id,
+            "state": self.condition.state.value,
+            "reason": self.condition.reason,
+            "boot": self.session.boot,
+            "snapshot_csn": self.waiters.reached,
+            "end_csn": max(self.log.end, self.waiters.reached),
+            "cluster_csn": self.membership.cluster_csn(),
+            "waiting_for": asdict(blocked) if blocked else None,
+            "replicas": replicas,
+            "tables": len(self.catalog.reader.tables(self.waiters.reached)),
+            "copies": self.session.cluster.copies,
+            "wait_bound_s": self.settings.wait_bound_s,
+            "open_transactions": len(self.transactions.live()),
+        }
+
+    async def explain(self, tid: Tid) -> dict[str, Any]:
+        """Tell the story of a transaction.
+
+        What it is here, how it ended, where its parts lie, what it waits for.
+        """
+        outcome = await self.outcome(tid)
+        live = [tx.describe(self.clock()) for tx in self.transactions.all() if tx.tid == tid]
+        blocked = self.applier.blocked
+        return {
+            "tid": str(tid),
+            "home": tid.home,
+            "snapshot_csn": tid.snapshot,
+            "outcome": type(outcome).__name__.lower(),
+            "csn": outcome.csn if isinstance(outcome, Committed) else None,
+            "asked": self.replica,
+            "here": live[0] if live else None,
+            "parts": [
+                {
+                    "part": p.part,
+                    "table": p.table,
+                    "path": p.path,
+                    "rows": p.rows,
+                    "length": p.length,
+                    "state": p.state,
+                    "file": p.file,
+                    "csn": p.creation_csn,
+                }
+                for p in self.catalog.reader.parts_of(str(tid))
+            ],
+            "replicas": {
+                replica: self.membership.snapshot_of(replica, found)
+                for replica, found in self.membership.view.items()
+            },
+            "waiting_for": asdict(blocked) if blocked else None,
+        }
+
+
+def _life(alive: bool) -> str:
+    return "alive" if alive else "silent"

@@ -1,0 +1,47 @@
+"""Column statistics of a part, read from the Parquet footer that has just been written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelock.replica_agent.schema import TableSchema
+
+#: A text that is longer is left out.
+TEXT_MAX = 64
+
+#: Column -> [smallest, largest, nulls] as JSON values. Dates are days and timestamps microseconds since
+#: 1970, decimals are text; the bounds are None for columns of nulls, float, double and binary columns, and
+#: texts above TEXT_MAX.
+Statistics = dict[str, list[Any]]
+
+
+def statistics_of(metadata: Any, schema: TableSchema) -> Statistics:
+    """Return the statistics that the Parquet writer has computed anyway, over all row groups."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    stored = (column for column in schema.columns if column.name not in schema.partition_by)
+    return {
+        column.name: _of_column(column.type, [group.column(index).statistics for group in groups])
+        for index, column in enumerate(stored)
+    }
+
+
+def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
+    nulls = sum(group.null_count for group in groups)
+    if kind in {"float", "double", "binary"}:
+        return [None, None, nulls]
+    # As stored: Python has no date beyond the year 9999.
+    raw = kind in {"date", "timestamp", "timestamp_ntz"}
+    bounds = [
+        (group.min_raw, group.max_raw) if raw else (group.min, group.max)
+        for group in groups
+        if group.has_min_max
+    ]
+    if not bounds:
+        return [None, None, nulls]
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    if kind == "string" and max(len(low), len(high)) > TEXT_MAX:
+        return [None, None, nulls]
+    if kind.startswith("decimal"):
+        return [f"{low:f}", f"{high:f}", nulls]
+    return [low, high, nulls]

@@ -1,0 +1,82 @@
+"""The catalog as readers use it: every answer belongs to a CSN that could be served when the rows were read.
+
+Without that tie an answer could be taken from rows that garbage collection is deleting, and a part that is
+gone would look like a part that never was: silently missing rows. So the check of the CSN and the read of the
+rows share one SQLite transaction; the collector notes the horizon durably before its first delete (design
+section 4, Pins and horizon).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidelock.csnlog.ids import CSN_IMPORT, Csn, PartId, TableName
+from tidelock.csnlog.visibility import VISIBLE_SQL
+from tidelock.errors import SnapshotTooOldError, StandbyError
+from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """What a listing says about one part; ``time_ms``: Unix time of its commit in ms, 0 = unknown."""
+
+    folder: str
+    part: PartId
+    length: int
+    time_ms: int
+
+
+class SnapshotCatalog(CatalogReader):
+    """Reads of the catalog at one CSN. For one thread, like its base."""
+
+    @contextlib.contextmanager
+    def serving(self, csn: Csn) -> Iterator[None]:
+        """Make all reads inside one transaction, in which ``csn`` is applied and promised.
+
+        Raises:
+            StandbyError: Not applied here yet.
+            SnapshotTooOldError: Below the horizon.
+        """
+        self._db.execute("BEGIN")
+        try:
+            self._check(csn)
+            yield
+        finally:
+            self._db.execute("COMMIT")
+
+    def _check(self, csn: Csn) -> None:
+        # CSN 0 means "nothing": it is no snapshot, and must not look like one without tables.
+        snapshot, horizon = self.snapshot_csn(), max(self.horizon(), CSN_IMPORT)
+        if csn > snapshot:
+            raise StandbyError(
+                f"CSN {csn} is not applied on this replica, which is at {snapshot}", snapshot_csn=snapshot
+            )
+        if csn < horizon:
+            raise SnapshotTooOldError(
+                f"CSN {csn} is below the horizon: the oldest readable CSN is {horizon}; take a newer one",
+                csn=csn,
+                min_csn=horizon,
+            )
+
+    def visible_part(self, part: PartId, table: TableName, at: Csn) -> PartRow | None:
+        """Return a part of ``table`` if it is visible at ``at``."""
+        where = f"part = :part AND table_name = :table AND kind = 'part' AND {VISIBLE_SQL}"
+        sql = f"SELECT 1 FROM parts WHERE {where}"  # noqa: S608
+        seen = self._db.execute(sql, {"part": part, "table": table, "s": at, "own": None}).fetchone()
+        return self.part(part) if seen else None
+
+    def listed(self, table: TableName, at: Csn) -> list[FileRow]:
+        """Return what listings of ``table`` at ``at`` show, by folder and part: a fraction of each row."""
+        sql = f"""
+            SELECT path, part, length, coalesce(csns.time_ms, 0)
+            FROM parts LEFT JOIN csns ON csns.csn = creation_csn
+            WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL} ORDER BY path, part
+        """  # noqa: S608
+        return [FileRow(*row) for row in self._db.execute(sql, {"table": table, "s": at, "own": None})]
+
+    def time_ms(self, csn: Csn) -> int:
+        """Return when a part created at ``csn`` was committed, 0 if that is not known."""
+        row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
+        return int(row[0]) if row else 0

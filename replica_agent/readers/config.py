@@ -1,0 +1,43 @@
+"""What a reader process is told at its start, over its socketpair: a command line would show the secret."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Settings of one worker.
+
+    Attributes:
+        data_dir: The agent's data directory.
+        replica: Id of this replica, for messages.
+        host: Advertised host name: the only location that is ever reported.
+        port: Port that clients connect to, as advertised.
+        secret: Shared secret, ``""`` when there is none; asked for on /parts.
+        counters_file: Where this worker keeps its counters.
+        wait_bound_s: How long the agent lets a read wait for its CSN.
+        read_chunk_bytes: Bytes read, verified and sent at a time.
+        listing_cache_entries: Serialised listings kept.
+    """
+
+    data_dir: str
+    replica: str
+    host: str
+    port: int
+    secret: str = dataclasses.field(repr=False)
+    counters_file: str
+    wait_bound_s: float
+    read_chunk_bytes: int
+    listing_cache_entries: int
+
+    def to_line(self) -> bytes:
+        """Return the line that the pool sends."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> WorkerConfig:
+        """Read the line back."""
+        return cls(**json.loads(line))

@@ -1,0 +1,126 @@
+"""Verified bytes of parts: whole blocks are read, compared with their digests, and only then handed out.
+
+Blocking file access, for use in a thread. A damaged, truncated or missing file is a
+:class:`DamagedPartError`, which says what was found; nothing of a block that does not match ever leaves this
+module (docs/adr/0004-verified-reads.md; I9).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from tidelock.csnlog.ids import PartId
+from tidelock.errors import CorruptError
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replication.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a part lay when it was opened. A repaired one has another file, inode or time."""
+
+    file: str
+    offset: int
+    inode: int
+    changed_ns: int
+
+
+class DamagedPartError(CorruptError):
+    """Stored bytes are not what the catalog says; ``place`` tells this damage from a later repair."""
+
+    def __init__(self, part: PartId, detail: str, place: Place) -> None:
+        """Say which part and what was found."""
+        super().__init__(f"part {part} is damaged: {detail}", part=part)
+        self.part = part
+        self.detail = detail
+        self.place = place
+
+
+class PartFile:
+    """An open part. It stays readable when the file is deleted meanwhile.
+
+    Attributes:
+        part: Its id.
+        length: Its bytes.
+        place: Where it lies.
+    """
+
+    def __init__(self, data_dir: Path, row: PartRow) -> None:
+        """Open the file of a held part.
+
+        Raises:
+            DamagedPartError: The file is missing or too short, or the catalog's digests do not cover it.
+            OSError: The system refuses for another reason, e.g. too many open files.
+        """
+        assert row.file is not None, row
+        self.part = row.part
+        self.length = row.length
+        self._blocks = row.blocks
+        try:
+            self._fd = os.open(data_dir / row.file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            place = Place(row.file, row.offset, 0, 0)
+            raise DamagedPartError(row.part, f"file {row.file} is missing", place) from None
+        stat = os.fstat(self._fd)
+        self.place = Place(row.file, row.offset, stat.st_ino, stat.st_ctime_ns)
+        try:
+            if stat.st_size < row.offset + row.length:
+                self._damaged(
+                    f"file {row.file} ends at byte {stat.st_size}, the part at {row.offset + row.length}"
+                )
+            if len(self._blocks) != blocks_of(row.length) * BLOCK_DIGEST_BYTES:
+                self._damaged(f"{len(self._blocks)} bytes of block digests for {row.length} bytes")
+        except DamagedPartError:
+            self.close()
+            raise
+
+    def read(self, start: int, end: int, bytes_max: int) -> memoryview:
+        """Return verified bytes from ``start`` up to ``end``, or as many blocks as fit ``bytes_max``.
+
+        At least one block is read. The result begins at ``start`` and is not empty.
+
+        Raises:
+            DamagedPartError: A block does not match its digest, the file ends early, or the disk cannot read
+                it.
+        """
+        assert 0 <= start < end <= self.length, (start, end, self.length)
+        first = start // BLOCK_BYTES
+        count = min(max(1, bytes_max // BLOCK_BYTES), blocks_of(end) - first)
+        begin = first * BLOCK_BYTES
+        size = min(count * BLOCK_BYTES, self.length - begin)
+        data = memoryview(self._pread(size, self.place.offset + begin))
+        for number in range(count):
+            block = data[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
+            at = (first + number) * BLOCK_DIGEST_BYTES
+            if block_digest(block) != self._blocks[at : at + BLOCK_DIGEST_BYTES]:
+                self._damaged(f"block {first + number} of file {self.place.file} does not match its digest")
+        return data[start - begin : end - begin]
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _pread(self, size: int, offset: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        done = 0
+        while done < size:
+            try:
+                count = os.preadv(self._fd, [view[done:]], offset + done)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self._damaged(f"the disk cannot read file {self.place.file} near byte {offset + done}")
+            if count == 0:
+                self._damaged(f"file {self.place.file} ends at byte {offset + done}")
+            done += count
+        return data
+
+    def _damaged(self, detail: str) -> NoReturn:
+        raise DamagedPartError(self.part, detail, self.place)

@@ -1,0 +1,125 @@
+"""Bodies of the WebHDFS REST protocol (Hadoop 3.5, "WebHDFS REST API"), as far as readers need them. Pure.
+
+Bodies are put together as bytes: a listing of 20,000 parts through ``json.dumps`` of nested dicts costs
+several times as much.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from tidelock.errors import StandbyError
+from tidelock.replica_agent.readers.paths import NoSuchPathError
+
+#: Reported for every file. Spark splits by its own settings; a whole part in one block gives one location
+#: each.
+BLOCK_SIZE = 128 << 20
+OWNER = "tidelock"
+
+
+def refusal(error: Exception) -> tuple[int, bytes]:
+    """Return status and body for an error; the Java class decides what Spark makes of it.
+
+    Seen with Spark 3.5 and 4.3: FileNotFoundException lists as an empty table and is swallowed under
+    ignoreMissingFiles, any other IOException or RuntimeException is swallowed under ignoreCorruptFiles.
+    AccessControlException fails in every mode, so it is the answer to everything that is not certain to be
+    one of the other two.
+    """
+    match error:
+        case NoSuchPathError():
+            status, java_class = HTTPStatus.NOT_FOUND, "java.io.FileNotFoundException"
+        case StandbyError():
+            status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.ipc.StandbyException"
+        case _:
+            status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.security.AccessControlException"
+    name = java_class.rpartition(".")[2]
+    fields = {"exception": name, "javaClassName": java_class, "message": str(error)}
+    return status, json.dumps({"RemoteException": fields}).encode()
+
+
+def file_entry(suffix: str, length: int, time_ms: int) -> bytes:
+    """Return the FileStatus object of a file."""
+    return (
+        f'{{"accessTime":{time_ms},"blockSize":{BLOCK_SIZE},"group":"{OWNER}","length":{length},'
+        f'"modificationTime":{time_ms},"owner":"{OWNER}","pathSuffix":{json.dumps(suffix)},"permission":"444",'
+        f'"replication":1,"type":"FILE"}}'
+    ).encode()
+
+
+def folder_entry(suffix: str) -> bytes:
+    """Return the FileStatus object of a folder. Folders belong to a snapshot and have no own time."""
+    return (
+        f'{{"accessTime":0,"blockSize":0,"group":"{OWNER}","length":0,"modificationTime":0,"owner":"{OWNER}",'
+        f'"pathSuffix":{json.dumps(suffix)},"permission":"555","replication":0,"type":"DIRECTORY"}}'
+    ).encode()
+
+
+def file_status(entry: bytes) -> bytes:
+    """Return the answer to GETFILESTATUS."""
+    return b'{"FileStatus":' + entry + b"}"
+
+
+def file_statuses(entries: list[bytes]) -> bytes:
+    """Return the answer to LISTSTATUS."""
+    return b'{"FileStatuses":{"FileStatus":[' + b",".join(entries) + b"]}}"
+
+
+def directory_listing(statuses: bytes) -> bytes:
+    """Return the answer to LISTSTATUS_BATCH: the whole listing as the only batch."""
+    return b'{"DirectoryListing":{"partialListing":' + statuses + b',"remainingEntries":0}}'
+
+
+def block_locations(length: int, host: str, port: int) -> bytes:
+    """Return the answer to GETFILEBLOCKLOCATIONS: one block, on this replica alone (design 5.1)."""
+    block = {
+        "offset": 0,
+        "length": length,
+        "corrupt": False,
+        "hosts": [host],
+        "names": [f"{host}:{port}"],
+        "cachedHosts": [],
+        "storageTypes": ["DISK"],
+        "topologyPaths": [f"/default-rack/{host}:{port}"],
+    }
+    return _json({"BlockLocations": {"BlockLocation": [block] if length else []}})
+
+
+def located_blocks(length: int) -> bytes:
+    """Return the answer to GET_BLOCK_LOCATIONS; its client (Hadoop 3.3, Spark 3.5) takes an empty list."""
+    fields: dict[str, object] = {
+        "fileLength": length,
+        "isLastBlockComplete": True,
+        "isUnderConstruction": False,
+        "lastLocatedBlock": None,
+        "locatedBlocks": [],
+    }
+    return _json({"LocatedBlocks": fields})
+
+
+def content_summary(folders: int, files: int, length: int) -> bytes:
+    """Return the answer to GETCONTENTSUMMARY."""
+    fields: dict[str, object] = {
+        "directoryCount": folders,
+        "fileCount": files,
+        "length": length,
+        "quota": -1,
+        "spaceConsumed": length,
+        "spaceQuota": -1,
+        "typeQuota": {},
+    }
+    return _json({"ContentSummary": fields})
+
+
+def delegation_token() -> bytes:
+    """Return "no token": Kerberos clients then go on without one, if their fallback setting allows it."""
+    return _json({"Token": None})
+
+
+def path_answer(path: str) -> bytes:
+    """Return the answer to GETHOMEDIRECTORY."""
+    return _json({"Path": path})
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,81 @@
+"""Listings of this process: built in a thread of their own once per (CSN, table), kept while there is room.
+
+A table's folders are built together, since they come from one pass over its parts: building each alone would
+read all parts once per folder. What is built never changes, because a snapshot does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tidelock.csnlog.ids import Csn, TableName
+from tidelock.replica_agent.readers import tree
+from tidelock.replica_agent.readers.catalog import SnapshotCatalog
+from tidelock.replica_agent.readers.paths import NoSuchPathError
+from tidelock.replica_agent.readers.tree import Tree
+
+_Key = tuple[Csn, TableName]
+
+
+class Listings:
+    """Cache of trees, least recently used out first; its bound counts listings, not trees.
+
+    Args:
+        data_dir: Where the catalog is.
+        entries_max: Listings kept; the newest tree stays even if it alone has more.
+    """
+
+    def __init__(self, data_dir: Path, entries_max: int) -> None:
+        """Nothing is opened before the first listing."""
+        self._data_dir = data_dir
+        self._entries_max = entries_max
+        self._trees: OrderedDict[_Key, Tree] = OrderedDict()
+        self._weight = 0
+        self._building: dict[_Key, asyncio.Future[Tree]] = {}
+        # One thread: SQLite connections belong to a thread, and more threads would only share one interpreter
+        # lock.
+        self._thread = ThreadPoolExecutor(1, "listings")
+        self._catalog: SnapshotCatalog | None = None
+
+    async def tree(self, csn: Csn, table: TableName) -> Tree:
+        """Return the folders of a table at a CSN.
+
+        Raises:
+            NoSuchPathError: There is no such table at this CSN.
+            StandbyError, SnapshotTooOldError: The CSN cannot be served.
+        """
+        key = (csn, table)
+        if found := self._trees.get(key):
+            self._trees.move_to_end(key)
+            return found
+        if key not in self._building:
+            loop = asyncio.get_running_loop()
+            future = loop.run_in_executor(self._thread, self._build, csn, table)
+            self._building[key] = future
+            future.add_done_callback(lambda done: self._keep(key, done))
+        # A request that is given up must not take the listing away from the others that wait for it.
+        return await asyncio.shield(self._building[key])
+
+    def _build(self, csn: Csn, table: TableName) -> Tree:
+        if self._catalog is None:
+            self._catalog = SnapshotCatalog(self._data_dir)
+        with self._catalog.serving(csn):
+            row = self._catalog.table(table, csn)
+            if row is None:
+                raise NoSuchPathError(f"table {table} does not exist at CSN {csn}")
+            files = self._catalog.listed(table, csn)
+        return tree.build(files, len(row.common_metadata))
+
+    def _keep(self, key: _Key, done: asyncio.Future[Tree]) -> None:
+        del self._building[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        built = done.result()
+        self._trees[key] = built
+        self._weight += built.weight
+        while self._weight > self._entries_max and len(self._trees) > 1:
+            _, oldest = self._trees.popitem(last=False)
+            self._weight -= oldest.weight

@@ -1,0 +1,157 @@
+"""What a path is at the CSN that it names: a folder, a part, or the metadata of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.errors import StandbyError
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.readers import hdfs
+from tidelock.replica_agent.readers.catalog import SnapshotCatalog
+from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.link import Link
+from tidelock.replica_agent.readers.listings import Listings
+from tidelock.replica_agent.readers.paths import (
+    COMMON_METADATA,
+    NoSuchPathError,
+    SnapshotPath,
+    Target,
+    parse_snapshot,
+    part_of,
+)
+from tidelock.replica_agent.readers.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class FolderNode:
+    """A folder, with its serialised listing; above the tables there is no ``tree``."""
+
+    listing: bytes
+    tree: Tree | None = None
+    path: str = ""
+
+    def entry(self) -> bytes:
+        """Its own FileStatus."""
+        return hdfs.folder_entry("")
+
+    def totals(self) -> tuple[int, int, int]:
+        """Folders, files and bytes of it and all below it; above the tables of itself only."""
+        return self.tree.totals(self.path) if self.tree is not None else (1, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PartNode:
+    """A part that is visible at the CSN of the path."""
+
+    row: PartRow
+    time_ms: int
+
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+        return self.row.length
+
+    def entry(self) -> bytes:
+        """Its own FileStatus."""
+        return hdfs.file_entry("", self.row.length, self.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataNode:
+    """The virtual file with a table's schema at the CSN of the path."""
+
+    data: bytes
+
+    @property
+    def length(self) -> int:
+        """Its bytes."""
+        return len(self.data)
+
+    def entry(self) -> bytes:
+        """Its own FileStatus."""
+        return hdfs.file_entry("", len(self.data), 0)
+
+
+FileNode = PartNode | MetadataNode
+Node = FolderNode | FileNode
+
+
+class Resolver:
+    """Finds nodes.
+
+    What :meth:`resolve` raises decides whether rows can get lost:
+
+    NoSuchPathError: The name does not exist at a CSN that is served here.
+    BadRequestError: The CSN is malformed.
+    SnapshotTooOldError, NoSuchCsnError, FencedError: The CSN is not served; the message says why.
+    StandbyError: Another replica may have it.
+    """
+
+    def __init__(self, config: WorkerConfig, link: Link) -> None:
+        """Open the catalog."""
+        self.catalog = SnapshotCatalog(Path(config.data_dir))
+        self._listings = Listings(Path(config.data_dir), config.listing_cache_entries)
+        self._link = link
+        self._replica = config.replica
+        self._wait_bound_s = config.wait_bound_s
+
+    async def resolve(self, target: Target) -> Node:
+        """Return what a path below ``/`` is."""
+        path = parse_snapshot(target.segments)
+        if path.csn is None:
+            return _names(["snapshots"] if not target.segments else [str(self.catalog.snapshot_csn())])
+        await self._admit(path.csn)
+        if path.table is None:
+            return self._browse(path, path.csn)
+        with self.catalog.serving(path.csn):
+            part = part_of(path.inner)
+            if part is not None:
+                return self._part(part, path.table, path.inner, path.csn)
+            table = self.catalog.table(path.table, path.csn)
+        if table is None:
+            raise NoSuchPathError(f"table {path.table} does not exist at CSN {path.csn}")
+        if path.inner == COMMON_METADATA:
+            return MetadataNode(table.common_metadata)
+        return await self._folder(path.csn, path.table, path.inner)
+
+    async def _admit(self, csn: Csn) -> None:
+        """Return once ``csn`` is applied here; what the agent decides otherwise is raised."""
+        if csn <= self.catalog.snapshot_csn():
+            return
+        refusal = (await self._link.wait(csn, self._wait_bound_s)).refusal(csn)
+        if isinstance(refusal, StandbyError):
+            raise StandbyError(f"replica {self._replica}: {refusal.message}", **refusal.details)
+        if refusal is not None:
+            raise refusal
+
+    def _browse(self, path: SnapshotPath, csn: Csn) -> FolderNode:
+        with self.catalog.serving(csn):
+            names = [row.name for row in self.catalog.tables(csn)]
+        pairs = [(namespace, table) for namespace, _, table in (name.partition(".") for name in names)]
+        if path.namespace is None:
+            return _names(sorted({namespace for namespace, _ in pairs}))
+        tables = [table for namespace, table in pairs if namespace == path.namespace]
+        if not tables:
+            raise NoSuchPathError(f"there is no table in namespace {path.namespace} at CSN {csn}")
+        return _names(tables)
+
+    def _part(self, part: PartId, table: TableName, inner: str, csn: Csn) -> PartNode:
+        row = self.catalog.visible_part(part, table, csn)
+        if row is None or row.name != inner:
+            raise NoSuchPathError(f"{inner} is not a part of {table} at CSN {csn}")
+        return PartNode(row, self.catalog.time_ms(row.creation_csn) if row.creation_csn is not None else 0)
+
+    async def _folder(self, csn: Csn, table: TableName, inner: str) -> FolderNode:
+        tree = await self._listings.tree(csn, table)
+        # The tree may come from the cache: whether its CSN is still promised is asked each time.
+        with self.catalog.serving(csn):
+            folder = tree.folders.get(inner)
+        if folder is None:
+            raise NoSuchPathError(f"{inner} does not exist in {table} at CSN {csn}")
+        return FolderNode(folder.listing, tree, inner)
+
+
+def _names(names: list[str]) -> FolderNode:
+    return FolderNode(hdfs.file_statuses([hdfs.folder_entry(name) for name in names]))

@@ -1,0 +1,126 @@
+"""Names of the snapshot file system: from a request target to what it means. Pure.
+
+The tree is ``/snapshots/<csn>/<namespace>/<table>/<folder>/<part>.parquet`` (design section 5.1). A partition
+folder is named by the *escaped* partition path of the catalog: the client percent-encodes that name once
+more, so one decoding gives it back.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from tidelock.csnlog.ids import CSN_MAX, Csn, PartId, TableName, parse_part_id
+from tidelock.errors import BadRequestError, RefusedError
+
+COMMON_METADATA = "_common_metadata"
+PART_SUFFIX = ".parquet"
+
+_CSN = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+class NoSuchPathError(RefusedError):
+    """The name does not exist at a CSN that can be served here: nothing else is ever "file not found"."""
+
+    http_status = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A decoded request target: path segments (empty ones dropped), query fields (names in lower case)."""
+
+    segments: tuple[str, ...]
+    query: dict[str, str]
+
+    @property
+    def path(self) -> str:
+        """The path for messages."""
+        return "/" + "/".join(self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPath:
+    """A place in the snapshot tree; what lies below a None is None as well.
+
+    Attributes:
+        csn: The snapshot, None for ``/`` and ``/snapshots``.
+        namespace: First half of the table's name.
+        table: Full table name.
+        inner: Path below the table's folder, ``""`` for that folder.
+    """
+
+    csn: Csn | None = None
+    namespace: str | None = None
+    table: TableName | None = None
+    inner: str = ""
+
+
+def parse_target(raw: str) -> Target:
+    """Decode a request target as it stood in the request line.
+
+    Hadoop's client sends non-ASCII names as raw UTF-8 bytes, others percent-encode them; both arrive here,
+    raw bytes as surrogate escapes or as characters.
+
+    Raises:
+        BadRequestError: The path is not UTF-8.
+    """
+    path, _, query = raw.partition("?")
+    try:
+        text = unquote_to_bytes(path.encode("utf-8", "surrogateescape")).decode()
+    except UnicodeDecodeError:
+        raise BadRequestError(
+            f"the path {path!a} is not UTF-8; percent-encode the UTF-8 bytes of each name"
+        ) from None
+    fields = parse_qsl(
+        query.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), keep_blank_values=True
+    )
+    return Target(
+        tuple(part for part in text.split("/") if part), {name.lower(): value for name, value in fields}
+    )
+
+
+def parse_csn(text: str) -> Csn:
+    """Read the CSN of a path; BadRequestError if it is none: it must never look like a missing file."""
+    if not _CSN.fullmatch(text) or int(text) > CSN_MAX:
+        raise BadRequestError(
+            f"{text!a} is not a CSN: expected a decimal number from 0 to {CSN_MAX}, without leading zeros"
+        )
+    return Csn(int(text))
+
+
+def parse_snapshot(segments: tuple[str, ...]) -> SnapshotPath:
+    """Read the place in the tree from path segments that begin with ``snapshots``, or from none for the root.
+
+    Raises:
+        BadRequestError: The CSN is malformed.
+        NoSuchPathError: Another tree.
+    """
+    if not segments or segments == ("snapshots",):
+        return SnapshotPath()
+    if segments[0] != "snapshots":
+        raise NoSuchPathError(
+            f"/{segments[0]} does not exist: tables are below /snapshots/<csn>/<namespace>/<table>"
+        )
+    csn = parse_csn(segments[1])
+    match segments[2:]:
+        case ():
+            return SnapshotPath(csn)
+        case (namespace,):
+            return SnapshotPath(csn, namespace)
+        case (namespace, name, *inner):
+            return SnapshotPath(csn, namespace, TableName(f"{namespace}.{name}"), "/".join(inner))
+    raise AssertionError(segments)
+
+
+def part_of(inner: str) -> PartId | None:
+    """Return the part that a path below a table names, or None when it cannot be a part's file."""
+    name = inner.rpartition("/")[2]
+    if not name.endswith(PART_SUFFIX):
+        return None
+    text = name.removesuffix(PART_SUFFIX)
+    try:
+        parse_part_id(text)
+    except ValueError:
+        return None
+    return PartId(text)

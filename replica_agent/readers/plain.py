@@ -1,0 +1,104 @@
+"""Plain GET and HEAD with Range: /snapshots for clients other than Hadoop's, /parts for replicas."""
+
+from __future__ import annotations
+
+import hmac
+import json
+
+from aiohttp import web
+
+from tidelock.csnlog.ids import PartId
+from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.readers import ranges
+from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.counters import Counters
+from tidelock.replica_agent.readers.nodes import FolderNode, PartNode, Resolver
+from tidelock.replica_agent.readers.paths import NoSuchPathError, Target
+from tidelock.replica_agent.readers.streams import Streams
+from tidelock.replication import digest
+
+_PARQUET = "application/vnd.apache.parquet"
+_JSON = "application/json"
+
+
+class Plain:
+    """Answers plain requests; raises what the caller turns into status and JSON."""
+
+    def __init__(
+        self, config: WorkerConfig, resolver: Resolver, streams: Streams, counters: Counters
+    ) -> None:
+        """Keep what the requests need."""
+        self._authorization = f"Bearer {config.secret}".encode() if config.secret else b""
+        self._resolver = resolver
+        self._streams = streams
+        self._counters = counters
+
+    async def handle(self, request: web.Request, target: Target) -> web.StreamResponse:
+        """Answer a GET or HEAD."""
+        if request.method not in {"GET", "HEAD"}:
+            raise BadRequestError(f"{request.method} is not supported: parts and snapshots are read only")
+        if target.segments[:1] == ("parts",):
+            return await self._send_part(request, self._part(request, target))
+        node = await self._resolver.resolve(target)
+        if isinstance(node, FolderNode):
+            self._counters.add("listings")
+            return web.Response(body=node.listing, content_type=_JSON)
+        if isinstance(node, PartNode):
+            return await self._send_part(request, node.row)
+        response, start, end = _ranged(request, len(node.data), digest.checksum(node.data))
+        self._counters.add("opens")
+        return web.Response(status=response.status, headers=response.headers, body=node.data[start:end])
+
+    def _part(self, request: web.Request, target: Target) -> PartRow:
+        """Return the part that /parts/<part> names, committed or not.
+
+        Raises:
+            AccessDeniedError: A secret is set and the request does not carry it.
+            NoSuchPathError: Not held here.
+        """
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if self._authorization and not hmac.compare_digest(given, self._authorization):
+            raise AccessDeniedError("expected 'Authorization: Bearer <secret>' with the secret of this shard")
+        name = target.segments[1] if len(target.segments) == 2 else ""  # noqa: PLR2004 - /parts/<part>
+        row = self._resolver.catalog.part(PartId(name))
+        if row is None or row.state != "held":
+            raise NoSuchPathError(f"part {name!a} is not held on this replica")
+        return row
+
+    async def _send_part(self, request: web.Request, row: PartRow) -> web.StreamResponse:
+        response, start, end = _ranged(request, row.length, row.checksum)
+        if request.method == "HEAD" or response.status == 416:  # noqa: PLR2004
+            response.content_length = end - start
+            return response
+        return await self._streams.send(request, response, row, start, end)
+
+
+def refusal(error: Exception, counters: Counters) -> web.Response:
+    """Return status and JSON for an error (tidelock.errors); 404 is kept for names that do not exist."""
+    counters.add("standby_answers" if isinstance(error, StandbyError) else "refusals")
+    wire = error if isinstance(error, TidelockError) else TidelockError(str(error))
+    status = wire.http_status
+    if status == 404 and not isinstance(error, NoSuchPathError):  # noqa: PLR2004
+        # Clients that skip missing files must not skip those of a CSN that this replica cannot serve.
+        status = 403
+    return web.Response(status=status, body=json.dumps(wire.to_wire()).encode(), content_type=_JSON)
+
+
+def _ranged(request: web.Request, length: int, checksum: str) -> tuple[web.StreamResponse, int, int]:
+    """Return the response's head and the bytes [start, end) to send, by Range and If-Range."""
+    etag = f'"{checksum}"'
+    headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Type": _PARQUET}
+    header = request.headers.get("Range")
+    if request.headers.get("If-Range", etag) != etag:
+        header = None
+    try:
+        found = ranges.parse(header, length)
+    except ranges.UnsatisfiableRangeError:
+        headers["Content-Range"] = f"bytes */{length}"
+        return web.StreamResponse(status=416, headers=headers), 0, 0
+    if found is None:
+        return web.StreamResponse(headers=headers), 0, length
+    start, end = found
+    headers["Content-Range"] = f"bytes {start}-{end - 1}/{length}"
+    return web.StreamResponse(status=206, headers=headers), start, end

@@ -1,0 +1,185 @@
+"""Sends verified parts to clients, and keeps what this process knows about damaged ones."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import web
+
+from tidelock.csnlog.ids import PartId
+from tidelock.errors import StandbyError
+from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
+from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
+from tidelock.replica_agent.readers.counters import Counters
+from tidelock.replica_agent.readers.link import Link
+from tidelock.replication.digest import BLOCK_BYTES
+
+#: Threads that read files. More than cores, since a read of a cold file waits for the disk.
+READ_THREADS = 8
+#: How often an open follows a part that is being moved to another file.
+MOVES_MAX = 3
+
+T = TypeVar("T")
+
+#: struct linger: close at once and send RST, so that no client can take what it has for the whole answer.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Streams:
+    """Opens parts and sends ranges of them.
+
+    Args:
+        data_dir: The agent's data directory.
+        catalog: For the event loop's thread.
+        link: Where damage is reported.
+        counters: The counters of this process.
+        chunk_bytes: Largest piece that is read, verified and sent at a time.
+    """
+
+    def __init__(
+        self, data_dir: Path, catalog: CatalogReader, link: Link, counters: Counters, chunk_bytes: int
+    ) -> None:
+        """Nothing is opened yet."""
+        self._data_dir = data_dir
+        self._catalog = catalog
+        self._link = link
+        self._counters = counters
+        self._chunk_bytes = chunk_bytes
+        self._threads = ThreadPoolExecutor(READ_THREADS, "parts")
+        self._damaged: dict[PartId, Place] = {}
+        self._running = 0
+        #: Called when the last running answer has ended.
+        self.on_idle: Callable[[], None] = lambda: None
+
+    @property
+    def running(self) -> int:
+        """Answers that are being sent."""
+        return self._running
+
+    def released(self, part: PartId) -> None:
+        """Forget that a part was found damaged: the agent says that it is whole."""
+        self._damaged.pop(part, None)
+
+    async def send(
+        self, request: web.Request, response: web.StreamResponse, row: PartRow, start: int, end: int
+    ) -> web.StreamResponse:
+        """Answer with the bytes [start, end) of a part; status and headers of ``response`` are the caller's.
+
+        The first bytes are verified before the status line is sent, so most damage is answered by another
+        replica without a trace. Damage further on cuts the connection before the declared length.
+
+        Raises:
+            StandbyError: The part is not whole on this replica. Nothing was sent.
+            OSError: The part cannot be read for another reason. Nothing was sent.
+        """
+        self._running += 1
+        try:
+            file = await self._open(row)
+            try:
+                # One block first: most reads are of a footer or of a column chunk, and then the client hangs
+                # up.
+                data = memoryview(b"")
+                if start < end:
+                    data = await self._in_thread(file.read, start, end, BLOCK_BYTES)
+                self._counters.add("opens")
+                response.content_length = end - start
+                await self._stream(request, response, file, data, start, end)
+            except DamagedPartError as error:
+                raise self._report(error) from error
+            finally:
+                file.close()
+        finally:
+            self._running -= 1
+            if not self._running:
+                self.on_idle()
+        return response
+
+    async def _open(self, row: PartRow) -> PartFile:
+        now: PartRow | None = row
+        for _ in range(MOVES_MAX):
+            if now is None or now.state != "held" or now.file is None:
+                break
+            try:
+                file = await self._in_thread(PartFile, self._data_dir, now)
+            except DamagedPartError as error:
+                asked, now = now, self._catalog.part(row.part)
+                # Missing only because it was moved, or collected, between the look into the catalog and the
+                # open?
+                if now is not None and (now.file, now.offset, now.state) == (
+                    asked.file,
+                    asked.offset,
+                    asked.state,
+                ):
+                    raise self._report(error) from error
+                continue
+            if self._damaged.get(row.part) == file.place:
+                file.close()
+                break
+            self._damaged.pop(row.part, None)
+            return file
+        raise StandbyError(f"part {row.part} is not whole on this replica now; another has it", part=row.part)
+
+    async def _stream(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        file: PartFile,
+        data: memoryview,
+        start: int,
+        end: int,
+    ) -> None:
+        """Send ``data``, which begins at ``start``, and the rest. Any failure now cuts the connection."""
+        try:
+            await response.prepare(request)
+            size = BLOCK_BYTES
+            while True:
+                await self._write(response, data)
+                start += len(data)
+                if start == end:
+                    break
+                size = min(2 * size, self._chunk_bytes)
+                data = await self._in_thread(file.read, start, end, size)
+            await response.write_eof()
+        except ConnectionError:
+            pass  # the client has what it wanted
+        except DamagedPartError as error:
+            _cut(request)
+            self._report(error)
+        except BaseException as error:
+            _cut(request)
+            self._link.log("reader.cut", part=file.part, error=repr(error))
+            if not isinstance(error, Exception):
+                raise
+
+    async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
+        """Write in pieces, so that little lies in buffers when the client hangs up."""
+        for at in range(0, len(data), BLOCK_BYTES):
+            piece = data[at : at + BLOCK_BYTES]
+            await response.write(piece)
+            self._counters.add("bytes", len(piece))
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    def _report(self, error: DamagedPartError) -> StandbyError:
+        """Note and report damage once per place; returns what to answer with."""
+        if self._damaged.get(error.part) != error.place:
+            self._damaged[error.part] = error.place
+            self._counters.add("corrupt_blocks")
+            self._link.corrupt(error.part, error.detail)
+        return StandbyError(f"part {error.part} is damaged on this replica; another has it", part=error.part)
+
+
+def _cut(request: web.Request) -> None:
+    """End the connection by RST, also for the client's kernel: what it holds of the answer is thrown away."""
+    transport = request.transport
+    if transport is None:
+        return
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()

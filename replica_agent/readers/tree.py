@@ -1,0 +1,76 @@
+"""The folders of one table at one CSN, with each listing serialised once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelock.replica_agent.readers import hdfs
+from tidelock.replica_agent.readers.catalog import FileRow
+from tidelock.replica_agent.readers.paths import COMMON_METADATA, PART_SUFFIX
+
+#: A larger listing counts as several entries of the cache, so that its bound is one of memory too.
+ENTRY_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One folder.
+
+    Attributes:
+        listing: The answer to LISTSTATUS.
+        folders: How many folders it holds, itself not counted.
+        files: How many files it holds.
+        length: Bytes of these files.
+    """
+
+    listing: bytes
+    folders: int
+    files: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All folders of a table at a CSN by their path below it; ``""``, the table's own, is always there."""
+
+    folders: dict[str, Folder]
+
+    @property
+    def weight(self) -> int:
+        """Entries of the listing cache that it takes."""
+        return sum(1 + len(folder.listing) // ENTRY_BYTES for folder in self.folders.values())
+
+    def totals(self, path: str) -> tuple[int, int, int]:
+        """Return (folders, files, bytes) of a folder and all below it, the folder itself counted."""
+        prefix = f"{path}/" if path else ""
+        inside = [folder for name, folder in self.folders.items() if name == path or name.startswith(prefix)]
+        return len(inside), sum(folder.files for folder in inside), sum(folder.length for folder in inside)
+
+
+def build(files: Iterable[FileRow], common_metadata_length: int) -> Tree:
+    """Build the tree of a table from the parts visible in it."""
+    children: dict[str, set[str]] = {"": set()}
+    entries: dict[str, list[bytes]] = {"": [hdfs.file_entry(COMMON_METADATA, common_metadata_length, 0)]}
+    lengths: dict[str, int] = {"": common_metadata_length}
+    for row in files:
+        if row.folder not in entries:
+            _names_in(row.folder, children)
+            entries[row.folder] = []
+        entries[row.folder].append(hdfs.file_entry(row.part + PART_SUFFIX, row.length, row.time_ms))
+        lengths[row.folder] = lengths.get(row.folder, 0) + row.length
+    folders = {}
+    for path, names in children.items():
+        here = entries.get(path, [])
+        listing = hdfs.file_statuses([hdfs.folder_entry(name) for name in sorted(names)] + here)
+        folders[path] = Folder(listing, len(names), len(here), lengths.get(path, 0))
+    return Tree(folders)
+
+
+def _names_in(path: str, children: dict[str, set[str]]) -> set[str]:
+    """Return the folder names in a folder; a new one is noted in the folders that lead to it."""
+    if path not in children:
+        children[path] = set()
+        parent, _, name = path.rpartition("/")
+        _names_in(parent, children).add(name)
+    return children[path]

@@ -1,0 +1,135 @@
+"""A reader process: ``python -m ...readers.worker <listening fd> <link fd> <pid of the agent>``.
+
+Started by the pool only. It accepts connections on a socket that it shares with its siblings, and ends at
+once when its agent does. Signals that are sent to the agent's process group are the agent's business: it
+drains and closes its workers itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+from aiohttp import http_parser, web
+
+from tidelock.errors import StandbyError, TidelockError
+from tidelock.replica_agent.readers import plain, webhdfs
+from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.counters import Counters
+from tidelock.replica_agent.readers.link import Link
+from tidelock.replica_agent.readers.nodes import Resolver
+from tidelock.replica_agent.readers.paths import Target, parse_target
+from tidelock.replica_agent.readers.streams import Streams
+
+#: Connections that the kernel keeps for the workers.
+BACKLOG = 1024
+#: Connections taken per turn of the event loop. A burst (all tasks of a stage) is to spread over the workers.
+ACCEPT_BATCH = 1
+#: Longest request line. A partition path is percent-encoded twice on its way, nine characters for one of
+#: UTF-8's bytes.
+REQUEST_LINE_BYTES_MAX = 64 << 10
+
+_WEBHDFS = ("webhdfs", "v1")
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """The request handler of one process."""
+
+    def __init__(self, config: WorkerConfig, link: Link) -> None:
+        """Open the catalog and the counters."""
+        self._config = config
+        self._link = link
+        self._counters = Counters(Path(config.counters_file))
+        resolver = Resolver(config, link)
+        self._streams = Streams(
+            Path(config.data_dir), resolver.catalog, link, self._counters, config.read_chunk_bytes
+        )
+        self._webhdfs = webhdfs.WebHdfs(config, resolver, self._streams, self._counters)
+        self._plain = plain.Plain(config, resolver, self._streams, self._counters)
+        self._draining = False
+        link.on_drain = self._drain
+        link.on_released = self._streams.released
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer any request. No error is left to aiohttp, whose own answers Hadoop's client may misread."""
+        speaks_webhdfs = request.raw_path.startswith("/webhdfs/")
+        try:
+            return await self._answer(request, parse_target(request.raw_path))
+        except TidelockError as error:
+            failure: Exception = error
+        except Exception as error:
+            self._link.log("reader.failed", target=request.raw_path, error=traceback.format_exc())
+            failure = TidelockError(
+                f"replica {self._config.replica} failed to answer ({error!r}); see its agent's log"
+            )
+        refusal = webhdfs.refusal if speaks_webhdfs else plain.refusal
+        return refusal(failure, self._counters)
+
+    async def _answer(self, request: web.Request, target: Target) -> web.StreamResponse:
+        if self._draining:
+            raise StandbyError(
+                f"replica {self._config.replica} is stopping; another replica serves this snapshot"
+            )
+        if target.segments[:2] == _WEBHDFS:
+            return await self._webhdfs.handle(request, Target(target.segments[2:], target.query))
+        return await self._plain.handle(request, target)
+
+    def _drain(self) -> None:
+        """Refuse what is new, and say when the last running answer has ended."""
+        self._draining = True
+        self._streams.on_idle = self._link.drained
+        if not self._streams.running:
+            self._link.drained()
+
+
+async def _no_content_type(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Hadoop's shaded client lacks the class that parses a Content-Type, and fails on any."""
+    if request.rel_url.raw_path.startswith("/webhdfs/"):
+        response.headers.popall("Content-Type", None)
+
+
+async def _serve(listen_fd: int, link_fd: int) -> None:
+    link, config = await Link.connect(link_fd)
+    app = web.Application()
+    app.on_response_prepare.append(_no_content_type)
+    app.router.add_route("*", "/{path:.*}", Worker(config, link).handle)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, max_line_size=REQUEST_LINE_BYTES_MAX)
+    await runner.setup()
+    listener = socket.socket(fileno=listen_fd)
+    await web.SockSite(runner, listener, backlog=ACCEPT_BATCH).start()
+    # asyncio uses one number for both; the length of the kernel's queue is another matter.
+    listener.listen(BACKLOG)
+    link.ready()
+    await link.listen()
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, in case the event loop does not get to notice."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def main() -> None:
+    """Serve until the agent is gone."""
+    listen_fd, link_fd, parent = (int(text) for text in sys.argv[1:])
+    _die_with(parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # aiohttp's C parser answers 400 to raw UTF-8 in a request line, which is how Hadoop's client sends
+    # non-ASCII names.
+    assert http_parser.HttpRequestParser is http_parser.HttpRequestParserPy, (
+        "AIOHTTP_NO_EXTENSIONS=1 is not set"
+    )
+    asyncio.run(_serve(listen_fd, link_fd))
+
+
+if __name__ == "__main__":
+    main()

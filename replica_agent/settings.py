@@ -1,0 +1,301 @@
+"""Settings of an agent: one class, read from flags, environment (``TIDELOCK_*``) and a file, in this order.
+
+``docs/configuration.md`` is generated from this class, so the description of a field is its documentation.
+Durations are in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from tidelock.csnlog.ids import replica_id
+from tidelock.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Bytes = Annotated[int, Field(ge=1)]
+
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+class AgentSettings(BaseSettings):
+    """Everything that can be set on an agent. Unknown names are refused, with the known ones listed."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDELOCK_", extra="forbid", frozen=True)
+
+    #: Set by :func:`load` in a subclass, since the file's name is itself a flag.
+    config_file: ClassVar[Path | None] = None
+
+    # -- identity and addresses
+    # ----------------------------------------------------------------------------------
+    replica: str = Field(description="Id of this replica: [a-z][a-z0-9_]{0,31}.")
+    data_dir: Path = Field(description="Folder of the catalog and the parts; one agent at a time.")
+    zk: str = Field(
+        description="ZooKeeper connect string with the cluster's root, e.g. `zk1:2181,zk2:2181/tidelock`."
+    )
+    bind: str = Field("127.0.0.1", description="Address that both servers bind.")
+    api_port: int = Field(0, ge=0, le=65535, description="Port of the protocol API; 0 = any free port.")
+    data_port: int = Field(
+        0, ge=0, le=65535, description="Port of the snapshot file system; 0 = any free port."
+    )
+    advertise: str = Field("localhost", description="Host name under which others reach this replica.")
+    advertise_api_port: int = Field(
+        0, ge=0, le=65535, description="Published API port if it differs from api_port; 0 = same."
+    )
+    advertise_data_port: int = Field(
+        0, ge=0, le=65535, description="Published data port if it differs from data_port; 0 = same."
+    )
+    rack: str = Field("", description="Where the replica stands; shown in status.")
+    secret: str = Field(
+        "", repr=False, description="Shared secret of the shard; needed when bind is not a loopback address."
+    )
+    insecure: bool = Field(False, description="Allow a non-loopback bind without a secret.")
+
+    # -- shard, used only when this agent makes the cluster
+    # ------------------------------------------------------
+    bootstrap: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        description="Replica ids to register if the cluster does not exist yet; empty = never make one.",
+    )
+    copies: Count = Field(
+        2,
+        description=(
+            "Durable copies a commit needs, the home's among them. Kept in ZooKeeper at the bootstrap."
+        ),
+    )
+    epoch_limit: int = Field(
+        1_000_000_000,
+        ge=10,
+        le=2_000_000_000,
+        description="Records of an epoch before the log rolls over. Kept at the bootstrap.",
+    )
+
+    # -- ZooKeeper and the CSN log
+    # -------------------------------------------------------------------------------
+    session_timeout_s: Positive = Field(
+        10.0, description="ZooKeeper session timeout asked for; the server may clamp it."
+    )
+    request_timeout_s: Positive = Field(
+        5.0, description="A ZooKeeper request without answer for so long is Unknown."
+    )
+    connect_timeout_s: Positive = Field(
+        15.0, description="How long a start waits for its first ZooKeeper session."
+    )
+    record_bytes_max: Bytes = Field(256 * 1024, description="Largest commit record.")
+    multi_bytes_max: Bytes = Field(
+        512 * 1024, description="Largest ZooKeeper request; a larger one is refused before it is sent."
+    )
+    inline_entries_bytes_max: Bytes = Field(
+        32 * 1024, description="Entries of one transaction above this go into a manifest."
+    )
+    batch_tids_max: Count = Field(1000, description="Most transactions in one commit record.")
+    queue_tids_max: Count = Field(
+        10_000, description="Most sealed transactions that may wait for their commit."
+    )
+    read_ahead: int = Field(16, ge=1, le=64, description="Log records requested at once by the follower.")
+
+    # -- transactions
+    # --------------------------------------------------------------------------------------------
+    lease_s: Positive = Field(60.0, description="Lease of a transaction when the client names none.")
+    lease_max_s: Positive = Field(3600.0, description="Longest lease a client may ask for.")
+    transactions_max: Count = Field(10_000, description="Most open transactions on this replica.")
+    closed_kept_s: Positive = Field(
+        600.0, description="How long a finished transaction still answers by its own state."
+    )
+    commit_timeout_s: Positive = Field(
+        30.0, description="A commit that does not get its copies in this time is refused."
+    )
+    insert_bytes_max: Bytes = Field(64 << 30, description="Largest body of one insert.")
+    staged_memory_bytes_max: Bytes = Field(
+        64 << 20, description="Small staged parts kept in memory; beyond it they are written out at once."
+    )
+    inline_part_bytes_max: Bytes = Field(
+        1 << 20, description="Parts up to this size share pack files and travel inside pushes."
+    )
+    row_group_rows: Count = Field(1_000_000, description="Rows of a Parquet row group.")
+    row_group_bytes: Bytes = Field(128 << 20, description="Arrow bytes after which a row group is closed.")
+    part_bytes_max: Bytes = Field(1 << 30, description="A part is closed when it has grown to this size.")
+    partitions_per_insert_max: Count = Field(1000, description="Most partitions that one insert may touch.")
+    meta_bytes_max: Bytes = Field(1024, description="User metadata of a transaction, as JSON.")
+    label_bytes_max: Bytes = Field(256, description="Longest label.")
+    columns_max: Count = Field(2000, description="Most columns of a table.")
+
+    # -- replication
+    # ---------------------------------------------------------------------------------------------
+    push_bytes_max: Bytes = Field(16 << 20, description="Inline bytes of one push request.")
+    push_timeout_s: Positive = Field(10.0, description="A push without answer for so long is sent again.")
+    fetch_range_bytes: Bytes = Field(16 << 20, description="Bytes of one ranged fetch.")
+    fetch_concurrency: Count = Field(4, description="Large parts fetched at once.")
+    fetch_small_concurrency: Count = Field(
+        64, description="Parts of at most `inline_part_bytes_max` fetched at once; they share fsyncs."
+    )
+    retry_wait_max_s: Positive = Field(2.0, description="Longest pause between two tries towards a peer.")
+    peer_connections: Count = Field(8, description="HTTP connections to one peer.")
+    apply_records_max: Count = Field(256, description="Most records applied in one catalog transaction.")
+    max_lag: Count = Field(
+        2000, description="New commits wait while a live replica is more than this many CSNs behind."
+    )
+    progress_interval_s: Positive = Field(
+        1.0, description="Shortest time between two writes of this replica's progress."
+    )
+    undecided_check_s: Positive = Field(
+        5.0, description="How often undecided transactions of other homes are asked about."
+    )
+    member_refresh_s: Positive = Field(
+        5.0, description="How often the member list is read again although no watch fired."
+    )
+
+    # -- serving
+    # -------------------------------------------------------------------------------------------------
+    reader_workers: Count = Field(2, description="Processes that serve parts.")
+    catch_up_wait_s: Positive = Field(
+        60.0,
+        description=(
+            "After a start: how long the agent catches up before it takes new work although it is behind."
+        ),
+    )
+    wait_bound_s: Positive = Field(
+        5.0,
+        description=(
+            "How long a read waits for a CSN before it is answered 'standby'; Spark's read timeout "
+            "is this + 3 s."
+        ),
+    )
+    read_chunk_bytes: Bytes = Field(1 << 20, description="Bytes read, verified and sent at a time.")
+    send_buffer_bytes: Bytes = Field(
+        256 * 1024, description="Socket send buffer of the snapshot file system."
+    )
+    listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
+    snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")
+    snapshot_ttl_max_s: Positive = Field(24 * 3600.0, description="Longest lease of a snapshot.")
+    sql_workers: Count = Field(2, description="Processes for SQL over snapshots.")
+    sql_memory_bytes: Bytes = Field(
+        1 << 30, description="Memory of one SQL process before it spills or fails."
+    )
+    sql_timeout_s: Positive = Field(300.0, description="Longest run of one SQL statement.")
+    sql_threads: Count = Field(2, description="Threads of one SQL process.")
+    log_answer_records_max: Count = Field(1000, description="Most records in one answer about the log.")
+
+    # -- process
+    # -------------------------------------------------------------------------------------------------
+    drain_s: Positive = Field(10.0, description="After SIGTERM: how long running reads and commits may take.")
+    outcome_retention_s: Positive = Field(24 * 3600.0, description="How long outcomes are kept.")
+    log_level: str = Field(
+        "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."
+    )
+    log_format: str = Field("json", pattern="^(json|text)$", description="Form of the log lines.")
+    catalog_cache_bytes: Bytes = Field(32 << 20, description="SQLite page cache.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: flags, then environment, then the file."""
+        del dotenv_settings, file_secret_settings
+        file = TomlConfigSettingsSource(settings_cls, toml_file=cls.config_file)
+        return init_settings, env_settings, file
+
+    @field_validator("replica")
+    @classmethod
+    def _replica_form(cls, value: str) -> str:
+        return replica_id(value)
+
+    @field_validator("secret")
+    @classmethod
+    def _fits_a_header(cls, value: str) -> str:
+        if not (value.isascii() and value.isprintable() and value == value.strip()):
+            msg = "the secret travels in an HTTP header: use printable ASCII characters, no space at its ends"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("bootstrap", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return (
+            [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+        )
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _bootstrap_form(cls, value: list[str]) -> list[str]:
+        if len(set(value)) != len(value):
+            msg = f"bootstrap names a replica twice: {value}"
+            raise ValueError(msg)
+        return [replica_id(item) for item in value]
+
+    @model_validator(mode="after")
+    def _secure(self) -> AgentSettings:
+        if self.bind not in _LOOPBACK and not self.secret and not self.insecure:
+            msg = (
+                f"bind={self.bind} is not a loopback address: set a shared secret (TIDELOCK_SECRET), "
+                "or allow it with --insecure"
+            )
+            raise ValueError(msg)
+        if self.bootstrap and self.replica not in self.bootstrap:
+            msg = f"bootstrap={self.bootstrap} does not name this replica ({self.replica})"
+            raise ValueError(msg)
+        if self.bootstrap and self.copies > len(self.bootstrap):
+            msg = f"copies={self.copies} cannot be reached with {len(self.bootstrap)} replicas"
+            raise ValueError(msg)
+        if self.bootstrap and self.copies == 1 and len(self.bootstrap) > 1:
+            msg = "copies=1 is allowed only where a single replica is registered"
+            raise ValueError(msg)
+        return self
+
+
+def load(argv: Sequence[str]) -> AgentSettings:
+    """Read the settings from flags (``--data-dir D ...``), environment and the file of ``--config``.
+
+    Raises:
+        ConfigError: Naming every setting that is missing, unknown or wrong.
+        SystemExit: After ``--help``.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config", type=Path, default=None)
+    known, rest = first.parse_known_args(argv)
+    if known.config is not None and not known.config.is_file():
+        msg = f"the file of --config, {known.config}, does not exist"
+        raise ConfigError(msg)
+
+    class Bound(AgentSettings):
+        config_file = known.config
+
+    try:
+        return Bound(
+            _cli_parse_args=list(rest),
+            _cli_kebab_case=True,
+            _cli_implicit_flags=True,
+            _cli_exit_on_error=False,
+            _cli_prog_name="tidelock agent",
+        )
+    except (ValidationError, SettingsError) as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return f"{error}; `tidelock agent --help` lists the settings"
+    lines = []
+    for item in error.errors(include_url=False):
+        name = ".".join(str(part) for part in item["loc"])
+        said = str(item["msg"]).removeprefix("Value error, ")
+        lines.append(f"{name}: {said}" if name else said)
+    return "; ".join(lines) + "; `tidelock agent --help` lists the settings"

@@ -1,0 +1,244 @@
+"""Pinned snapshots: which CSN a reader gets, and the promise in ZooKeeper that it stays readable everywhere.
+
+A pin is one multi: check(csn/horizon at a version whose value is not above the pin), create(pins/<id>),
+set(pins). Whoever raises the horizon checks the version of ``pins`` in the same multi as the new horizon, so
+one of the two sees the other (design section 4, "Pins and horizon"; protocol-review F6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tidelock.csnlog import tree
+from tidelock.csnlog.codec import decode_csn, encode_pin
+from tidelock.csnlog.ids import Csn, ReplicaId
+from tidelock.csnlog.log import CsnLog
+from tidelock.csnlog.model import PinState
+from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.store import Check, Create, Delete, SetData, Store
+from tidelock.errors import (
+    BadRequestError,
+    NoSuchCsnError,
+    SnapshotTooOldError,
+    StandbyError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+from tidelock.replica_agent.catalog_read import CatalogReader
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.waiters import CsnWaiters
+
+_log = structlog.get_logger("snapshots")
+_TRIES = 10
+
+
+@dataclass(slots=True)
+class Pin:
+    """One pinned snapshot of a client of this replica; ``version`` is that of its znode."""
+
+    id: str
+    csn: Csn
+    ttl_s: float
+    until: float
+    version: int = 0
+
+
+class Snapshots:
+    """Chooses CSNs for readers and holds their pins.
+
+    Args:
+        peers: Asks the live peers for their snapshot CSN, within a short bound.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        boot: int,
+        copies: int,
+        settings: AgentSettings,
+        store: Store,
+        log: CsnLog,
+        reader: CatalogReader,
+        waiters: CsnWaiters,
+        peers: Callable[[], Awaitable[Mapping[ReplicaId, Csn]]],
+        clock: Callable[[], float],
+    ) -> None:
+        """Hold no pin at first."""
+        self._replica, self._boot, self._copies, self._settings = replica, boot, copies, settings
+        self._store, self._csn_log, self._reader, self._waiters = store, log, reader, waiters
+        self._peers, self._clock = peers, clock
+        self._pins: dict[str, Pin] = {}
+        self._counter = 0
+
+    async def require(self, csn: Csn) -> None:
+        """Return when this replica can serve ``csn``.
+
+        Raises:
+            SnapshotTooOldError: Below the horizon.
+            NoSuchCsnError: Above the end of the log, read after a write barrier.
+            StandbyError: Not applied here within ``wait_bound_s``.
+        """
+        horizon = self._reader.horizon()
+        if csn < max(horizon, 1):
+            msg = (
+                f"CSN {csn} is below the horizon {max(horizon, 1)}: its parts may be gone; read at a "
+                "newer CSN"
+            )
+            raise SnapshotTooOldError(msg, min_csn=max(horizon, 1))
+        if csn <= self._waiters.reached:
+            return
+        if csn > self._csn_log.end:
+            end = await self._csn_log.barrier()
+            if csn > end:
+                msg = f"there is no CSN {csn}: the log ends at {end}; read at that one, or at an older one"
+                raise NoSuchCsnError(msg, end_csn=end)
+        if not await self._waiters.wait(csn, self._settings.wait_bound_s):
+            msg = (
+                f"replica {self._replica} is at CSN {self._waiters.reached} and did not reach {csn} "
+                f"within {self._settings.wait_bound_s} s"
+            )
+            raise StandbyError(msg, snapshot_csn=self._waiters.reached)
+
+    async def choose(self, min_csn: Csn | None) -> Csn:
+        """Return the largest CSN applied here and on ``copies`` replicas in all, not below ``min_csn``.
+
+        So a reader that fails over never has to wait for more than the bound. StandbyError when ``min_csn``
+        is not reached in time.
+        """
+        deadline = self._clock() + self._settings.wait_bound_s
+        if min_csn is not None:
+            await self.require(min_csn)
+        while True:
+            others = sorted((await self._peers()).values(), reverse=True)
+            own = self._waiters.reached
+            needed = self._copies - 1
+            common = min(own, others[needed - 1]) if 0 < needed <= len(others) else own
+            if min_csn is None or common >= min_csn:
+                return max(Csn(common), Csn(1))
+            if self._clock() > deadline:
+                return min_csn  # it is applied here; that the others lag only delays a failover
+            await asyncio.sleep(0.02)
+
+    async def at_time(self, at_ms: int) -> Csn:
+        """Return the newest CSN whose effective time is not after ``at_ms`` (Unix, ms)."""
+        csn = self._reader.csn_at(at_ms)
+        if csn is None:
+            msg = f"no commit is known at or before time {at_ms} ms; give a later time, or a CSN"
+            raise SnapshotTooOldError(msg, min_csn=self._reader.horizon())
+        return csn
+
+    async def open(
+        self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None
+    ) -> Pin:
+        """Choose or check the CSN and pin it."""
+        if csn is not None and at_ms is not None:
+            msg = "give csn or at, not both"
+            raise BadRequestError(msg)
+        ttl = self._settings.snapshot_ttl_s if ttl_s is None else ttl_s
+        if not 0 < ttl <= self._settings.snapshot_ttl_max_s:
+            msg = (
+                f"ttl_s={ttl} is outside 0..{self._settings.snapshot_ttl_max_s} (snapshot_ttl_max_s); give "
+                "seconds above 0, up to that"
+            )
+            raise BadRequestError(msg)
+        if at_ms is not None:
+            csn = await self.at_time(at_ms)
+        if csn is None:
+            csn = await self.choose(min_csn)
+        else:
+            await self.require(csn)
+        self._counter += 1
+        pin = Pin(f"{self._replica}-{self._boot}-{self._counter}", csn, ttl, self._clock() + ttl)
+        await self._write(pin)
+        self._pins[pin.id] = pin
+        return pin
+
+    async def _write(self, pin: Pin) -> None:
+        path = tree.pin(pin.id)
+        for _ in range(_TRIES):
+            horizon = await self._store.get(tree.HORIZON)
+            if not isinstance(horizon, Ok):
+                break
+            oldest = decode_csn(horizon.value.data)
+            if oldest > pin.csn:
+                msg = f"CSN {pin.csn} is below the horizon {oldest}; read at a newer CSN"
+                raise SnapshotTooOldError(msg, min_csn=oldest)
+            change = (
+                Check(tree.HORIZON, horizon.value.version),
+                Create(path, self._data(pin)),
+                SetData(tree.PINS),
+            )
+            result = await self._csn_log.fenced(change)
+            match result:
+                case Ok() | Refused(reason=Reason.NODE_EXISTS):
+                    return  # exists: this very pin, made by a try whose reply was lost
+                case Refused(reason=Reason.BAD_VERSION) | Unknown():
+                    continue  # the horizon moved, or nobody knows: look again
+                case _:
+                    break
+        msg = f"the snapshot at CSN {pin.csn} could not be pinned in ZooKeeper; try again"
+        raise UnavailableError(msg)
+
+    def _find(self, pin_id: str) -> Pin:
+        pin = self._pins.get(pin_id)
+        if pin is None:
+            msg = (
+                f"replica {self._replica} holds no snapshot {pin_id}: it was closed or its lease ran "
+                "out; take a new one"
+            )
+            raise UnknownTransactionError(msg)
+        return pin
+
+    async def renew(self, pin_id: str) -> Pin:
+        """Begin the lease anew; the version of the pin's znode rises, which is what others see of it."""
+        pin = self._find(pin_id)
+        result = await self._csn_log.fenced((SetData(tree.pin(pin.id), self._data(pin)),))
+        if isinstance(result, Ok):
+            pin.version = int(str(result.value[0]))
+            pin.until = self._clock() + pin.ttl_s
+            return pin
+        if isinstance(result, Refused) and result.reason is Reason.NO_NODE:
+            self._pins.pop(pin_id, None)
+            self._find(pin_id)
+        msg = f"the lease of snapshot {pin_id} could not be renewed now; try again"
+        raise UnavailableError(msg)
+
+    def _data(self, pin: Pin) -> bytes:
+        return encode_pin(PinState(pin.csn, pin.ttl_s, self._replica))
+
+    async def close(self, pin_id: str) -> None:
+        """Give the pin back; harmless when it is gone already."""
+        pin = self._pins.pop(pin_id, None)
+        if pin is not None:
+            await self._delete(pin)
+
+    async def _delete(self, pin: Pin) -> None:
+        result = await self._csn_log.fenced((Delete(tree.pin(pin.id), pin.version),))
+        if isinstance(result, Refused) and result.reason is not Reason.NO_NODE:
+            _log.warning("pin_not_deleted", pin=pin.id, reason=result.reason.value)
+
+    async def sweep(self) -> None:
+        """Give back the pins whose lease ran out."""
+        now = self._clock()
+        for pin in [pin for pin in self._pins.values() if now > pin.until]:
+            _log.info("snapshot_expired", pin=pin.id, csn=pin.csn)
+            await self.close(pin.id)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the pins of this replica's clients."""
+        now = self._clock()
+        return [
+            {"id": p.id, "csn": p.csn, "ttl_s": p.ttl_s, "left_s": round(p.until - now, 3)}
+            for p in self._pins.values()
+        ]
+
+    def oldest(self, default: Csn) -> Csn:
+        """Return the smallest pinned CSN, or ``default``."""
+        return min((pin.csn for pin in self._pins.values()), default=default)

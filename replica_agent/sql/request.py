@@ -1,0 +1,119 @@
+"""What the protocol process and a SQL process say to each other: requests, results and errors in frames.
+
+A frame is one byte for its kind, four for the length of what follows (big-endian), then that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from tidelock.csnlog.ids import Csn
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.schema import full_name
+
+_HEADER = struct.Struct(">BI")
+
+
+class Kind(Enum):
+    """What a frame holds."""
+
+    #: A :class:`SqlRequest`; the only kind that goes to the SQL process.
+    REQUEST = 1
+    #: Bytes of an Arrow IPC stream.
+    DATA = 2
+    #: The statement is through, all its data came before.
+    END = 3
+    #: The statement failed: an error as it travels over HTTP. The process takes the next request.
+    ERROR = 4
+    #: As ERROR, but the process is not to be used again.
+    FATAL = 5
+    #: The process has started and takes requests.
+    READY = 6
+
+
+class SqlRequest(msgspec.Struct, frozen=True):
+    """One statement.
+
+    Attributes:
+        csn: The snapshot that it reads.
+        tid: Transaction whose own uncommitted parts it sees too, or None.
+        sql: One SELECT (or WITH, VALUES, FROM, DESCRIBE, ...) in DuckDB's dialect.
+        params: Values of ``?`` or ``$1`` in their order: JSON values.
+    """
+
+    csn: Csn
+    tid: str | None
+    sql: str
+    params: tuple[Any, ...] = ()
+
+
+class WorkerConfig(msgspec.Struct, frozen=True):
+    """What a SQL process is told when it starts.
+
+    Attributes:
+        data_dir: The replica's data directory.
+        temp_dir: Empty folder for intermediate results that outgrow the memory.
+        memory_bytes: Memory of a statement, besides that of the process itself.
+        temp_bytes: Bytes of ``temp_dir``.
+        threads: Threads that run a statement.
+    """
+
+    data_dir: str
+    temp_dir: str
+    memory_bytes: int
+    temp_bytes: int
+    threads: int
+
+
+def select_statement(table: str, columns: Sequence[str] | None, where: str | None) -> str:
+    """Return the statement that reads a table; ``where`` is SQL, the names are quoted.
+
+    Raises:
+        BadRequestError: Not a table name, or no column at all.
+    """
+    if columns is not None and not columns:
+        raise BadRequestError(f"a read of table {table} asks for no column; leave `columns` out to get all")
+    chosen = "*" if columns is None else ", ".join(map(quote, columns))
+    name = ".".join(map(quote, full_name(table).split(".")))
+    # On lines of its own, so that a comment in it ends before the bracket.
+    condition = f"\nWHERE (\n{where}\n)" if where else ""
+    return f"SELECT {chosen} FROM {name}{condition}"  # noqa: S608 - `where` is meant to be SQL
+
+
+def quote(name: str) -> str:
+    """Return an identifier in quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def pack(kind: Kind, payload: bytes) -> bytes:
+    """Return a frame."""
+    return _HEADER.pack(kind.value, len(payload)) + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[Kind, bytes]:
+    """Read a frame; asyncio.IncompleteReadError when the other side has gone."""
+    kind, length = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+    return Kind(kind), await reader.readexactly(length)
+
+
+def receive_frame(connection: socket.socket) -> tuple[Kind, bytes]:
+    """Wait for a frame; EOFError when the other side has gone."""
+    kind, length = _HEADER.unpack(_receive(connection, _HEADER.size))
+    return Kind(kind), _receive(connection, length)
+
+
+def _receive(connection: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        piece = connection.recv(length - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)

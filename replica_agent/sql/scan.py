@@ -1,0 +1,247 @@
+"""A table of a snapshot as DuckDB scans it: its parts one after the other, verified, pruned, and filtered.
+
+DuckDB asks for columns and a filter. The folders of the partitions are pruned by it before any part is
+opened, row groups by the statistics of their footer; what is left is read in small batches, one row group of
+one part at a time, so memory does not grow with the table. Every byte comes through the block digests of the
+catalog: rows are right, or the scan fails and names the part.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from tidelock.errors import CorruptError, StandbyError
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.partitions import values_of
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replication.model import Location
+from tidelock.replication.partfs import VerifiedRange
+
+#: Rows decoded at a time.
+BATCH_ROWS = 32 * 1024
+#: A part of this size is read and verified at once; a larger one in pieces of this size.
+READ_BYTES = 1 << 20
+
+_FORMAT = ds.ParquetFileFormat()
+_NAME = re.compile(r"[a-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Where a scan finds the rows of a table.
+
+    Attributes:
+        schema: The table's schema at the snapshot.
+        data_dir: The replica's data directory.
+        parts: Returns the visible parts; called once for each scan, in any thread.
+        failed: Told of what a scan raised, since DuckDB hands on its text only.
+    """
+
+    schema: TableSchema
+    data_dir: Path
+    parts: Callable[[], Sequence[PartRow]]
+    failed: Callable[[Exception], None]
+
+
+class SnapshotTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
+    """What DuckDB is given: a pyarrow Dataset by its class only, since nothing else is offered filters."""
+
+    def __init__(self, source: TableSource) -> None:
+        super().__init__([], source.schema.arrow, _FORMAT, pafs.LocalFileSystem())
+        self._source = source
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> _Scan:  # noqa: A002
+        """Begin a scan of some columns, of the rows where ``filter`` (an Arrow expression) is true."""
+        names = self._source.schema.arrow.names if columns is None else list(columns)
+        return _Scan(self._source, names, filter)
+
+
+class _Scan:
+    """One scan; DuckDB calls :meth:`to_reader` once."""
+
+    def __init__(self, source: TableSource, columns: Sequence[str], condition: Any) -> None:
+        schema = source.schema
+        self._source = source
+        self._condition = condition
+        self.projected_schema = pa.schema([schema.arrow.field(name) for name in columns])
+        # An expression does not tell its columns. Every name in its text is at least all of them.
+        mentioned = set() if condition is None else set(_NAME.findall(str(condition)))
+        needed = [name for name in schema.arrow.names if name in columns or name in mentioned]
+        self._read_schema = pa.schema([schema.arrow.field(name) for name in needed])
+        self._file_columns = [name for name in needed if name not in schema.partition_by]
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            parts = self._source.parts()
+            folders = _Folders(self._source.schema, {part.path for part in parts}, self._condition)
+            for part in parts:
+                if part.path in folders.wanted:
+                    yield from self._part(part, folders)
+        except Exception as error:
+            self._source.failed(error)
+            raise
+
+    def _part(self, part: PartRow, folders: _Folders) -> Iterator[pa.RecordBatch]:
+        try:
+            with _open(self._source.data_dir, part) as file:
+                for batch in self._rows(file, part, folders):
+                    if self._condition is not None:
+                        batch = batch.filter(self._condition)  # noqa: PLW2901 - the same rows, fewer of them
+                    yield batch.select(self.projected_schema.names)
+        except CorruptError as error:
+            raise _corrupt(part, error.message) from error
+        except MemoryError:
+            raise  # of Arrow it is an ArrowException as well, but the part is sound
+        except KeyError as error:
+            raise _corrupt(part, f"it has no column {error}") from error
+        except (pa.ArrowException, OSError) as error:
+            raise _corrupt(part, str(error)) from error
+
+    def _rows(self, file: pa.NativeFile, part: PartRow, folders: _Folders) -> Iterator[pa.RecordBatch]:
+        metadata, row_groups = None, None
+        if self._condition is not None:
+            fragment = _FORMAT.make_fragment(file, partition_expression=folders.expression(part.path))
+            matching = fragment.subset(filter=self._condition, schema=self._source.schema.arrow)
+            metadata, row_groups = fragment.metadata, [group.id for group in matching.row_groups]
+        parquet = pq.ParquetFile(file, metadata=metadata, buffer_size=READ_BYTES)
+        if parquet.metadata.num_rows != part.rows:
+            raise CorruptError(f"it holds {parquet.metadata.num_rows} rows, the catalog says {part.rows}")
+        if row_groups is None:
+            row_groups = list(range(parquet.metadata.num_row_groups))
+        constants = folders.scalars(part.path)
+        for count, stored in self._stored(parquet, row_groups):
+            arrays = [
+                stored[name] if name in stored else pa.repeat(constants[name], count)
+                for name in self._read_schema.names
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
+
+    def _stored(
+        self, parquet: pq.ParquetFile, row_groups: Sequence[int]
+    ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+        """Yield numbers of rows, each with the columns that the file holds of them."""
+        if self._file_columns:
+            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=row_groups, columns=self._file_columns):
+                yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+            return
+        for group in row_groups:
+            rows = parquet.metadata.row_group(group).num_rows
+            yield from ((min(BATCH_ROWS, rows - begin), {}) for begin in range(0, rows, BATCH_ROWS))
+
+
+class _Folders:
+    """The partitions that a scan meets: their values, and which of them the filter leaves."""
+
+    def __init__(self, schema: TableSchema, paths: set[str], condition: Any) -> None:
+        self._schema = schema
+        self._scalars = {path: self._read(path) for path in paths}
+        self.wanted = paths if condition is None else self._prune(condition)
+
+    def scalars(self, path: str) -> dict[str, pa.Scalar]:
+        """Return the values of a partition by column."""
+        return self._scalars[path]
+
+    def expression(self, path: str) -> Any:
+        """Return what is true for every row of a partition."""
+        result = pc.scalar(True)
+        for name, value in self._scalars[path].items():
+            field = ds.field(name)
+            result &= field == value if value.is_valid else field.is_null()
+        return result
+
+    def _read(self, path: str) -> dict[str, pa.Scalar]:
+        values = values_of(path, self._schema)
+        return {
+            column.name: pa.scalar(values[column.name], column.arrow.type)
+            for column in self._schema.partition_columns
+        }
+
+    def _prune(self, condition: Any) -> set[str]:
+        # Arrow simplifies a filter by what is known of a fragment, without opening it; these are never
+        # opened at all.
+        paths = list(self._scalars)
+        system = pafs.LocalFileSystem()
+        fragments = [
+            _FORMAT.make_fragment(str(number), system, partition_expression=self.expression(path))
+            for number, path in enumerate(paths)
+        ]
+        dataset = ds.FileSystemDataset(fragments, self._schema.arrow, _FORMAT, system)
+        return {paths[int(fragment.path)] for fragment in dataset.get_fragments(filter=condition)}
+
+
+class _PartFile(io.RawIOBase):
+    """The verified bytes of a large part as a file; every read is checked against the digests."""
+
+    def __init__(self, part: VerifiedRange, length: int) -> None:
+        super().__init__()
+        self._part = part
+        self._length = length
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        self._position = begin + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._length - self._position, 0)
+        data = self._part.read(self._position, left if size < 0 else min(size, left))
+        self._position += len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._part.close()
+        super().close()
+
+
+def _open(data_dir: Path, part: PartRow) -> pa.NativeFile:
+    """Open a part for the Parquet reader.
+
+    Raises:
+        CorruptError: The part is quarantined, or its bytes are not those that were written.
+        StandbyError: The part is not on this replica yet.
+    """
+    if part.state == "quarantined":
+        raise CorruptError("its bytes were found damaged and have not been fetched again yet")
+    if part.state != "held" or part.file is None:
+        raise StandbyError(
+            f"part {part.part} of table {part.table} is not on this replica yet; try another", part=part.part
+        )
+    bytes_of = VerifiedRange(data_dir, Location(part.file, part.offset, part.length, part.blocks))
+    if part.length > READ_BYTES:
+        return pa.PythonFile(_PartFile(bytes_of, part.length), mode="r")
+    with bytes_of:
+        return pa.BufferReader(bytes_of.read(0, part.length))
+
+
+def _corrupt(part: PartRow, problem: str) -> CorruptError:
+    return CorruptError(
+        f"part {part.part} of table {part.table} cannot be read here: {problem}; use another replica",
+        part=part.part,
+        table=part.table,
+    )

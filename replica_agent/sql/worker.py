@@ -1,0 +1,124 @@
+"""A SQL process: runs one statement at a time and streams the result back. Ends with its agent.
+
+python -m tidelock.replica_agent.sql.worker <file descriptor of a socket> <WorkerConfig as JSON>
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import pyarrow as pa
+
+from tidelock.errors import TidelockError, TooLargeError
+from tidelock.replica_agent.sql.request import Kind, SqlRequest, WorkerConfig, pack, receive_frame
+from tidelock.replica_agent.sql.session import Session
+
+#: Bytes of a result that are collected before they are sent: small results arrive whole or as an error.
+SEND_BYTES = 256 * 1024
+#: Bytes of a frame of results: what the agent has in memory of each.
+FRAME_BYTES = 1 << 20
+#: Stacks of the threads that DuckDB and Arrow start later; they count as memory of the process.
+THREADS_BYTES = 128 << 20
+
+
+def main() -> NoReturn:
+    """Serve requests until the other side of the socket has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the agent ends us
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    config = msgspec.json.decode(sys.argv[2], type=WorkerConfig)
+    requests: queue.SimpleQueue[SqlRequest] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    _limit_memory(config)
+    connection.sendall(pack(Kind.READY, b""))
+    while True:
+        _serve(connection, config, requests.get())
+
+
+def _receive(connection: socket.socket, requests: queue.SimpleQueue[SqlRequest]) -> None:
+    """Take requests; end the process, whatever it is doing, when the agent has gone."""
+    try:
+        while True:
+            _, payload = receive_frame(connection)
+            requests.put(msgspec.json.decode(payload, type=SqlRequest))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _serve(connection: socket.socket, config: WorkerConfig, request: SqlRequest) -> None:
+    """Run one request and send its frames."""
+    session = None
+    try:
+        session = Session(config, request)
+        _stream(session.run(), connection)
+    except Exception as error:
+        found = (
+            session.translate(error) if session is not None else TidelockError(f"no SQL session: {error!r}")
+        )
+        # After these the process may hold memory for ever, or worse.
+        kind = Kind.FATAL if type(found) in {TidelockError, TooLargeError} else Kind.ERROR
+        connection.sendall(pack(kind, msgspec.json.encode(found.to_wire())))
+    else:
+        connection.sendall(pack(Kind.END, b""))
+    finally:
+        if session is not None:
+            session.close()
+
+
+def _stream(result: pa.RecordBatchReader, connection: socket.socket) -> None:
+    """Send a result as an Arrow IPC stream; its end is written only when all rows are."""
+    frames = _Frames(connection)
+    writer = pa.ipc.new_stream(frames, result.schema)
+    for batch in result:
+        writer.write_batch(batch)
+    writer.close()
+    frames.flush()
+
+
+class _Frames:
+    """What the IPC writer writes into; sends when enough has come, blocks while the agent does not read."""
+
+    closed = False  # asked for by pyarrow
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._pieces: list[bytes] = []
+        self._length = 0
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(data)
+        self._length += len(data)
+        if self._length >= SEND_BYTES:
+            self.flush()
+        return len(data)
+
+    def flush(self) -> None:
+        data = memoryview(b"".join(self._pieces))
+        self._pieces, self._length = [], 0
+        for begin in range(0, len(data), FRAME_BYTES):
+            self._connection.sendall(pack(Kind.DATA, bytes(data[begin : begin + FRAME_BYTES])))
+
+
+def _limit_memory(config: WorkerConfig) -> None:
+    """Bound this process, and offer it first should the machine run out of memory all the same."""
+    used = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")
+    )
+    limit = int(used.split()[1]) * 1024 + THREADS_BYTES + config.memory_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):  # not every container lets a process say so
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The states of an agent and what it does in each: one table, asked by everything that accepts work.
+
+The table is also printed in docs/protocol.md ("What an agent does in each state"); a test holds the two
+together.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tidelock.errors import StandbyError, TidelockError, UnavailableError
+
+
+class AgentState(Enum):
+    """Where an agent stands in its life."""
+
+    #: Follows the log from the catalog's position and decides what its former life left undecided.
+    STARTING = "starting"
+    #: Does everything.
+    SERVING = "serving"
+    #: No answer from ZooKeeper for 2/3 of the session timeout: acknowledges nothing, does not serve "latest".
+    SUSPENDED = "suspended"
+    #: Another replica raised its fence: all its open transactions are aborted. It starts anew at once.
+    FENCED = "fenced"
+    #: It cannot prove its state (a gap in the log, a record of a newer version, a contradiction): it serves
+    #: nothing new.
+    STOPPED = "stopped"
+    #: SIGTERM: running work is finished, new work goes elsewhere.
+    STOPPING = "stopping"
+
+
+class Action(Enum):
+    """What an agent can be asked to do."""
+
+    BEGIN = "begin"
+    INSERT = "insert"
+    COMMIT = "commit"
+    #: Read at a CSN that is applied here.
+    READ = "read"
+    #: Choose or wait for a CSN: default snapshots, ``fresh``, a CSN above the applied one.
+    LATEST = "latest"
+    #: Store parts for a peer and say so.
+    ACK = "ack"
+
+
+_ALL = frozenset(Action)
+
+ALLOWED: dict[AgentState, frozenset[Action]] = {
+    AgentState.STARTING: frozenset({Action.READ, Action.ACK}),
+    AgentState.SERVING: _ALL,
+    # A commit that was asked for waits for ZooKeeper until its own timeout; inserts touch this replica alone.
+    AgentState.SUSPENDED: frozenset({Action.INSERT, Action.COMMIT, Action.READ}),
+    AgentState.FENCED: frozenset(),
+    AgentState.STOPPED: frozenset(),
+    AgentState.STOPPING: frozenset({Action.COMMIT, Action.ACK}),
+}
+
+
+def require(state: AgentState, action: Action, replica: str, reason: str = "") -> None:
+    """Raise unless an agent in ``state`` does ``action``.
+
+    Raises:
+        StandbyError: For reads; the reader should go on with another replica.
+        UnavailableError: Otherwise; repeat the call here later, or elsewhere.
+    """
+    if action in ALLOWED[state]:
+        return
+    kind: type[TidelockError] = StandbyError if action in {Action.READ, Action.LATEST} else UnavailableError
+    why = f" ({reason})" if reason else ""
+    msg = (
+        f"replica {replica} is {state.value}{why} and takes no {action.value} now; try again, or use "
+        "another replica"
+    )
+    raise kind(msg, replica=replica, state=state.value)

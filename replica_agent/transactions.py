@@ -1,0 +1,255 @@
+"""Open transactions of this replica: states, leases and what each has staged; a restart aborts them all.
+
+A transaction's life (``TxState``): OPEN takes statements; FAILED (a statement was refused) takes rollback
+only; SEALED was asked to commit and takes nothing more, its lease no longer counts; COMMITTED and ROLLED_BACK
+are final and remembered for ``closed_kept_s``, so that a repeated commit() or rollback() gets the same
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.model import DefineTable
+from tidelock.csnlog.results import Committed
+from tidelock.errors import (
+    BadRequestError,
+    LeaseExpiredError,
+    TidelockError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.staging import StagedBytes
+from tidelock.replication.model import PartMeta
+
+
+class TxState(Enum):
+    """Where a transaction stands."""
+
+    OPEN = "open"
+    FAILED = "failed"
+    SEALED = "sealed"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One transaction at its home replica.
+
+    Attributes:
+        lease_until: Monotonic time at which an open transaction without a sign of life is rolled back.
+        tables: Version of each table's definition that the transaction has used; the commit checks them.
+        memory: Small parts, not yet on disk.
+        stored: Parts whose files and rows are durable here.
+        uploads: Running inserts; the seal cuts them.
+        commit_task: The one task that decides the transaction, shared by all who ask for the commit.
+        closed_at: Monotonic time of the end, None while it lives.
+        totals: Rows and parts that it had at its end, when the parts themselves are forgotten.
+    """
+
+    tid: Tid
+    lease_s: float
+    lease_until: float
+    label: str | None = None
+    meta: dict[str, Any] | None = None
+    state: TxState = TxState.OPEN
+    tables: dict[TableName, int] = field(default_factory=dict)
+    definitions: list[DefineTable] = field(default_factory=list)
+    memory: dict[PartId, StagedBytes] = field(default_factory=dict)
+    stored: dict[PartId, PartMeta] = field(default_factory=dict)
+    uploads: set[asyncio.Task[Any]] = field(default_factory=set)
+    commit_task: asyncio.Task[Committed | None] | None = None
+    outcome: Committed | None = None
+    error: TidelockError | None = None
+    closed_at: float | None = None
+    totals: tuple[int, int] | None = None
+
+    @property
+    def parts(self) -> Iterator[PartMeta]:
+        """Every part that the transaction adds."""
+        yield from (staged.meta for staged in self.memory.values())
+        yield from self.stored.values()
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """Return what GET /transactions shows."""
+        rows, parts = self.totals or _totals(self)
+        return {
+            "tid": str(self.tid),
+            "state": self.state.value,
+            "snapshot_csn": self.tid.snapshot,
+            "label": self.label,
+            "tables": sorted(self.tables),
+            "rows": rows,
+            "parts": parts,
+            "csn": self.outcome.csn if self.outcome else None,
+            "error": self.error.message if self.error else None,
+            "lease_left_s": max(0.0, round(self.lease_until - now, 3))
+            if self.state in {TxState.OPEN, TxState.FAILED}
+            else None,
+        }
+
+
+def _totals(tx: Transaction) -> tuple[int, int]:
+    parts = list(tx.parts)
+    return sum(part.rows for part in parts), len(parts)
+
+
+class Transactions:
+    """The registry: makes tids, finds transactions, watches leases.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, replica: ReplicaId, boot: int, settings: AgentSettings, clock: Callable[[], float]
+    ) -> None:
+        """Start with no transaction; counters begin at 1 in each boot."""
+        self._replica = replica
+        self._boot = boot
+        self._settings = settings
+        self._clock = clock
+        self._counter = 0
+        self._live: dict[str, Transaction] = {}
+        self._closed: dict[str, Transaction] = {}  # in the order of their ends
+        self.memory_bytes = 0
+
+    def begin(
+        self,
+        snapshot: Csn,
+        *,
+        lease_s: float | None = None,
+        label: str | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> Transaction:
+        """Make a transaction that reads at ``snapshot``; local, no ZooKeeper operation.
+
+        Raises:
+            BadRequestError: The lease is out of range.
+            UnavailableError: Too many transactions are open.
+        """
+        lease = self._settings.lease_s if lease_s is None else lease_s
+        if not 0 < lease <= self._settings.lease_max_s:
+            msg = (
+                f"lease_s={lease} is outside 0..{self._settings.lease_max_s} (lease_max_s); give seconds "
+                "above 0, up to that"
+            )
+            raise BadRequestError(msg)
+        if len(self._live) >= self._settings.transactions_max:
+            msg = (
+                f"{len(self._live)} transactions are open, the limit is "
+                f"transactions_max={self._settings.transactions_max}; commit or roll back some"
+            )
+            raise UnavailableError(msg)
+        self._counter += 1
+        tid = Tid(snapshot, self._replica, self._boot, self._counter)
+        tx = Transaction(tid, lease, self._clock() + lease, label, meta)
+        self._live[str(tid)] = tx
+        return tx
+
+    def find(self, tid: str) -> Transaction:
+        """Return a transaction, open or recently closed; UnknownTransactionError otherwise."""
+        tx = self._live.get(tid) or self._closed.get(tid)
+        if tx is None:
+            msg = (
+                f"replica {self._replica} has no transaction {tid}: it ended long ago, or its home "
+                "is another replica; outcome(tid) tells how it ended"
+            )
+            raise UnknownTransactionError(msg, tid=tid)
+        return tx
+
+    def touch(self, tx: Transaction) -> None:
+        """Take a sign of life: the lease begins anew."""
+        if tx.state in {TxState.OPEN, TxState.FAILED}:
+            tx.lease_until = self._clock() + tx.lease_s
+
+    def require_open(self, tx: Transaction) -> None:
+        """Raise unless the transaction takes statements: LeaseExpiredError or TransactionClosedError."""
+        if tx.state is TxState.OPEN:
+            return
+        if isinstance(tx.error, LeaseExpiredError):
+            raise tx.error
+        why = f": {tx.error.message}" if tx.error else ""
+        hint = "roll it back" if tx.state is TxState.FAILED else "begin a new one"
+        msg = f"transaction {tx.tid} is {tx.state.value}{why}; {hint}"
+        raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
+
+    def fail(self, tx: Transaction, error: TidelockError) -> None:
+        """A statement was refused: from now on the transaction accepts rollback only (design 5.4)."""
+        if tx.state is TxState.OPEN:
+            tx.state, tx.error = TxState.FAILED, error
+
+    def add(self, tx: Transaction, staged: StagedBytes) -> None:
+        """Keep a small part in memory."""
+        tx.memory[staged.meta.part] = staged
+        self.memory_bytes += staged.meta.length
+
+    def drop_memory(self, tx: Transaction, part: PartId) -> None:
+        """Take a small part back."""
+        staged = tx.memory.pop(part, None)
+        if staged is not None:
+            self.memory_bytes -= staged.meta.length
+
+    def forget_memory(self, tx: Transaction) -> None:
+        """The parts in memory are on disk, or not wanted any more."""
+        self.memory_bytes -= sum(staged.meta.length for staged in tx.memory.values())
+        tx.memory.clear()
+
+    def close(
+        self,
+        tx: Transaction,
+        state: TxState,
+        *,
+        outcome: Committed | None = None,
+        error: TidelockError | None = None,
+    ) -> None:
+        """Note how a transaction ended."""
+        tx.state = state
+        tx.outcome = outcome or tx.outcome
+        tx.error = error or tx.error
+        tx.closed_at = self._clock()
+        tx.totals = _totals(tx)
+        self.forget_memory(tx)
+        tx.stored.clear()
+        if self._live.pop(str(tx.tid), None) is not None:
+            self._closed[str(tx.tid)] = tx
+
+    def expired(self, applied: Csn) -> list[Transaction]:
+        """Return open transactions whose lease has run out; forget closed ones that were kept long enough.
+
+        A committed one is kept at least until it is applied here: till then nothing else tells its outcome.
+        """
+        now = self._clock()
+        old: list[str] = []
+        for tid, tx in self._closed.items():
+            if tx.closed_at is None or now - tx.closed_at <= self._settings.closed_kept_s:
+                break
+            if tx.outcome is None or tx.outcome.csn <= applied:
+                old.append(tid)
+        for tid in old:
+            del self._closed[tid]
+        return [
+            tx
+            for tx in self._live.values()
+            if tx.state in {TxState.OPEN, TxState.FAILED} and now > tx.lease_until
+        ]
+
+    def live(self) -> list[Transaction]:
+        """Return transactions that have not ended."""
+        return list(self._live.values())
+
+    def all(self) -> list[Transaction]:
+        """Return every transaction that is still remembered."""
+        return [*self._live.values(), *self._closed.values()]
+
+    def oldest_snapshot(self, default: Csn) -> Csn:
+        """Return the smallest S in use, or ``default``."""
+        return min((tx.tid.snapshot for tx in self._live.values()), default=default)

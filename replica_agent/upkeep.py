@@ -1,0 +1,89 @@
+"""What an agent does again and again: progress, leases, others' undecided transactions, cleaning."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tidelock.csnlog import tree
+from tidelock.csnlog.bootstrap import keep_alive
+from tidelock.csnlog.codec import encode_progress
+from tidelock.csnlog.log import LogState
+from tidelock.csnlog.model import Progress
+from tidelock.csnlog.results import Ok
+from tidelock.csnlog.store import Link, SetData
+from tidelock.csnlog.zk import ZkStore
+from tidelock.errors import LeaseExpiredError
+from tidelock.replica_agent import catalog_jobs as jobs
+from tidelock.replica_agent.assembly import Machinery
+from tidelock.replica_agent.janitor import Janitor
+from tidelock.replica_agent.local import Local
+from tidelock.replica_agent.settings import AgentSettings
+
+Chore = Callable[[], Coroutine[Any, Any, object]]
+
+_LEASE_TICK_S = 0.25
+_CLEAN_TICK_S = 60.0
+
+
+class Upkeep:
+    """The chores of one life."""
+
+    def __init__(self, settings: AgentSettings, local: Local, machinery: Machinery, store: ZkStore) -> None:
+        self._settings, self._local, self._machinery, self._store = settings, local, machinery, store
+        self._operations = machinery.operations
+        self._published: Progress | None = None
+        self._janitor = Janitor(
+            local.catalog,
+            ask_home=self._operations.ask_home,
+            outcome=self._operations.logged_outcome,
+            forget=self._operations.acceptor.forget,
+        )
+
+    def chores(self) -> list[tuple[str, float, Chore]]:
+        """Return (name, seconds between two runs, what to do)."""
+        settings = self._settings
+        return [
+            ("progress", settings.progress_interval_s, self._publish_progress),
+            ("leases", _LEASE_TICK_S, self._end_leases),
+            ("undecided", settings.undecided_check_s, self._janitor.look),
+            ("alive", settings.member_refresh_s, self.keep_alive),
+            ("clean", _CLEAN_TICK_S, self._clean),
+        ]
+
+    async def keep_alive(self) -> None:
+        """Let the sign of life stand in the present ZooKeeper session; the next run repeats what fails."""
+        if self._store.link is Link.CONNECTED:
+            await keep_alive(self._store, self._operations.session)
+
+    async def _publish_progress(self) -> None:
+        """Tell ZooKeeper how far this replica is, if that has changed; tail and horizon depend on it."""
+        operations, reached = self._operations, self._local.waiters.reached
+        oldest = min(operations.transactions.oldest_snapshot(reached), operations.snapshots.oldest(reached))
+        progress = Progress(reached, oldest)
+        if progress != self._published and self._machinery.log.state is LogState.FOLLOWING:
+            change = SetData(tree.progress(operations.replica), encode_progress(progress))
+            if isinstance(await self._machinery.log.fenced((change,)), Ok):
+                self._published = progress
+
+    async def _end_leases(self) -> None:
+        operations = self._operations
+        for tx in operations.transactions.expired(self._local.waiters.reached):
+            await operations.commits.rollback(
+                tx,
+                LeaseExpiredError(
+                    f"transaction {tx.tid} was rolled back: no sign of life for its lease of {tx.lease_s} s; "
+                    "begin a new one",
+                    tid=str(tx.tid),
+                ),
+            )
+        await operations.snapshots.sweep()
+        operations.metrics.open_transactions.set(len(operations.transactions.live()))
+        operations.metrics.staged_memory.set(operations.transactions.memory_bytes)
+
+    async def _clean(self) -> None:
+        await asyncio.to_thread(self._local.files.empty_trash)
+        before_ms = int((time.time() - self._settings.outcome_retention_s) * 1000)
+        await self._local.catalog.write(lambda db: jobs.prune_outcomes(db, before_ms))
