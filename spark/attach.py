@@ -1,0 +1,236 @@
+"""Tables of a snapshot as temporary views and DataFrames, all at one pinned CSN, on any Spark session."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelock.client import Database, Snapshot
+from tidelock.errors import TransactionClosedError, UnknownTableError
+from tidelock.spark.options import Route, order, route
+from tidelock.spark.schema import struct_of
+from tidelock.spark.sessions import name_services
+from tidelock.spark.tables import Definitions, full_name, select, view_names
+
+
+def attach(
+    spark: SparkSession,
+    db: Database,
+    tables: Iterable[str] | None = None,
+    prefix: str = "",
+    replica: str | None = None,
+    failover: bool = True,
+    csn: int | None = None,
+) -> SparkSnapshot:
+    """Make tables of a Tidelock cluster readable in a Spark session: temporary views, all at one CSN.
+
+    A view has the name of its table; of a table outside the namespace `default` it is `<namespace>_<table>`.
+    The snapshot is pinned, so it stays readable, until `close` or the end of a `with` block.
+
+    Args:
+        spark: A session of any kind: classic, on a cluster, Spark Connect.
+        db: A connected client.
+        tables: Names of the tables wanted; None = all that exist at the CSN.
+        prefix: Put before the name of each view.
+        replica: Read from this one as long as it answers; None = any.
+        failover: Go on to another replica, at the same CSN, when one is dead, frozen, behind or has a damaged
+            part. Without it such a job fails.
+        csn: Exactly this CSN. Default: the newest that is applied on `replica` and on as many replicas as a
+            commit has copies, and that contains everything `db` has committed or read.
+
+    Raises:
+        BadRequestError: There is no such replica, or two tables would have one view.
+        UnknownTableError: A table does not exist at the CSN.
+        NoSuchCsnError, SnapshotTooOldError, StandbyError: The CSN cannot be read; see `Database.snapshot`.
+        UnavailableError: No replica answers.
+    """
+    wanted = None if tables is None else list(tables)
+    return SparkSnapshot(spark, db, wanted, prefix=prefix, replica=replica, failover=failover, csn=csn)
+
+
+def read(spark: SparkSession, snap: SparkSnapshot, table: str) -> DataFrame:
+    """Return a table of an attached snapshot as a DataFrame, which stays at this CSN after a refresh.
+
+    Raises:
+        UnknownTableError: It is not among the attached tables.
+        TransactionClosedError: The snapshot was closed.
+    """
+    return snap.dataframe(table, spark)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attached:
+    """What one CSN is read by: the pin, the way to the replicas, the tables and their views."""
+
+    snapshot: Snapshot
+    route: Route
+    definitions: Definitions
+    views: Mapping[str, str]
+
+    def path(self, table: str) -> str:
+        namespace, _, name = table.rpartition(".")
+        return f"webhdfs://{self.route.authority}/snapshots/{self.snapshot.csn}/{namespace}/{name}"
+
+    def dataframe(self, spark: SparkSession, table: str) -> DataFrame:
+        schema = struct_of(self.definitions[table])
+        rows = spark.read.options(**self.route.options).schema(schema).parquet(self.path(table))
+        # Spark puts partition columns last; the table's own order is what a `select *` is expected to give.
+        return rows.select(*schema.names)
+
+
+class SparkSnapshot:
+    """Tables at one pinned CSN, attached to a session by `attach`. For one thread at a time."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        db: Database,
+        tables: Sequence[str] | None,
+        *,
+        prefix: str,
+        replica: str | None,
+        failover: bool,
+        csn: int | None,
+    ) -> None:
+        self._spark = spark
+        self._db = db
+        self._wanted = tables
+        self._prefix = prefix
+        self._replica = replica
+        self._failover = failover
+        # Drawn once: a refresh stays with the replica whose files have just been read.
+        self._rotation = random.randrange(1 << 16)
+        self._now = self._attach(csn)
+
+    def __repr__(self) -> str:
+        return f"<SparkSnapshot {self.csn}: {', '.join(self.tables)}>"
+
+    @property
+    def csn(self) -> int:
+        """The CSN that all tables are read at."""
+        return self._now.snapshot.csn
+
+    @property
+    def tables(self) -> list[str]:
+        """Full names of the attached tables."""
+        return list(self._now.definitions)
+
+    @property
+    def views(self) -> dict[str, str]:
+        """The view of each table."""
+        return dict(self._now.views)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The reader options, for reads by `path` with a reader of one's own."""
+        return dict(self._now.route.options)
+
+    def path(self, table: str) -> str:
+        """Return the folder of a table at this CSN, readable with `options` only; errors as `read`."""
+        return self._now.path(self._require(table))
+
+    def dataframe(self, table: str, spark: SparkSession | None = None) -> DataFrame:
+        """Return a table as a DataFrame, in the attached session or in another one; errors as `read`."""
+        return self._now.dataframe(self._spark if spark is None else spark, self._require(table))
+
+    def refresh(self) -> int:
+        """Move the views to the newest CSN and return it; never back.
+
+        DataFrames made before stay where they are. Their pin is given back; they can be read for ten minutes
+        more. Raises as `attach`, and then everything is as it was.
+        """
+        self._require_open()
+        before, self._now = self._now, self._attach(None)
+        self._drop(set(before.views.values()) - set(self._now.views.values()))
+        before.snapshot.close()
+        return self.csn
+
+    def close(self) -> None:
+        """Drop the views and give the pin back; harmless a second time."""
+        if self._now.snapshot.closed:
+            return
+        try:
+            self._drop(self._now.views.values())
+        finally:
+            self._now.snapshot.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _attach(self, csn: int | None) -> _Attached:
+        """Pin a snapshot and make its views; if that fails nothing stays pinned."""
+        snapshot, status = self._pin(csn)
+        try:
+            replicas = order(status["replicas"], pinned=self._replica, rotation=self._rotation)
+            way = route(
+                replicas,
+                wait_bound_s=float(status["wait_bound_s"]),
+                failover=self._failover,
+                name_services=name_services(self._spark),
+            )
+            definitions = select({row["name"]: row for row in snapshot.tables()}, self._wanted, snapshot.csn)
+            attached = _Attached(snapshot, way, definitions, view_names(definitions, self._prefix))
+            # Spark lists the files now: a table that cannot be read is found before the first view is
+            # replaced.
+            frames = {table: attached.dataframe(self._spark, table) for table in definitions}
+            for table, view in attached.views.items():
+                frames[table].createOrReplaceTempView(view)
+        except BaseException:
+            snapshot.close()
+            raise
+        return attached
+
+    def _pin(self, csn: int | None) -> tuple[Snapshot, Mapping[str, Any]]:
+        """Pin a CSN, by default one that the pinned replica has applied, and ask how the replicas are."""
+        seen = self._db.seen_csn
+        snapshot = self._db.snapshot(csn)
+        try:
+            status = self._db.status()
+            applied = _applied(status, self._replica)
+            if csn is None and applied is not None and applied < snapshot.csn:
+                # Reads would wait for that replica, or leave it for good: Hadoop's client does not come back.
+                snapshot.close()
+                snapshot = self._db.snapshot(max(applied, seen))
+        except BaseException:
+            snapshot.close()
+            raise
+        return snapshot, status
+
+    def _drop(self, views: Iterable[str]) -> None:
+        for view in views:
+            self._spark.catalog.dropTempView(view)
+
+    def _require(self, table: str) -> str:
+        """The full name of an attached table."""
+        self._require_open()
+        name = full_name(table)
+        if name not in self._now.definitions:
+            attached = ", ".join(self.tables) or "none"
+            raise UnknownTableError(
+                f"table {name} is not attached at CSN {self.csn}; attached: {attached}", table=name
+            )
+        return name
+
+    def _require_open(self) -> None:
+        if self._now.snapshot.closed:
+            raise TransactionClosedError(
+                f"the snapshot at CSN {self.csn} was closed; attach another one", csn=self.csn
+            )
+
+
+def _applied(status: Mapping[str, Any], replica: str | None) -> int | None:
+    """The CSN that a replica has reached, None if none is pinned or it shows no sign of life."""
+    for row in status["replicas"]:
+        if row["id"] == replica and row.get("alive", True):
+            return int(row["snapshot_csn"])
+    return None

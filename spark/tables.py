@@ -1,0 +1,53 @@
+"""Which tables of a snapshot are attached, and the names of their views. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tidelock.errors import BadRequestError, UnknownTableError
+
+DEFAULT_NAMESPACE = "default"
+
+Definitions = Mapping[str, Mapping[str, Any]]
+
+
+def full_name(table: str) -> str:
+    """Return ``namespace.table`` for a name with or without namespace."""
+    return table if "." in table else f"{DEFAULT_NAMESPACE}.{table}"
+
+
+def select(definitions: Definitions, wanted: Sequence[str] | None, csn: int) -> Definitions:
+    """Return the definitions of the tables wanted, in the order asked for; None = all.
+
+    Raises:
+        UnknownTableError: One does not exist at the CSN.
+    """
+    if wanted is None:
+        return definitions
+    names = [full_name(table) for table in wanted]
+    for name in names:
+        if name not in definitions:
+            known = ", ".join(definitions) or "none"
+            raise UnknownTableError(f"there is no table {name} at CSN {csn}; there are: {known}", table=name)
+    return {name: definitions[name] for name in names}
+
+
+def view_names(tables: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return the view of each table: its name, with the namespace in front if that is not the default one.
+
+    Raises:
+        BadRequestError: Two tables would have the same view.
+    """
+    views: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for table in tables:
+        namespace, _, name = table.rpartition(".")
+        view = prefix + (name if namespace == DEFAULT_NAMESPACE else f"{namespace}_{name}")
+        if view in taken:
+            raise BadRequestError(
+                f"tables {taken[view]} and {table} would both be the view {view}; attach them apart (tables=)"
+            )
+        views[table] = view
+        taken[view] = table
+    return views
