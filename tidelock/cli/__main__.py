@@ -1,0 +1,8 @@
+"""`python -m tidelock.cli` is `tidelock`, also where its script is not on the PATH."""
+
+from __future__ import annotations
+
+from tidelock.cli.app import main
+
+if __name__ == "__main__":
+    main()

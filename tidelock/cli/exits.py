@@ -1,0 +1,67 @@
+"""What the exit code of a command says: the one table, shown in docs/command-line.md too."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Self
+
+from tidelock.errors import (
+    BadRequestError,
+    CommitUnknownError,
+    ConfigError,
+    CorruptError,
+    RefusedError,
+    TidelockError,
+    UnavailableError,
+)
+
+
+class Exit(IntEnum):
+    """Exit codes; `meaning` is the text of the table."""
+
+    meaning: str
+
+    OK = 0, "done"
+    REFUSED = 1, "refused: certainly nothing was changed"
+    USAGE = 2, "the command line, an argument or a setting is wrong; nothing was changed"
+    UNAVAILABLE = (
+        3,
+        "no agent or ZooKeeper can answer now; nothing was decided, the same command may be repeated",
+    )
+    UNKNOWN = 4, "a commit was asked for and its outcome is not known; `tidelock outcome TID` tells"
+    CORRUPT = 5, "data or state contradicts a checksum; nothing doubtful was shown"
+    INTERNAL = 70, "a fault of tidelock itself; `tidelock --debug ...` shows where"
+    INTERRUPTED = 130, "interrupted (Ctrl-C)"
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        """A code with its meaning."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+
+def exit_of(error: BaseException) -> Exit:
+    """Return the exit code for what a command ended with."""
+    match error:
+        case BadRequestError() | ConfigError():
+            return Exit.USAGE
+        case RefusedError():
+            return Exit.REFUSED
+        case CommitUnknownError():
+            return Exit.UNKNOWN
+        case UnavailableError():
+            return Exit.UNAVAILABLE
+        case CorruptError():
+            return Exit.CORRUPT
+        case TidelockError():
+            return Exit.INTERNAL
+        case KeyboardInterrupt():
+            return Exit.INTERRUPTED
+        case _:
+            return Exit.INTERNAL
+
+
+def table() -> str:
+    """The table as text, one line for each code."""
+    return "\n".join(f"{code.value:>4}  {code.meaning}" for code in Exit)

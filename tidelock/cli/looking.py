@@ -1,0 +1,166 @@
+"""Commands that show the state of a cluster: status, tables, txns, outcome, log, explain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from tidelock.cli import output
+from tidelock.cli.local import print_replicas
+from tidelock.cli.target import Json, Target, on_target
+
+Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
+_PANEL = "Looking"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (status, tables, txns, outcome, log, explain):
+        app.command(rich_help_panel=_PANEL)(on_target(command))
+
+
+def status(target: Target, as_json: Json = False) -> None:
+    """Show the replicas: where they are, what they do, how far they have got."""
+    cluster = target.local()
+    if cluster is not None:
+        found = cluster.status()
+    else:
+        with target.connect() as db:
+            found = _of_agents(db.status())
+    if as_json:
+        output.print_json(found)
+        return
+    print_replicas(found["replicas"])
+    zookeeper = found.get("zookeeper")
+    if zookeeper:
+        output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
+
+
+def _of_agents(told: dict[str, Any]) -> dict[str, Any]:
+    """The status that an agent tells, in the form of a local cluster's."""
+    replicas = [
+        {
+            "id": row["id"],
+            "url": f"http://{row['api']}",
+            "data": row["data"],
+            "state": row["state"],
+            "snapshot_csn": row["snapshot_csn"],
+            "pid": None,
+        }
+        for row in told["replicas"]
+    ]
+    kept = ("cluster_id", "cluster_csn", "end_csn", "copies")
+    return {"replicas": replicas, **{name: told[name] for name in kept if name in told}}
+
+
+def tables(
+    target: Target,
+    csn: Annotated[int | None, typer.Option(help="At this CSN; default: the newest.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the tables."""
+    with target.connect() as db:
+        found = db.tables(csn=csn)
+    if as_json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ["table", "columns", "partitioned by", "rows", "size", "parts"],
+        [
+            [
+                table["name"],
+                len(table["columns"]),
+                ", ".join(table["partition_by"]) or None,
+                table["rows"],
+                output.size(table["bytes"]),
+                table["parts"],
+            ]
+            for table in found
+        ],
+    )
+
+
+def txns(target: Target, as_json: Json = False) -> None:
+    """List open and recently ended transactions of all replicas that answer."""
+    with target.connect() as db:
+        found = db.transactions()
+    if as_json:
+        output.print_json(found)
+        return
+    names = ["tid", "state", "rows", "parts", "tables", "label", "lease_left_s"]
+    rows = [{**row, "tables": ", ".join(row.get("tables") or [])} for row in found]
+    output.print_table([*names[:-1], "lease left, s"], [[row.get(name) for name in names] for row in rows])
+
+
+def outcome(target: Target, tid: Tid, as_json: Json = False) -> None:
+    """Tell how a transaction ended: committed, aborted, running or too_old."""
+    with target.connect() as db:
+        found = db.outcome(tid)
+    if as_json:
+        output.print_json(
+            {"tid": found.tid, "outcome": str(found.decision), "csn": found.csn, "time": _iso(found.time)}
+        )
+        return
+    where = f" at CSN {found.csn}" if found.csn is not None else ""
+    when = f", {_iso(found.time)}" if found.time is not None else ""
+    output.say(f"{tid} {found.decision}{where}{when}")
+
+
+def log(
+    target: Target,
+    from_csn: Annotated[
+        int | None, typer.Option("--from", help="First CSN to show; default: the last ones.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many records.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Show records of the CSN log."""
+    with target.connect() as db:
+        if from_csn is None:
+            from_csn = max(0, int(db.status()["end_csn"]) - limit + 1)
+        records = db.log(from_csn, limit=limit)
+    if as_json:
+        output.print_json(records)
+        return
+    output.print_table(
+        ["CSN", "kind", "home", "time", "tids"],
+        [
+            [
+                record["csn"],
+                record["kind"],
+                record["home"],
+                _iso(datetime.fromtimestamp(record["time_ms"] / 1000, UTC)),
+                "\n".join(_tid_of(item) for item in record["tids"]),
+            ]
+            for record in records
+        ],
+    )
+
+
+def _tid_of(item: Any) -> str:
+    return str(item.get("tid", item)) if isinstance(item, dict) else str(item)
+
+
+def explain(target: Target, tid: Tid, as_json: Json = False) -> None:
+    """Tell the story of a transaction: its state, record and parts, where they lie, what it waits for."""
+    with target.connect() as db:
+        story = db.explain(tid)
+    if as_json:
+        output.print_json(story)
+        return
+    for name, value in story.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            columns = list(value[0])
+            output.print_table(columns, [[row.get(key) for key in columns] for row in value], title=name)
+        elif isinstance(value, dict):
+            output.say(
+                f"{name}: " + ", ".join(f"{key}={item}" for key, item in value.items() if item is not None)
+            )
+        else:
+            output.say(f"{name}: {'-' if value is None else value}")
+
+
+def _iso(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,72 @@
+"""What commands print: tables for people, JSON for programs, and never both on one stream.
+
+Results go to standard output. Progress, hints and errors go to standard error, so a result can be piped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+#: Width of tables that no terminal shows: nothing is cut off for want of room.
+_WIDTH_PIPED: Final = 200
+
+
+def out() -> Console:
+    """The console for results."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_PIPED)
+
+
+def err() -> Console:
+    """The console for everything else."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a result for programs; what JSON does not know (decimals, dates) as text."""
+    out().print(json.dumps(value, indent=2, default=str), markup=False, soft_wrap=True)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+) -> None:
+    """Print a table for people; numbers to the right, None as a dash."""
+    rows = [list(row) for row in rows]
+    grid = Table(title=title, title_justify="left", header_style="bold")
+    for index, name in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
+        grid.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*("-" if cell is None else escape(str(cell)) for cell in row))
+    out().print(grid)
+
+
+def say(text: str) -> None:
+    """Print a line of a result for people."""
+    out().print(text, markup=False, soft_wrap=True)
+
+
+def hint(text: str) -> None:
+    """Tell something beside the result."""
+    err().print(text, style="dim", markup=False)
+
+
+def complain(text: str) -> None:
+    """Print an error as one line."""
+    err().print(f"tidelock: {' '.join(text.split())}", style="red", markup=False)
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":  # noqa: PLR2004 - what the units mean
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError

@@ -1,0 +1,119 @@
+"""Commands that read rows: sql, and snapshots for other readers."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidelock.cli import output
+from tidelock.cli.target import Json, Target, on_target
+from tidelock.client import Snapshot
+from tidelock.client.arguments import seconds
+
+#: Rows of a result that are shown to people; --json prints all.
+ROWS_SHOWN: Final = 100
+_PANEL = "Reading"
+
+Csn = Annotated[int | None, typer.Option(help="At this CSN; default: the newest.", show_default=False)]
+At = Annotated[
+    datetime | None,
+    typer.Option(
+        help="At this time (UTC).",
+        formats=["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"],
+        show_default=False,
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command(rich_help_panel=_PANEL)(on_target(sql))
+    snapshots = typer.Typer(no_args_is_help=True, help="Snapshots for Spark, DuckDB, pandas and others.")
+    snapshots.command("create")(on_target(create))
+    snapshots.command("show")(on_target(show))
+    app.add_typer(snapshots, name="snapshot", rich_help_panel=_PANEL)
+
+
+def sql(
+    target: Target,
+    statement: Annotated[str, typer.Argument(help="One SELECT, in DuckDB's SQL.", show_default=False)],
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--param", help="Value for a `?`: JSON, or text; may be repeated.", show_default=False),
+    ] = None,
+    csn: Csn = None,
+    at: At = None,
+    rows_shown: Annotated[
+        int, typer.Option("--rows", min=1, help="Rows to show (not with --json).")
+    ] = ROWS_SHOWN,
+    as_json: Json = False,
+) -> None:
+    """Run a query over all tables at one CSN."""
+    with target.connect() as db, db.snapshot(csn, at=_utc(at)) as snap:
+        rows = snap.sql(statement, [_value(text) for text in params or []])
+    if as_json:
+        output.print_json(rows.to_pylist())
+        return
+    shown = rows.slice(0, rows_shown).to_pylist()
+    output.print_table(rows.column_names, [[row[name] for name in rows.column_names] for row in shown])
+    more = f", {rows.num_rows - rows_shown:,} more (--rows, --json)" if rows.num_rows > rows_shown else ""
+    output.hint(f"{rows.num_rows:,} rows at CSN {snap.csn}{more}")
+
+
+def create(
+    target: Target,
+    csn: Csn = None,
+    at: At = None,
+    lease: Annotated[str, typer.Option(help="How long it stays readable, e.g. 10m, 2h.")] = "10m",
+    as_json: Json = False,
+) -> None:
+    """Pin a CSN for a while and show the folder of each table, for any reader that knows WebHDFS."""
+    with target.connect() as db:
+        # Not closed on purpose: the pin outlives this process and ends with its lease.
+        _print(db.snapshot(csn, at=_utc(at), lease=lease), as_json=as_json, lease_s=seconds(lease))
+
+
+def show(
+    target: Target,
+    csn: Annotated[int, typer.Argument(help="The CSN.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Show the tables at a CSN, and their folders, without keeping it readable."""
+    with target.connect() as db, db.snapshot(csn) as snap:
+        _print(snap, as_json=as_json, lease_s=None)
+
+
+def _print(snap: Snapshot, *, as_json: bool, lease_s: float | None) -> None:
+    tables = [
+        {
+            "table": table["name"],
+            "rows": table["rows"],
+            "path": f"{snap.root}/{table['name'].replace('.', '/')}",
+        }
+        for table in snap.tables()
+    ]
+    if as_json:
+        output.print_json({"csn": snap.csn, "lease_s": lease_s, "tables": tables})
+        return
+    output.print_table(
+        ["table", "rows", "path"],
+        [[table["table"], table["rows"], table["path"]] for table in tables],
+        title=f"CSN {snap.csn}",
+    )
+    if lease_s is not None:
+        output.hint(f"readable for {lease_s:.0f} s at least")
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.replace(tzinfo=UTC)
+
+
+def _value(text: str) -> Any:
+    """A parameter: what JSON makes of it, or the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,97 @@
+"""Which cluster a command talks to: `--data-dir`, `--url` or `--zk`, the same on all commands."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidelock.client import Database, connect
+from tidelock.cluster import LocalCluster
+from tidelock.errors import BadRequestError
+
+#: Where `tidelock up` makes a cluster, and where the other commands look for one, when nothing is said.
+FOLDER_DEFAULT: Final = Path("tidelock-data")
+
+Folder = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help=f"Folder of a local cluster; default: ./{FOLDER_DEFAULT}."),
+]
+Url = Annotated[str | None, typer.Option("--url", envvar="TIDELOCK_URL", help="An agent, http://host:port.")]
+Zk = Annotated[str | None, typer.Option("--zk", help="ZooKeeper of the cluster, host:port/root.")]
+Replica = Annotated[str | None, typer.Option("--replica", help="Talk to this replica only.")]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="TIDELOCK_SECRET", help="Shared secret of the agents.")
+]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", help="Seconds to wait for an answer, or for the outcome of a commit.", min=0.1),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The cluster that the options name."""
+
+    folder: Path | None
+    url: str | None
+    zk: str | None
+    replica: str | None
+    token: str | None
+    timeout_s: float
+
+    def local(self) -> LocalCluster | None:
+        """The local cluster, if that is what is named; ConfigError when its folder holds none."""
+        if sum(option is not None for option in (self.folder, self.url, self.zk)) > 1:
+            raise BadRequestError("give one of --data-dir, --url and --zk")
+        if self.url is not None or self.zk is not None:
+            return None
+        return LocalCluster.open(self.folder or FOLDER_DEFAULT)
+
+    def connect(self) -> Database:
+        """Connect to it.
+
+        Raises:
+            BadRequestError: More than one cluster is named, or an address has another form.
+            ConfigError: There is no cluster in the folder.
+            UnavailableError: Nobody answers.
+        """
+        cluster = self.local()
+        if cluster is not None:
+            running = [replica for replica in cluster.replicas if cluster.pid(replica) is not None]
+            address: str | list[str] = [cluster.url(replica) for replica in running or cluster.replicas]
+        else:
+            address = self.url or f"zk://{self.zk}"
+        return connect(address, replica=self.replica, token=self.token, timeout_s=self.timeout_s)
+
+
+def on_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a cluster; it gets them as its argument `target`."""
+    signature = inspect.signature(command, eval_str=True)
+    options = {
+        "folder": (Folder, None),
+        "url": (Url, None),
+        "zk": (Zk, None),
+        "replica": (Replica, None),
+        "token": (Token, None),
+        "timeout_s": (Timeout, 60.0),
+    }
+    parameters = [item for name, item in signature.parameters.items() if name != "target"] + [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in options.items()
+    ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        target = Target(**{name: values.pop(name) for name in options})
+        command(target=target, **values)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {item.name: item.annotation for item in parameters}
+    return run

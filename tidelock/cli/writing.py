@@ -1,0 +1,185 @@
+"""Commands that change tables: create-table, insert."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, cast, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidelock.cli import output
+from tidelock.cli.target import Json, Target, on_target
+from tidelock.client import Transaction
+from tidelock.client.data import open_rows, parquet_files
+from tidelock.client.transaction import Wait
+from tidelock.errors import BadRequestError
+
+#: The names of column types (docs/protocol.md, section 2). The agent checks everything else.
+TYPES: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
+_PANEL = "Writing"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command("create-table", rich_help_panel=_PANEL)(on_target(create_table))
+    app.command(rich_help_panel=_PANEL)(on_target(insert))
+
+
+def create_table(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
+    columns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="`name:type`, or `name:type:null` for one that may hold nulls. "
+            f"Types: {', '.join(TYPES)}, decimal(p,s).",
+            show_default=False,
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="Take the columns of this Parquet file.", show_default=False)
+    ] = None,
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Column that becomes folders; may be repeated.", show_default=False),
+    ] = None,
+    sort_by: Annotated[
+        list[str] | None, typer.Option(help="Column to sort files by; may be repeated.", show_default=False)
+    ] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="`key=value`; may be repeated.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a table."""
+    if (like is None) == (not columns):
+        raise typer.BadParameter("give columns as `name:type`, or --like FILE")
+    schema = pa.schema([parse_column(text) for text in columns or []]) if like is None else schema_of(like)
+    pairs = [_split(text, "=", "--property") for text in properties or []]
+    with target.connect() as db:
+        made = db.create_table(
+            name, schema, partition_by=partition_by or [], sort_by=sort_by or [], properties=dict(pairs)
+        )
+    if as_json:
+        output.print_json(made)
+    else:
+        output.say(f"table {made['name']} created at CSN {made['csn']}")
+
+
+def insert(
+    target: Target,
+    rows: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TABLE FILE...",
+            help="A table and Parquet files or folders; or TABLE=FILE for several tables.",
+        ),
+    ],
+    label: Annotated[
+        str | None,
+        typer.Option(help="Name of this load: a second one of that name is refused.", show_default=False),
+    ] = None,
+    wait: Annotated[
+        str, typer.Option(help=f"Return when it is readable on: {', '.join(get_args(Wait))}.")
+    ] = "home",
+    as_json: Json = False,
+) -> None:
+    """Insert Parquet files in one transaction: all rows of all tables become visible together."""
+    if wait not in get_args(Wait):
+        raise typer.BadParameter(f"expected one of {', '.join(get_args(Wait))}", param_hint="--wait")
+    work = _work(rows)
+    inserted: dict[str, int] = {}
+    with target.connect() as db, db.begin(label) as tx:
+        for table, files in work.items():
+            inserted[table] = _insert(tx, table, files)
+        result = tx.commit(wait=cast("Wait", wait))
+    if as_json:
+        output.print_json({"tid": result.tid, "csn": result.csn, "rows": inserted})
+        return
+    counts = ", ".join(f"{count:,} rows into {table}" for table, count in inserted.items())
+    output.say(f"{counts} at CSN {result.csn} (transaction {result.tid})")
+
+
+def parse_column(text: str) -> pa.Field:
+    """Read `name:type` or `name:type:null`."""
+    name, _, rest = text.partition(":")
+    kind, _, null = rest.partition(":")
+    if not name or not kind or null not in {"", "null"}:
+        raise typer.BadParameter(f"{text!r} is no column; expected name:type or name:type:null")
+    arrow = TYPES.get(kind.lower())
+    if arrow is None and (match := _DECIMAL.fullmatch(kind.lower())):
+        try:
+            arrow = pa.decimal128(int(match[1]), int(match[2]))
+        except ValueError as error:
+            raise typer.BadParameter(f"{text!r}: {error}") from error
+    if arrow is None:
+        raise typer.BadParameter(f"{kind!r} is no type; expected one of {', '.join(TYPES)}, decimal(p,s)")
+    return pa.field(name, arrow, nullable=bool(null))
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """The columns of a Parquet file; BadRequestError when it is none."""
+    return open_rows(path).schema
+
+
+def _work(arguments: list[str]) -> dict[str, list[Path]]:
+    """What to insert into which table."""
+    work: dict[str, list[Path]] = {}
+    if "=" in arguments[0]:
+        for text in arguments:
+            table, file = _split(text, "=", "TABLE=FILE")
+            work.setdefault(table, []).append(Path(file))
+        return work
+    if len(arguments) == 1:
+        raise typer.BadParameter("expected files after the table: TABLE FILE..., or TABLE=FILE...")
+    return {arguments[0]: [Path(file) for file in arguments[1:]]}
+
+
+def _split(text: str, separator: str, form: str) -> tuple[str, str]:
+    before, found, after = text.partition(separator)
+    if not found or not before or not after:
+        raise typer.BadParameter(f"{text!r} is not of the form {form}")
+    return before, after
+
+
+def _insert(tx: Transaction, table: str, files: list[Path]) -> int:
+    """Insert files into one table, with a progress bar on a terminal."""
+    console = output.err()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    reader = open_rows(files)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(table, total=_count(files))
+
+        def batches() -> Iterator[Any]:
+            for batch in reader:
+                yield batch
+                progress.update(task, advance=batch.num_rows)
+
+        return tx.insert(table, pa.RecordBatchReader.from_batches(reader.schema, batches())).rows
+
+
+def _count(files: list[Path]) -> int:
+    """Rows by the files' own metadata."""
+    try:
+        return sum(pq.read_metadata(path).num_rows for path in parquet_files(files))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise BadRequestError(f"cannot read the metadata of a file: {error}") from error

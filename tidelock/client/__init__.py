@@ -1,0 +1,38 @@
+"""The client library: transactions and snapshots over HTTP, for any Python program.
+
+    import tidelock
+
+    db = tidelock.connect("http://127.0.0.1:8801")
+    with db.begin() as tx:
+        tx.insert("orders", orders)
+        tx.insert("lineitem", lines)
+    with db.snapshot() as snap:
+        snap.sql("select count(*) from orders")
+
+It holds no part of the protocol: agents decide, the client asks. What it does promise is about what it tells:
+a commit that it reports as refused is certainly not visible, one that it reports as done is durable, and
+where neither is known it says so (`tidelock.errors`).
+"""
+
+from __future__ import annotations
+
+from tidelock.client.database import Database, connect
+from tidelock.client.results import CommitResult, Decision, InsertResult, Outcome, TransactionState
+from tidelock.client.scan import Scan
+from tidelock.client.snapshot import Snapshot
+from tidelock.client.stream import BatchStream
+from tidelock.client.transaction import Transaction
+
+__all__ = [
+    "BatchStream",
+    "CommitResult",
+    "Database",
+    "Decision",
+    "InsertResult",
+    "Outcome",
+    "Scan",
+    "Snapshot",
+    "Transaction",
+    "TransactionState",
+    "connect",
+]

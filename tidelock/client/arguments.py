@@ -1,0 +1,32 @@
+"""Arguments that may be given in several forms."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from tidelock.errors import BadRequestError
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(duration: str | float | None) -> float | None:
+    """Return the seconds of "500ms", "60s", "5m", "1h" or a number; BadRequestError for anything else."""
+    if duration is None or isinstance(duration, int | float):
+        return duration
+    match = _DURATION.fullmatch(duration)
+    if match is None:
+        raise BadRequestError(
+            f"{duration!r} is no duration; expected e.g. '500ms', '60s', '5m', '1h', or seconds"
+        )
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+def milliseconds(at: datetime | int | None) -> int | None:
+    """Return the milliseconds since 1970 of a point in time; BadRequestError for one without time zone."""
+    if not isinstance(at, datetime):
+        return at
+    if at.tzinfo is None:
+        raise BadRequestError(f"{at} has no time zone; give one, e.g. datetime(..., tzinfo=UTC)")
+    return int(at.timestamp() * 1000)

@@ -1,0 +1,66 @@
+"""What a client's database, transactions and snapshots share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tidelock.client import forks
+from tidelock.client.leases import Leases
+from tidelock.client.members import Member, Members
+from tidelock.client.transport import Transport
+
+T = TypeVar("T")
+
+
+class HighestCsn:
+    """The highest CSN that this client has committed or read, on whichever replica; never lowered (I11)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._csn = 0
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock, which a thread of the parent may hold."""
+        self._lock = threading.Lock()
+
+    def note(self, csn: int | None) -> None:
+        """Take note of a CSN; None says nothing."""
+        with self._lock:
+            self._csn = max(self._csn, csn or 0)
+
+    def at_least(self, min_csn: int | None) -> int | None:
+        """The `min_csn` to send: the caller's or the one seen, whichever is higher; None for neither."""
+        return max(self._csn, min_csn or 0) or None
+
+
+class Connection:
+    """Transport, members, heartbeat and the highest CSN of one client."""
+
+    def __init__(self, transport: Transport, members: Members) -> None:
+        self.transport = transport
+        self.members = members
+        self.leases = Leases()
+        self.highest_csn = HighestCsn()
+
+    def ask(self, method: str, path: str, *, first: str | None = None, **options: Any) -> Any:
+        """Send a small, repeatable request to one replica after the other; the first answer counts."""
+        return self.members.ask(self.small(method, path, **options), first=first)
+
+    def ask_and_tell(self, method: str, path: str, **options: Any) -> tuple[Member, Any]:
+        """Like `ask`; also return which replica answered."""
+        call = self.small(method, path, **options)
+        return self.members.ask(lambda member: (member, call(member)))
+
+    def small(self, method: str, path: str, **options: Any) -> Callable[[Member], Any]:
+        """A request that an agent answers at once, or after its own waiting bound."""
+        return lambda member: self.transport.call(
+            member.api, method, path, timeout_s=self.members.patience_s, **options
+        )
+
+    def close(self) -> None:
+        """End the heartbeat and the connections."""
+        self.leases.clear()
+        self.transport.close()

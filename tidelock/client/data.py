@@ -1,0 +1,166 @@
+"""Rows to insert: from Arrow, pandas or Parquet files to an Arrow IPC stream, in bounded memory.
+
+Nothing is checked here that an agent checks: it alone knows the table. Two things are changed on the way,
+    both
+without changing a value: dictionary-encoded columns are decoded, because a stream without dictionaries can be
+cut anywhere, and pandas' nanosecond timestamps become microseconds, because tables have no nanoseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelock.errors import BadRequestError, SchemaMismatchError
+
+#: Rows are sent in pieces of about this size.
+PIECE_BYTES: Final = 4 << 20
+#: Rows decoded at a time from a Parquet file.
+FILE_BATCH_ROWS: Final = 64 * 1024
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+#: pyarrow Table, RecordBatch or RecordBatchReader; pandas DataFrame; anything with `__arrow_c_stream__`; path
+#: of a Parquet file or of a folder of them, or a list of paths.
+Data = Any
+
+
+def repeatable(data: Data) -> bool:
+    """Whether the rows can be read a second time: a reader or another stream gives them once."""
+    return isinstance(data, pa.Table | pa.RecordBatch | str | Path | Sequence) or _is_pandas(data)
+
+
+def open_rows(data: Data) -> pa.RecordBatchReader:
+    """Return the rows as a reader that decodes them as it is read.
+
+    Raises:
+        BadRequestError: The object holds no rows; a file is missing or no Parquet file.
+        SchemaMismatchError: Files of one insert differ in their columns, or pandas values have no Arrow type.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data]).to_reader()
+    if isinstance(data, pa.Table):
+        return data.to_reader()
+    if _is_pandas(data):
+        return _from_pandas(data).to_reader()
+    if isinstance(data, str | Path):
+        return _from_files(parquet_files([data]))
+    if isinstance(data, list | tuple) and all(isinstance(item, str | Path) for item in data):
+        return _from_files(parquet_files(data))
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    raise BadRequestError(
+        f"cannot take rows from {type(data).__name__}; expected a pyarrow Table, RecordBatch or "
+        "RecordBatchReader, a pandas DataFrame, or the path of Parquet files"
+    )
+
+
+def ipc_stream(reader: pa.RecordBatchReader) -> Iterator[memoryview | bytes]:
+    """Yield an Arrow IPC stream piece by piece."""
+    schema = pa.schema([_plain(field) for field in reader.schema])
+    yield memoryview(schema.serialize())
+    for batch in reader:
+        for piece in _pieces(_decoded(batch, schema)):
+            yield memoryview(piece.serialize())
+    yield _END_OF_STREAM
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    field = field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+    return field.remove_metadata()
+
+
+def _decoded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_pandas(data: object) -> bool:
+    # A DataFrame exists only where pandas was imported; a client without pandas does not need it.
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        return table.cast(pa.schema([_in_microseconds(field) for field in table.schema]))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(
+            f"a column of the DataFrame has values of several types ({error}); convert it first"
+        ) from error
+
+
+def _in_microseconds(field: pa.Field) -> pa.Field:
+    if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+        return field.with_type(pa.timestamp("us", tz=field.type.tz))
+    return field
+
+
+def parquet_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The files that paths stand for: a file itself, of a folder all `*.parquet` that Spark would read.
+
+    BadRequestError when there is none.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            found = sorted(item for item in path.rglob("*.parquet") if not _hidden(item.relative_to(path)))
+            if not found:
+                raise BadRequestError(f"folder {path} holds no file *.parquet", path=str(path))
+            files += found
+        else:
+            files.append(path)
+    if not files:
+        raise BadRequestError("the list of files is empty")
+    return files
+
+
+def _hidden(path: Path) -> bool:
+    """Whether Spark would not read it: unfinished files of a running job, and metadata."""
+    return any(part.startswith(("_", ".")) for part in path.parts)
+
+
+def _from_files(files: Sequence[Path]) -> pa.RecordBatchReader:
+    schemas = [_schema(path) for path in files]
+    for path, schema in zip(files, schemas, strict=True):
+        if not schema.equals(schemas[0]):
+            raise SchemaMismatchError(
+                f"{path} has other columns than {files[0]}; insert them one by one, or make them alike",
+                path=str(path),
+            )
+    return pa.RecordBatchReader.from_batches(schemas[0], _batches(files, schemas[0]))
+
+
+def _batches(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for path in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=FILE_BATCH_ROWS):
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise BadRequestError(f"cannot read {path}: {error}", path=str(path)) from error
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pa.schema([field.remove_metadata() for field in pq.read_schema(path)])
+    except FileNotFoundError as error:
+        raise BadRequestError(f"there is no file {path}", path=str(path)) from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise BadRequestError(f"{path} is no readable Parquet file: {error}", path=str(path)) from error

@@ -1,0 +1,382 @@
+"""The client's view of a cluster, and `connect`, which makes it."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import tenacity
+
+from tidelock.client.arguments import milliseconds, seconds
+from tidelock.client.connection import Connection
+from tidelock.client.data import Data, repeatable
+from tidelock.client.decide import PAUSE_FIRST_S, PAUSE_MAX_S, ask_outcome, home_of
+from tidelock.client.discovery import agents
+from tidelock.client.members import Members
+from tidelock.client.results import CommitResult, Outcome
+from tidelock.client.scan import Params
+from tidelock.client.snapshot import Snapshot
+from tidelock.client.transaction import Transaction, Wait
+from tidelock.client.transport import NoAnswerError, Timeouts, Transport, segment
+from tidelock.errors import (
+    BadRequestError,
+    CommitUnknownError,
+    FencedError,
+    NotCommittedError,
+    TidelockError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+
+T = TypeVar("T")
+
+#: What a transaction of one statement may end with and simply be begun again: it is certainly not committed.
+_BEGIN_AGAIN: Final = (
+    UnavailableError,
+    FencedError,
+    NotCommittedError,
+    TransactionClosedError,
+    UnknownTransactionError,
+)
+
+
+def connect(
+    url: str | Sequence[str],
+    *,
+    replica: str | None = None,
+    token: str | None = None,
+    timeout_s: float = 60.0,
+    connect_timeout_s: float = 2.0,
+    query_timeout_s: float = 330.0,
+) -> Database:
+    """Connect to a cluster.
+
+    Args:
+        url: `http://host:port` of one agent (the others are learnt from it), or several of them in the order
+            to be tried, or `zk://host:port,host:port/root` to learn all agents from ZooKeeper; one that is
+            alive is preferred, by chance.
+        replica: Work with this replica only, and never go on to another.
+        token: The shard's shared secret, where the agents have one.
+        timeout_s: How long to wait for an agent that says nothing, and for the outcome of a commit.
+        connect_timeout_s: How long to wait for a connection.
+        query_timeout_s: How long to wait for the first rows of a query; it must exceed the agents'
+            `sql_timeout_s`.
+
+    Raises:
+        BadRequestError: `url` or the token has another form, or there is no such replica.
+        ConfigError: A zk:// address cannot be used, or there is no cluster below its root.
+        AccessDeniedError: The token is missing or wrong.
+        UnavailableError: No agent answers.
+    """
+    scheme, addresses = _addresses([url] if isinstance(url, str) else url, timeout_s)
+    timeouts = Timeouts(connect_s=connect_timeout_s, answer_s=timeout_s, query_s=query_timeout_s)
+    transport = Transport(scheme=scheme, token=token, timeouts=timeouts)
+    try:
+        return Database(Connection(transport, Members(transport, addresses, replica=replica)))
+    except TidelockError:
+        transport.close()
+        raise
+
+
+class Database:
+    """A cluster, seen by one client; made by `connect`. Any number of threads may use it.
+
+    It never goes back in time: it carries the highest CSN that it has committed or read, on whichever
+    replica, and every transaction and snapshot that it begins contains that (I11). All methods raise
+    UnavailableError when no replica that may be asked can answer.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Create a table and return its definition with the `csn` of the commit.
+
+        Args:
+            name: `name` or `namespace.name`, of a-z, 0-9 and _.
+            schema: Columns in their order; a field that is not nullable makes a required column.
+            partition_by: Columns whose values become folders; identity only.
+            sort_by: Columns by which the rows of a file are sorted.
+            properties: e.g. `{"compaction": "off"}`.
+
+        Raises:
+            TableExistsError: There is one of this name.
+            UnsupportedTypeError: A column's type is not one that all readers understand alike; the message
+                maps it.
+            BadRequestError: A name or column list is wrong.
+            NotCommittedError: It was not created, as a commit is not possible now; call again.
+            CommitUnknownError: The answer was lost; `table(name)` shows whether it exists.
+        """
+        body = {
+            "name": name,
+            "schema": base64.b64encode(schema.serialize()).decode("ascii"),
+            "partition_by": list(partition_by),
+            "sort_by": list(sort_by),
+            "properties": dict(properties or {}),
+        }
+        member, *_ = self._connection.members.in_order()
+        call = self._connection.transport.call
+        try:
+            table: dict[str, Any] = call(member.api, "POST", "/tables", body=body)
+        except NoAnswerError as error:
+            self._connection.members.note(member, error)
+            raise CommitUnknownError(
+                f"it is not known whether table {name} was created ({error.message}); "
+                f"look with table({name!r})"
+            ) from error
+        self._connection.highest_csn.note(table["csn"])
+        return table
+
+    def begin(
+        self,
+        label: str | None = None,
+        *,
+        min_csn: int | None = None,
+        fresh: bool = False,
+        lease: str | float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Transaction:
+        """Begin a transaction; a context manager that commits at the end and rolls back on an exception.
+
+        Args:
+            label: Unique name of this piece of work: a second commit under it is refused with the first one's
+                CSN.
+            min_csn: Its snapshot must contain this CSN; what this client has seen is contained anyway.
+            fresh: Its snapshot must contain every commit that was acknowledged anywhere before this call.
+            lease: How long the home waits for a sign of life, e.g. "60s" (or seconds); default: the agent's.
+            meta: Up to 1 KiB of own data (JSON), kept in the commit record.
+
+        Raises:
+            BadRequestError: An argument is out of range.
+            NoSuchCsnError: `min_csn` is above the end of the log.
+            StandbyError: No replica has reached `min_csn` within its waiting bound.
+        """
+        body = {
+            "label": label,
+            "min_csn": self._connection.highest_csn.at_least(min_csn),
+            "fresh": fresh or None,
+            "lease_s": seconds(lease),
+            "meta": None if meta is None else dict(meta),
+        }
+        home, begun = self._connection.ask_and_tell("POST", "/transactions", body=body)
+        return Transaction(self._connection, home, begun)
+
+    def insert(
+        self,
+        table: str,
+        data: Data,
+        *,
+        label: str | None = None,
+        wait: Wait = "home",
+        timeout_s: float | None = None,
+    ) -> CommitResult:
+        """Insert rows as a transaction of its own.
+
+        It is begun again, on another replica if need be, while that is certain to insert the rows only once
+        and the rows can be read again (a reader gives them once), for at most `timeout_s` (default: the
+        client's).
+
+        Raises as `Transaction.insert` and `Transaction.commit`.
+        """
+        limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
+
+        def once() -> CommitResult:
+            with self.begin(label) as tx:
+                tx.insert(table, data)
+                return tx.commit(wait=wait, timeout_s=timeout_s)
+
+        if not repeatable(data):
+            return once()
+        return _again(once, limit_s)
+
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> pa.Table:
+        """Return rows of a table at a snapshot of its own; arguments and errors as in `Snapshot.scan`."""
+        with self.snapshot() as snapshot:
+            return snapshot.read(table, columns, where, params)
+
+    def snapshot(
+        self,
+        csn: int | None = None,
+        *,
+        at: datetime | int | None = None,
+        min_csn: int | None = None,
+        lease: str | float | None = None,
+    ) -> Snapshot:
+        """Open a snapshot: all tables at one CSN, readable until it is closed, also with `with`.
+
+        Args:
+            csn: Exactly this CSN, also one below what this client has seen.
+            at: The newest CSN whose effective time is not after this (a datetime with time zone, or ms since
+                1970).
+            min_csn: This CSN or a newer one.
+            lease: How long it stays readable after this client's last sign of life, e.g. "60s" (or seconds);
+                default: the agent's.
+
+        With none of them: the newest CSN that is applied on as many replicas as a commit has copies, and that
+        contains everything this client has committed or read.
+
+        Raises:
+            NoSuchCsnError: Above the end of the log.
+            SnapshotTooOldError: Below the horizon; `min_csn` in its details is the oldest that can be read.
+            StandbyError: No replica has reached it within its waiting bound.
+            BadRequestError: More than one of `csn` and `at`, or a datetime without time zone.
+        """
+        exact = csn is not None or at is not None
+        body = {
+            "csn": csn,
+            "at_ms": milliseconds(at),
+            "min_csn": min_csn if exact else self._connection.highest_csn.at_least(min_csn),
+            "ttl_s": seconds(lease),
+        }
+        holder, pin = self._connection.ask_and_tell("POST", "/snapshots", body=body)
+        return Snapshot(self._connection, holder, pin)
+
+    def tables(self, *, csn: int | None = None) -> list[dict[str, Any]]:
+        """Return every table's definition, `version`, `arrow_schema` (base64), `rows`, `bytes` and `parts`.
+
+        Args:
+            csn: At this CSN; default: the newest of the replica that answers, not below what this client has
+                seen.
+
+        Raises:
+            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
+        """
+        tables: list[dict[str, Any]] = self._at_csn("/tables", csn)
+        return tables
+
+    def table(self, name: str, *, csn: int | None = None) -> dict[str, Any]:
+        """Return one table as `tables` does; UnknownTableError when it does not exist at that CSN."""
+        table: dict[str, Any] = self._at_csn(f"/tables/{segment(name)}", csn)
+        return table
+
+    def outcome(self, tid: str) -> Outcome:
+        """Return how a transaction ended, whichever replica and client it was of.
+
+        BadRequestError when `tid` is no transaction id.
+        """
+        outcome = ask_outcome(self._connection, tid)
+        self._connection.highest_csn.note(outcome.csn)
+        return outcome
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status).
+
+        Among its keys: `id` and `snapshot_csn` of the replica that answered, `cluster_csn`, `copies`,
+        `wait_bound_s`, and `replicas`, each with `id`, `api`, `data`, `state`, `alive`, `snapshot_csn`.
+        """
+        status: dict[str, Any] = self._connection.ask("GET", "/status")
+        return status
+
+    def transactions(self) -> list[dict[str, Any]]:
+        """Return open and recently ended transactions of all replicas that answer, each with its `home`."""
+        found: list[dict[str, Any]] = []
+        failed: list[UnavailableError] = []
+        members = self._connection.members.in_order()
+        for member in members:
+            try:
+                rows = self._connection.small("GET", "/transactions")(member)
+            except UnavailableError as error:
+                self._connection.members.note(member, error)
+                failed.append(error)
+                continue
+            found += [{**row, "home": member.id} for row in rows]
+        if len(failed) == len(members) and failed:
+            raise failed[0]
+        return found
+
+    def log(self, from_csn: int | None = None, *, limit: int | None = None) -> list[dict[str, Any]]:
+        """Return records of the CSN log in their order, the first not below `from_csn`.
+
+        BadRequestError when `limit` is above the agent's `log_answer_records_max`.
+        """
+        records: list[dict[str, Any]] = self._connection.ask(
+            "GET", "/log", query={"from_csn": from_csn, "limit": limit}
+        )
+        return records
+
+    def explain(self, tid: str) -> dict[str, Any]:
+        """Return the story of a transaction, told by its home if it answers.
+
+        State, record, parts and where they lie, what it waits for (docs/protocol.md, GET /explain).
+        """
+        story: dict[str, Any] = self._connection.ask("GET", f"/explain/{segment(tid)}", first=home_of(tid))
+        return story
+
+    @property
+    def seen_csn(self) -> int:
+        """The highest CSN that this client has committed or read, 0 for none.
+
+        Another client that is to see the same passes it as `min_csn`.
+        """
+        return self._connection.highest_csn.at_least(None) or 0
+
+    def close(self) -> None:
+        """Close the connections; what is still open is not renewed any more and ends with its lease."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _at_csn(self, path: str, csn: int | None) -> Any:
+        if csn is None:
+            applied = int(self.status()["snapshot_csn"])
+            csn = self._connection.highest_csn.at_least(applied)
+        answer = self._connection.ask("GET", path, query={"csn": csn})
+        self._connection.highest_csn.note(csn)
+        return answer
+
+
+def _again(call: Callable[[], T], limit_s: float) -> T:
+    """Call until it succeeds, fails for good, or the time is over."""
+    deadline = time.monotonic() + limit_s
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(_BEGIN_AGAIN),
+        wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+        stop=lambda _: time.monotonic() >= deadline,
+        reraise=True,
+    )
+    return retrying(call)
+
+
+def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:
+    """The scheme and the addresses to begin with."""
+    schemes, addresses = set(), []
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme == "zk" and parts.netloc:
+            schemes.add("http")
+            addresses += agents(parts.netloc + parts.path, timeout_s=timeout_s)
+        elif (
+            parts.scheme in {"http", "https"} and parts.netloc and parts.path in {"", "/"} and not parts.query
+        ):
+            schemes.add(parts.scheme)
+            addresses.append(parts.netloc)
+        else:
+            raise BadRequestError(
+                f"{url!r} is no address of a cluster; expected http://host:port of an agent, or zk://host:port/root"
+            )
+    if len(schemes) != 1:
+        raise BadRequestError(f"expected addresses of one kind, found {', '.join(urls) or 'none'}")
+    return schemes.pop(), addresses

@@ -1,0 +1,159 @@
+"""Asking for a commit until its outcome is known: the one call of the client whose lost answer matters.
+
+commit() is idempotent by tid, so it is repeated at the transaction's home. When the home does not answer, or
+has forgotten the transaction because it was started anew, any replica can tell the outcome from the log. Only
+what is certain is returned or raised; when the time is over the answer is CommitUnknownError, never a guess.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tenacity
+
+from tidelock.client.connection import Connection
+from tidelock.client.members import Member
+from tidelock.client.results import CommitResult, Decision, Outcome, commit_result, instant
+from tidelock.client.transport import NoConnectionError, segment
+from tidelock.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    CommitUnknownError,
+    FencedError,
+    RefusedError,
+    TidelockError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+
+#: Pause before a repeat, with full jitter, in seconds.
+PAUSE_FIRST_S = 0.05
+PAUSE_MAX_S = 2.0
+#: One attempt may take this part of the whole time, so that a silent home leaves time to ask the others.
+ATTEMPTS_MIN = 3
+
+#: Refusals of this very request, which say nothing about an earlier one whose answer was lost.
+_OF_THE_REQUEST = (AccessDeniedError, BadRequestError)
+#: Answers of a home that does not hold the transaction any more: the log knows.
+_FORGOTTEN = (UnknownTransactionError, FencedError)
+
+
+def home_of(tid: str) -> str:
+    """The replica where a transaction was begun; BadRequestError when the text is no tid."""
+    fields = tid.split("-")
+    if len(fields) != 4:  # noqa: PLR2004 - see the message
+        raise BadRequestError(
+            f"{tid!r} is no tid; expected <snapshot csn>-<replica>-<boot>-<counter>", tid=tid
+        )
+    return fields[1]
+
+
+def ask_outcome(connection: Connection, tid: str) -> Outcome:
+    """Return how a transaction ended, told by its home if it answers, by any other replica if not."""
+    answer = connection.ask("GET", f"/outcomes/{segment(tid)}", first=home_of(tid))
+    decision = Decision(answer["outcome"])
+    return Outcome(tid, decision, answer.get("csn"), instant(answer.get("time_ms")))
+
+
+def decide(connection: Connection, home: Member, tid: str, *, wait: str, timeout_s: float) -> CommitResult:
+    """Commit a transaction; errors as in `Transaction.commit`."""
+    decider = _Decider(connection, home, tid, wait, timeout_s)
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(_UndecidedError),
+        wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+        stop=lambda _: time.monotonic() >= decider.deadline,
+        reraise=True,
+    )
+    try:
+        return retrying(decider.attempt)
+    except _UndecidedError as undecided:
+        raise undecided.final(tid, timeout_s) from undecided.__cause__
+
+
+class _UndecidedError(Exception):
+    """This attempt decided nothing; its cause says why."""
+
+    def final(self, tid: str, timeout_s: float) -> CommitUnknownError:
+        """The error for the caller when no attempt is left."""
+        cause = self.__cause__
+        if isinstance(cause, CommitUnknownError):
+            return cause
+        return CommitUnknownError(
+            f"the outcome of {tid} is not known after {timeout_s:.0f} s ({cause}); "
+            "repeat commit(), or ask outcome(tid)",
+            tid=tid,
+        )
+
+
+class _Decider:
+    """The attempts to decide one transaction."""
+
+    def __init__(self, connection: Connection, home: Member, tid: str, wait: str, timeout_s: float) -> None:
+        self._connection = connection
+        self._home = home
+        self._tid = tid
+        self._wait = wait
+        self._attempt_s = timeout_s / ATTEMPTS_MIN
+        self._lost = False  # whether an earlier request may have been carried out
+        self.deadline = time.monotonic() + timeout_s
+
+    def attempt(self) -> CommitResult:
+        """Ask the home once, and the log if the home does not say; _UndecidedError when neither knows."""
+        transport = self._connection.transport
+        left_s = max(0.1, min(self._attempt_s, self.deadline - time.monotonic()))
+        body = {"wait": self._wait, "timeout_s": left_s}
+        margin_s = transport.timeouts.connect_s
+        try:
+            home = self._connection.members.find(self._home.id)  # it may have come back at another address
+            answer = transport.call(
+                home.api,
+                "POST",
+                f"/transactions/{segment(self._tid)}/commit",
+                body=body,
+                timeout_s=left_s + margin_s,
+            )
+        except CommitUnknownError as error:
+            self._lost = True
+            raise _UndecidedError from error
+        except RefusedError as error:
+            if isinstance(error, _FORGOTTEN) or (self._lost and isinstance(error, _OF_THE_REQUEST)):
+                return self._by_outcome(error)
+            raise
+        except TidelockError as error:
+            self._lost = self._lost or not isinstance(error, NoConnectionError)
+            if isinstance(error, UnavailableError):
+                self._connection.members.note(self._home, error)
+            return self._by_outcome(error)
+        return commit_result(answer)
+
+    def _by_outcome(self, cause: TidelockError) -> CommitResult:
+        try:
+            outcome = ask_outcome(self._connection, self._tid)
+        except (UnavailableError, RefusedError):
+            raise _UndecidedError from cause
+        match outcome.decision:
+            case Decision.COMMITTED:
+                return CommitResult(outcome.csn, self._tid, outcome.time)
+            case Decision.ABORTED if isinstance(cause, FencedError):
+                raise cause
+            case Decision.ABORTED:
+                raise TransactionClosedError(
+                    f"{self._tid} is rolled back ({cause.message}); begin a new transaction",
+                    tid=self._tid,
+                    state="rolled_back",
+                ) from cause
+            case Decision.TOO_OLD:
+                raise CommitUnknownError(
+                    f"{self._tid} is older than the outcomes that replicas keep; look at the rows themselves",
+                    tid=self._tid,
+                ) from cause
+            case Decision.RUNNING:
+                raise _UndecidedError from cause
+
+
+def undecided_csn(error: CommitUnknownError) -> int | None:
+    """The CSN of a transaction that is committed, but not yet applied where the caller wanted it."""
+    csn: Any = error.details.get("csn")
+    return csn if isinstance(csn, int) else None

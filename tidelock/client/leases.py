@@ -1,0 +1,128 @@
+"""The heartbeat: one thread of a client that keeps all its open transactions and snapshots alive.
+
+It starts with the first lease and ends after the last. It holds a lease weakly, so a transaction that the
+program has lost is no longer kept alive and is rolled back by its home. It does not exist in a child process
+(see `forks`): what the parent opened, the parent keeps alive.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from tidelock.client import forks
+from tidelock.errors import TidelockError, UnavailableError
+
+#: A lease is renewed when a third of it has passed, so two attempts may fail.
+RENEWALS_PER_LEASE = 3
+#: After a failed renewal it is tried again after this part of the lease.
+RETRIES_PER_LEASE = 10
+
+
+class Lease(Protocol):
+    """What has to be renewed."""
+
+    @property
+    def lease_s(self) -> float:
+        """Length of the lease in seconds."""
+
+    @property
+    def holder(self) -> str:
+        """The replica that renews it."""
+
+    def renew(self, timeout_s: float) -> None:
+        """Renew it, waiting at most so long for the answer.
+
+        Raises:
+            UnavailableError: The holder did not answer; try again.
+            TidelockError: It cannot be renewed any more.
+        """
+
+
+class Leases:
+    """All leases of one client; thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due_s: dict[weakref.ref[Lease], float] = {}
+        self._thread: threading.Thread | None = None
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Leave all leases to the parent."""
+        self._changed = threading.Condition()
+        self._due_s = {}
+        self._thread = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None
+
+    def add(self, lease: Lease) -> None:
+        """Renew a lease from now on."""
+        with self._changed:
+            self._due_s[weakref.ref(lease)] = time.monotonic() + lease.lease_s / RENEWALS_PER_LEASE
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tidelock-heartbeat", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def remove(self, lease: Lease) -> None:
+        """Renew it no longer; nothing happens if it was not renewed."""
+        with self._changed:
+            self._due_s.pop(weakref.ref(lease), None)
+            self._changed.notify_all()
+
+    def clear(self) -> None:
+        """Renew nothing any longer."""
+        with self._changed:
+            self._due_s.clear()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                for ref in [ref for ref in self._due_s if ref() is None]:
+                    del self._due_s[ref]
+                if not self._due_s:
+                    self._thread = None
+                    return
+                delay_s = min(self._due_s.values()) - time.monotonic()
+                if delay_s > 0:
+                    self._changed.wait(delay_s)
+                    continue
+                now = time.monotonic()
+                due = [
+                    (ref, lease) for ref, at in list(self._due_s.items()) if at <= now and (lease := ref())
+                ]
+            self._renew(due)
+            del due  # or the last transaction of a program would never be collected
+
+    def _renew(self, due: list[tuple[weakref.ref[Lease], Lease]]) -> None:
+        """Renew what is due; of a silent replica only one lease a round, or it would starve the others."""
+        silent: set[str] = set()
+        for ref, lease in due:
+            again_s = lease.lease_s / RENEWALS_PER_LEASE
+            try:
+                if lease.holder in silent:
+                    again_s = lease.lease_s / RETRIES_PER_LEASE
+                else:
+                    lease.renew(self._patience_s())
+            except UnavailableError:
+                silent.add(lease.holder)
+                again_s = lease.lease_s / RETRIES_PER_LEASE
+            except TidelockError:
+                self.remove(lease)
+                continue
+            with self._changed:
+                if ref in self._due_s:
+                    self._due_s[ref] = time.monotonic() + again_s
+
+    def _patience_s(self) -> float:
+        """Wait no longer for one lease than the shortest of all can bear."""
+        with self._changed:
+            lengths = [lease.lease_s for ref in list(self._due_s) if (lease := ref())]
+        return min(lengths, default=1.0) / RENEWALS_PER_LEASE

@@ -1,0 +1,205 @@
+"""Which agents there are, and in which order to ask them.
+
+The order is: the replica that the client was connected to, then the others that are said to be alive, then
+the rest; one that has just failed to answer comes last for a while. A client pinned to a replica asks that
+one alone. Addresses are learnt from any agent's /status and learnt again when nobody answers, since an agent
+may come back at another port.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tidelock.client import forks
+from tidelock.client.transport import NoAnswerError, NoConnectionError, Transport
+from tidelock.errors import BadRequestError, StandbyError, UnavailableError
+
+T = TypeVar("T")
+
+#: Time that an agent is given beyond its own waiting bound before another is asked, in seconds (design 5.1).
+ANSWER_MARGIN_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica: its id and the addresses (`host:port`) of its API and of its snapshot file system."""
+
+    id: str
+    api: str
+    data: str
+
+
+class Members:
+    """The replicas of the cluster as this client sees them; thread-safe.
+
+    Args:
+        seeds: Addresses to learn the others from, the preferred one first.
+        replica: The one replica to work with, or None for any.
+
+    Raises:
+        UnavailableError: No seed answers.
+        BadRequestError: There is no replica of that id.
+    """
+
+    def __init__(self, transport: Transport, seeds: Sequence[str], *, replica: str | None) -> None:
+        self._transport = transport
+        self._seeds = tuple(seeds)
+        self._pinned = replica
+        self._lock = threading.Lock()
+        self._members: dict[str, Member] = {}
+        self._order: tuple[str, ...] = ()
+        self._reached_at: dict[
+            str, str
+        ] = {}  # by the address that the caller gave, which may differ from the published one
+        self._suspect_until_s: dict[str, float] = {}
+        self._preferred = replica
+        self._cluster_id: str | None = None
+        self.wait_bound_s = 0.0
+        forks.register(self)
+        self._learn()
+        if replica is not None and replica not in self._members:
+            known = ", ".join(sorted(self._members))
+            raise BadRequestError(
+                f"there is no replica {replica!r}; the cluster has {known}", replica=replica
+            )
+
+    def after_fork(self) -> None:
+        """Replace the lock, which a thread of the parent may hold."""
+        self._lock = threading.Lock()
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the client works with one replica only."""
+        return self._pinned is not None
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for the answer to a small request while another replica could be asked instead."""
+        if self.pinned or len(self._members) <= 1:
+            return self._transport.timeouts.answer_s
+        return min(self._transport.timeouts.answer_s, self.wait_bound_s + ANSWER_MARGIN_S)
+
+    def find(self, replica: str) -> Member:
+        """Return a replica by its id; BadRequestError when there is none."""
+        with self._lock:
+            member = self._members.get(replica)
+        if member is None:
+            raise BadRequestError(f"there is no replica {replica!r} with a known address", replica=replica)
+        return member
+
+    def in_order(self, first: str | None = None) -> list[Member]:
+        """Return the replicas to ask, `first` before all others unless it has just failed to answer."""
+        now = time.monotonic()
+        with self._lock:
+            ids = (
+                [self._pinned]
+                if self._pinned is not None
+                else sorted(self._order, key=lambda item: item != first)
+            )
+            ids.sort(key=lambda item: self._suspect_until_s.get(item, 0.0) > now)
+            return [self._members[item] for item in ids if item in self._members]
+
+    def ask(self, call: Callable[[Member], T], *, first: str | None = None) -> T:
+        """Return the first answer; a replica that is unavailable or behind hands over to the next.
+
+        Only for calls that may be carried out twice.
+
+        Raises:
+            StandbyError: All replicas that answer are behind.
+            UnavailableError: No replica can answer.
+            TidelockError: What the first replica that could decide answered.
+        """
+        failed: dict[str, UnavailableError] = {}
+        tried: set[Member] = set()
+        while True:
+            for member in self.in_order(first):
+                if member in tried:
+                    continue
+                tried.add(member)
+                try:
+                    answer = call(member)
+                except UnavailableError as error:
+                    failed[member.id] = error
+                    self.note(member, error)
+                    continue
+                self.note(member, None)
+                return answer
+            if not self._learn_again(tried):
+                raise _summary(failed)
+
+    def note(self, member: Member, error: UnavailableError | None) -> None:
+        """Remember whether a replica answered; one that did not is asked last for a while."""
+        silent = isinstance(error, NoConnectionError | NoAnswerError)
+        with self._lock:
+            if silent:
+                self._suspect_until_s[member.id] = time.monotonic() + self._transport.timeouts.suspect_s
+            else:
+                self._suspect_until_s.pop(member.id, None)
+
+    def _learn_again(self, tried: set[Member]) -> bool:
+        """Ask for the addresses anew; whether there is now one that was not tried."""
+        try:
+            self._learn()
+        except UnavailableError:
+            return False
+        return any(member not in tried for member in self.in_order())
+
+    def _learn(self) -> None:
+        """Take the member list from the first address that answers; UnavailableError when none does."""
+        known = [member.api for member in self._members.values()]
+        failed: dict[str, UnavailableError] = {}
+        for address in dict.fromkeys((*self._seeds, *known)):
+            try:
+                status = self._transport.call(address, "GET", "/status", timeout_s=self._status_patience_s())
+            except UnavailableError as error:
+                failed[address] = error
+                continue
+            if self._cluster_id not in {None, status["cluster_id"]}:
+                failed[address] = UnavailableError(f"{address} is now an agent of another cluster")
+                continue
+            self._take(address, status)
+            return
+        raise _summary(failed)
+
+    def _status_patience_s(self) -> float:
+        if self._members or len(self._seeds) == 1:
+            return self.patience_s
+        # Nothing is known of the cluster yet, but there are others to ask.
+        return min(self._transport.timeouts.answer_s, 2 * ANSWER_MARGIN_S)
+
+    def _take(self, address: str, status: Mapping[str, Any]) -> None:
+        with self._lock:
+            replica = str(status["id"])
+            self._cluster_id = status["cluster_id"]
+            if address in self._seeds:
+                self._reached_at[replica] = address
+            if self._preferred is None:
+                self._preferred = replica
+            rows = [row for row in status["replicas"] if row.get("api") or row["id"] in self._reached_at]
+            self._members = {
+                row["id"]: Member(
+                    row["id"],
+                    self._reached_at.get(row["id"], str(row.get("api", ""))),
+                    str(row.get("data", "")),
+                )
+                for row in rows
+            }
+            rows.sort(key=lambda row: (row["id"] != self._preferred, not row.get("alive", True)))
+            self._order = tuple(row["id"] for row in rows)
+            self.wait_bound_s = float(status.get("wait_bound_s", 0.0))
+
+
+def _summary(failed: Mapping[str, UnavailableError]) -> UnavailableError:
+    """One error for the silence of all."""
+    if len(failed) == 1:
+        return next(iter(failed.values()))
+    reasons = "; ".join(f"{name}: {error.message}" for name, error in failed.items()) or "no address is known"
+    behind = [error for error in failed.values() if isinstance(error, StandbyError)]
+    if behind:
+        csn = max((int(error.details.get("snapshot_csn", 0)) for error in behind), default=0)
+        return StandbyError(f"no replica can serve this now ({reasons})", snapshot_csn=csn)
+    return UnavailableError(f"no replica could answer ({reasons})")

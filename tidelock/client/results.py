@@ -1,0 +1,76 @@
+"""What calls of the client return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+
+class TransactionState(StrEnum):
+    """Where a transaction stands, as far as this client knows."""
+
+    #: It takes statements.
+    OPEN = "open"
+    #: A statement was refused: it takes rollback() only.
+    FAILED = "failed"
+    #: Its commit was asked for and is not decided, or the answer is not known yet.
+    SEALED = "sealed"
+    COMMITTED = "committed"
+    #: Nothing of it is, or ever will be, visible.
+    ROLLED_BACK = "rolled_back"
+
+
+class Decision(StrEnum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    #: Not decided: its home may still commit it.
+    RUNNING = "running"
+    #: Older than the outcomes that replicas keep.
+    TOO_OLD = "too_old"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """A transaction that is visible from `csn` on, on every replica that has reached it.
+
+    Attributes:
+        csn: None for a transaction that changed nothing.
+        tid: The transaction.
+        time: The commit's effective time, which never runs backwards along the log (UTC); None if `csn` is.
+    """
+
+    csn: int | None
+    tid: str
+    time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class InsertResult:
+    """What an insert staged: rows, and the parts that hold them."""
+
+    rows: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a transaction ended; `csn` and `time` (UTC) of a committed one."""
+
+    tid: str
+    decision: Decision
+    csn: int | None = None
+    time: datetime | None = None
+
+
+def instant(time_ms: int | None) -> datetime | None:
+    """The UTC time for milliseconds since 1970; None for None and for 0, the agents' "not known"."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None
+
+
+def commit_result(answer: dict[str, Any]) -> CommitResult:
+    """Read the answer to a commit."""
+    return CommitResult(csn=answer["csn"], tid=answer["tid"], time=instant(answer.get("time_ms")))

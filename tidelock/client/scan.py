@@ -1,0 +1,85 @@
+"""Reading rows: what a transaction and a snapshot have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tidelock.client.stream import BatchStream
+
+#: Values for the `?` of a statement: None, bool, int, float or str. Others are passed as text and cast in
+#: SQL.
+Params = Sequence[Any]
+
+
+class Reader(Protocol):
+    """Where a query is run: inside a transaction, or at a snapshot's CSN."""
+
+    def stream(self, request: dict[str, Any]) -> BatchStream:
+        """Run a query and return its rows as they come."""
+
+    def collect(self, request: dict[str, Any]) -> pa.Table:
+        """Run a query and return all its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Rows of a table, read when asked for, each time anew.
+
+    Every method raises UnknownTableError, BadRequestError (a column or the condition is wrong),
+    UnavailableError (no answer, or one that was cut: never fewer rows) and CorruptError (bytes that do not
+    match their checksum).
+    """
+
+    reader: Reader
+    table: str
+    columns: tuple[str, ...] | None
+    where: str | None
+    params: tuple[Any, ...]
+
+    def to_batches(self) -> BatchStream:
+        """Return an iterator over record batches that holds one in memory at a time.
+
+        A stream that is not read to its end is to be closed with `.close()`.
+        """
+        return self.reader.stream(self._request())
+
+    def to_table(self) -> pa.Table:
+        """Return all rows as a pyarrow Table."""
+        return self.reader.collect(self._request())
+
+    def to_pandas(self) -> Any:
+        """Return all rows as a pandas DataFrame; ImportError where pandas is not installed."""
+        return self.to_table().to_pandas()
+
+    def count(self) -> int:
+        """Return the number of rows; none of them is sent."""
+        # On lines of its own, so that a comment in it ends before the bracket.
+        condition = f" where (\n{self.where}\n)" if self.where is not None else ""
+        sql = f"select count(*) from {quoted(self.table)}{condition}"  # noqa: S608 - the caller's own condition
+        rows = self.reader.collect({"sql": sql, "params": list(self.params)})
+        return int(rows.column(0)[0].as_py())
+
+    def _request(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "columns": None if self.columns is None else list(self.columns),
+            "where": self.where,
+            "params": list(self.params),
+        }
+
+
+def scan(
+    reader: Reader, table: str, columns: Sequence[str] | None, where: str | None, params: Params
+) -> Scan:
+    """Return a scan of a table; `columns` None = all, `where` = an SQL condition with `?` for `params`."""
+    return Scan(reader, table, None if columns is None else tuple(columns), where, tuple(params))
+
+
+def quoted(table: str) -> str:
+    """A table's full name for SQL: any word can be a name, also one that SQL has taken."""
+    table = table if "." in table else f"default.{table}"
+    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))

@@ -1,0 +1,192 @@
+"""A snapshot: all tables at one CSN, for as long as it is open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from tidelock.client.connection import Connection
+from tidelock.client.members import Member
+from tidelock.client.scan import Params, Scan, scan
+from tidelock.client.stream import BatchStream
+from tidelock.client.transport import segment
+from tidelock.errors import TidelockError, TransactionClosedError, UnavailableError
+
+T = TypeVar("T")
+
+
+class Snapshot:
+    """All tables at one CSN, pinned; made by `Database.snapshot`.
+
+    Until it is closed, every replica keeps what it needs. A background thread renews the pin; if the replica
+    that holds it dies, another takes it over at the same CSN. Reads go to the replica that holds the pin and,
+    unless the client is pinned to it, to the others when it does not answer: the same rows at the same CSN.
+    Thread-safe.
+
+    Attributes:
+        csn: What it reads.
+        lease_s: How long the pin outlives the last sign of life of this client.
+    """
+
+    def __init__(self, connection: Connection, holder: Member, pin: dict[str, Any]) -> None:
+        self.csn: int = pin["csn"]
+        self.lease_s: float = pin["ttl_s"]
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._holder = holder
+        self._pin: str = pin["id"]
+        self._closed = False
+        connection.highest_csn.note(self.csn)
+        connection.leases.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot {self.csn}{' closed' if self._closed else ''}>"
+
+    @property
+    def holder(self) -> str:
+        """The replica that holds the pin."""
+        return self._holder.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Return every table at this CSN.
+
+        Each with its definition, `version`, `rows`, `bytes`, `parts` (a number) and `arrow_schema`, an Arrow
+        IPC schema message in base64.
+
+        Raises:
+            TransactionClosedError: The snapshot was closed.
+            UnavailableError: No replica can serve it now.
+        """
+        self._require_open()
+        tables: list[dict[str, Any]] = self._connection.ask(
+            "GET", "/tables", query={"csn": self.csn}, first=self.holder
+        )
+        return tables
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Return one table as `tables` does; UnknownTableError when it does not exist at this CSN."""
+        self._require_open()
+        path = f"/tables/{segment(name)}"
+        table: dict[str, Any] = self._connection.ask("GET", path, query={"csn": self.csn}, first=self.holder)
+        return table
+
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> pa.Table:
+        """Return rows of a table; arguments and errors as in `scan`."""
+        return self.scan(table, columns, where, params).to_table()
+
+    def scan(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> Scan:
+        """Return a scan of a table.
+
+        Args:
+            table: `name` or `namespace.name`.
+            columns: Names of the columns wanted; None = all.
+            where: A condition in SQL, with `?` for each of `params`.
+            params: Their values.
+
+        Raises nothing by itself; its methods raise the errors that `Scan` lists.
+        """
+        return scan(self, table, columns, where, params)
+
+    def sql(self, sql: str, params: Params = ()) -> pa.Table:
+        """Run one SELECT (DuckDB's SQL) over all tables on a replica's host and return its rows.
+
+        Raises:
+            BadRequestError: The statement is wrong, or is no query.
+            TooLargeError: It needs more memory or time than a replica gives to one statement.
+            UnavailableError: No replica can serve it now.
+        """
+        return self.collect({"sql": sql, "params": list(params)})
+
+    @property
+    def root(self) -> str:
+        """The folder of all tables at this CSN, on the replica that holds the pin."""
+        return f"webhdfs://{self._holder.data}/snapshots/{self.csn}"
+
+    def path(self, table: str) -> str:
+        """Return the table's folder at this CSN, for any reader that knows WebHDFS.
+
+        It leads to the one replica that holds the pin; `tidelock.spark` reads with failover.
+        UnknownTableError when there is no such table at this CSN.
+        """
+        namespace, _, name = self.table(table)["name"].rpartition(".")
+        return f"{self.root}/{namespace}/{name}"
+
+    def stream(self, request: dict[str, Any]) -> BatchStream:
+        """Run a query at this CSN (see `scan.Reader`)."""
+        return self._ask(lambda member: self._open(member, request))
+
+    def collect(self, request: dict[str, Any]) -> pa.Table:
+        """Run a query at this CSN and return all rows; an answer that is cut is asked for again elsewhere."""
+        return self._ask(lambda member: self._open(member, request).read_all())
+
+    def close(self) -> None:
+        """Give the pin back; harmless when it was closed. Never raises: an unreachable pin ends by itself."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            holder, pin = self._holder, self._pin
+        self._connection.leases.remove(self)
+        self._give_back(holder, pin)
+
+    def renew(self, timeout_s: float) -> None:
+        """Renew the pin, or take a new one at the same CSN where that one is lost (see `leases.Lease`)."""
+        path = f"/snapshots/{segment(self._pin)}/renew"
+        try:
+            self._connection.transport.call(self._holder.api, "POST", path, timeout_s=timeout_s)
+        except TidelockError as error:
+            if isinstance(error, UnavailableError):
+                self._connection.members.note(self._holder, error)
+            self._pin_again()
+
+    def _pin_again(self) -> None:
+        body = {"csn": self.csn, "ttl_s": self.lease_s}
+        holder, pin = self._connection.ask_and_tell("POST", "/snapshots", body=body)
+        with self._lock:
+            if not self._closed:
+                self._holder, self._pin = holder, pin["id"]
+                return
+        self._give_back(holder, pin["id"])
+
+    def _give_back(self, holder: Member, pin: str) -> None:
+        try:
+            self._connection.small("DELETE", f"/snapshots/{segment(pin)}")(holder)
+        except UnavailableError as error:
+            self._connection.members.note(holder, error)
+        except TidelockError:
+            pass  # it has ended already
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, member: Member, request: dict[str, Any]) -> BatchStream:
+        response = self._connection.transport.stream(member.api, "/query", {**request, "csn": self.csn})
+        return BatchStream(response, member.api)
+
+    def _ask(self, call: Callable[[Member], T]) -> T:
+        self._require_open()
+        return self._connection.members.ask(call, first=self.holder)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise TransactionClosedError(
+                f"the snapshot at CSN {self.csn} was closed; open another one", csn=self.csn
+            )

@@ -1,0 +1,102 @@
+"""Rows that an agent sends: an Arrow IPC stream that ends well only when it is known to be whole.
+
+Two marks must both be seen: the end marker of the IPC stream, which Arrow's reader does not insist on (it
+takes a stream that stops between two messages for a finished one), and the last chunk of the HTTP answer,
+which an agent leaves out when it fails in the middle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from tidelock.errors import CorruptError, UnavailableError
+
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+class _Body(io.RawIOBase):
+    """The bytes of an answer, remembering the last of them."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        super().__init__()
+        self._response = response
+        self.tail = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._response.read(None if size < 0 else size)
+        self.tail = (self.tail + data[-len(_END_OF_STREAM) :])[-len(_END_OF_STREAM) :]
+        return data
+
+
+class BatchStream(Iterator[pa.RecordBatch]):
+    """The record batches of one answer, one in memory at a time.
+
+    Args:
+        response: The answer, unread.
+        address: Of the agent, for messages.
+
+    Raises (also from `next`):
+        UnavailableError: The answer was cut.
+        CorruptError: The bytes are no whole Arrow stream.
+    """
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, address: str) -> None:
+        self._response = response
+        self._address = address
+        self._body = _Body(response)
+        with self._translated():
+            self._reader = pa.ipc.open_stream(self._body)
+        self.schema: pa.Schema = self._reader.schema
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._translated():
+            try:
+                return self._reader.read_next_batch()
+            except StopIteration:
+                self._check_end()
+        self.close()
+        raise StopIteration
+
+    def read_all(self) -> pa.Table:
+        """Return all rows."""
+        return pa.Table.from_batches(list(self), schema=self.schema)
+
+    def close(self) -> None:
+        """Give up the rest of the answer; harmless when it has ended."""
+        self._response.close()
+
+    def _check_end(self) -> None:
+        """Raise unless the last message and the last chunk have come; then the connection is free again."""
+        tail = self._body.tail
+        if self._body.read():
+            raise CorruptError(f"the agent at {self._address} sent bytes after the end of the rows")
+        if tail != _END_OF_STREAM:
+            raise CorruptError(f"the agent at {self._address} ended its answer before the end of the rows")
+        self._response.release_conn()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (HTTPError, OSError) as error:
+            self.close()
+            raise UnavailableError(
+                f"the answer of the agent at {self._address} was cut ({type(error).__name__}); "
+                "the rows read so far are not all of them, read again"
+            ) from error
+        except pa.ArrowException as error:
+            self.close()
+            raise CorruptError(f"the agent at {self._address} sent no valid Arrow stream: {error}") from error
+        except BaseException:
+            self.close()
+            raise

@@ -1,0 +1,328 @@
+"""A transaction: statements that become visible together, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import pyarrow as pa
+
+from tidelock.client.connection import Connection
+from tidelock.client.data import Data, ipc_stream, open_rows
+from tidelock.client.decide import decide, undecided_csn
+from tidelock.client.members import Member
+from tidelock.client.results import CommitResult, InsertResult, TransactionState
+from tidelock.client.scan import Params, Scan, scan
+from tidelock.client.stream import BatchStream
+from tidelock.client.transport import NoAnswerError, segment
+from tidelock.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    CommitUnknownError,
+    FencedError,
+    RefusedError,
+    TidelockError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+
+T = TypeVar("T")
+Wait = Literal["home", "copies", "all"]
+
+#: Errors after which nothing of an open transaction is left at its home.
+_GONE = (FencedError, TransactionClosedError, UnknownTransactionError)
+_ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
+
+
+class Transaction:
+    """An open transaction; made by `Database.begin`.
+
+    As a context manager it commits at the end of the block, and rolls back when the block raises. While it is
+    open a background thread keeps its lease; a program that dies loses it and the home rolls it back. Several
+    threads may insert at once. All its reads see its snapshot and its own inserts.
+
+    Attributes:
+        tid: Its id, unique for ever.
+        snapshot_csn: The CSN that it reads at.
+        lease_s: How long its home waits for a sign of life.
+        csn: Of the commit; None before it, and for a transaction that changed nothing.
+    """
+
+    def __init__(self, connection: Connection, home: Member, begun: dict[str, Any]) -> None:
+        self.tid: str = begun["tid"]
+        self.snapshot_csn: int = begun["snapshot_csn"]
+        self.lease_s: float = begun["lease_s"]
+        self.csn: int | None = None
+        self._connection = connection
+        self._home = home
+        self._lock = threading.Lock()
+        self._state = TransactionState.OPEN
+        self._why: TidelockError | None = None  # what made it fail or end
+        self._result: CommitResult | None = None
+        self._ended_by_caller = False  # commit() or rollback() was called
+        connection.highest_csn.note(self.snapshot_csn)
+        connection.leases.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.tid} {self._state}>"
+
+    @property
+    def state(self) -> TransactionState:
+        """Where it stands, as far as this client knows."""
+        return self._state
+
+    @property
+    def holder(self) -> str:
+        """Its home: the replica where it was begun, and which alone can commit it."""
+        return self._home.id
+
+    def insert(self, table: str, data: Data) -> InsertResult:
+        """Stage rows; nobody else sees them before the commit.
+
+        Args:
+            table: `name` or `namespace.name`.
+            data: pyarrow Table, RecordBatch or RecordBatchReader, pandas DataFrame, any object with
+                `__arrow_c_stream__`, or the path (or a list of paths) of Parquet files and of folders with
+                them. Files and readers are sent piece by piece and never held in memory as a whole.
+
+        Raises:
+            UnknownTableError: There is no such table at this transaction's snapshot.
+            SchemaMismatchError: The rows do not fit the table.
+            TooLargeError: A limit of the agent was passed.
+            DiskFullError: The home's disk is full.
+            BadRequestError: `data` holds no rows that can be sent.
+            TransactionClosedError: The transaction takes no statements (LeaseExpiredError: its lease ran
+                out).
+            UnavailableError: The home did not answer; if rows had left, the transaction takes rollback()
+                only.
+        """
+        path = f"/transactions/{segment(self.tid)}/rows/{segment(table)}"
+
+        def send() -> InsertResult:
+            chunks = ipc_stream(open_rows(data))
+            answer = self._connection.transport.upload(self._home.api, path, chunks)
+            return InsertResult(rows=answer["rows"], parts=answer["parts"])
+
+        return self._statement(send, reads=False)
+
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> pa.Table:
+        """Return rows of a table; see `scan`."""
+        return self.scan(table, columns, where, params).to_table()
+
+    def scan(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> Scan:
+        """Return a scan of a table at this transaction's snapshot, with its own inserts.
+
+        Args:
+            table: `name` or `namespace.name`.
+            columns: Names of the columns wanted; None = all.
+            where: A condition in SQL, with `?` for each of `params`.
+            params: Their values.
+
+        Raises nothing by itself; its methods raise the errors that `Scan` lists.
+        """
+        return scan(self, table, columns, where, params)
+
+    def stream(self, request: dict[str, Any]) -> BatchStream:
+        """Run a query inside the transaction (see `scan.Reader`)."""
+        transport = self._connection.transport
+        return self._statement(
+            lambda: BatchStream(
+                transport.stream(self._home.api, "/query", {**request, "tid": self.tid}), self._home.api
+            ),
+            reads=True,
+        )
+
+    def collect(self, request: dict[str, Any]) -> pa.Table:
+        """Run a query inside the transaction and return all rows (see `scan.Reader`)."""
+        return self.stream(request).read_all()
+
+    def commit(self, *, wait: Wait = "home", timeout_s: float | None = None) -> CommitResult:
+        """Make everything visible at once. May be repeated: it returns the same result each time.
+
+        Args:
+            wait: Return when the commit is applied (readable) on the "home", on as many replicas as hold
+                "copies", or on "all" that are alive. Durable on `copies` replicas it is in any case.
+            timeout_s: How long to try to learn the outcome; default: the client's `timeout_s`.
+
+        Raises:
+            RefusedError: Certainly not committed, and rolled back; the class says why.
+            CommitUnknownError: Not known in time whether it is committed, or (with `csn` in its details)
+                committed but not yet applied where `wait` asks. Repeat commit(), or ask `Database.outcome`.
+        """
+        with self._lock:
+            self._ended_by_caller = True
+            if self._result is not None and wait == "home":
+                return self._result
+            if self._state in {TransactionState.FAILED, TransactionState.ROLLED_BACK}:
+                raise self._closed()
+            if self._state is TransactionState.OPEN:
+                self._state = TransactionState.SEALED
+        self._connection.leases.remove(self)  # from here on the lease does not count any more
+        timeouts = self._connection.transport.timeouts
+        try:
+            result = decide(
+                self._connection,
+                self._home,
+                self.tid,
+                wait=wait,
+                timeout_s=timeouts.answer_s if timeout_s is None else timeout_s,
+            )
+        except CommitUnknownError as error:
+            if (csn := undecided_csn(error)) is not None:
+                self._end(TransactionState.COMMITTED, csn=csn)
+            raise
+        except TidelockError as error:
+            if isinstance(error, BadRequestError | AccessDeniedError):  # the home has not even looked at it
+                with contextlib.suppress(TidelockError):
+                    self._roll_back_at_home()
+            self._end(TransactionState.ROLLED_BACK, why=error)
+            raise
+        self._end(TransactionState.COMMITTED, csn=result.csn, result=result)
+        return result
+
+    def rollback(self) -> None:
+        """Forget everything; harmless when that has happened.
+
+        Raises:
+            TransactionClosedError: It is committed, or its commit was asked for and may still succeed.
+            UnavailableError: The home does not answer. Nothing becomes visible in any case: the lease is not
+                renewed any more, and the home rolls back when it ends.
+        """
+        self._ended_by_caller = True
+        self._roll_back()
+
+    def _roll_back(self) -> None:
+        if self._state is TransactionState.ROLLED_BACK:
+            return
+        if self._state is TransactionState.COMMITTED:
+            raise self._closed()
+        self._connection.leases.remove(self)
+        try:
+            self._roll_back_at_home()
+        except UnknownTransactionError:  # the home was started anew: nothing is left
+            if self._state is TransactionState.SEALED:
+                raise
+        except TidelockError as error:
+            self._fail(error)
+            raise
+        self._end(TransactionState.ROLLED_BACK)
+
+    def heartbeat(self) -> None:
+        """Renew the lease now; a background thread does it anyway as long as the process runs.
+
+        Raises:
+            TransactionClosedError: The transaction has ended (LeaseExpiredError: because its lease ran out).
+            UnavailableError: The home does not answer.
+        """
+        self.renew(self._connection.members.patience_s)
+
+    def renew(self, timeout_s: float) -> None:
+        """Renew the lease (see `leases.Lease`)."""
+        path = f"/transactions/{segment(self.tid)}/heartbeat"
+        try:
+            answer = self._connection.transport.call(self._home.api, "POST", path, timeout_s=timeout_s)
+        except UnavailableError as error:
+            self._connection.members.note(self._home, error)
+            raise
+        except _GONE as error:
+            self._lose(error)
+            raise
+        if TransactionState(answer["state"]) in _ENDED:
+            # The next statement would be told why; a heartbeat is not.
+            ended = TransactionClosedError(
+                f"{self.tid} is {answer['state']}; begin a new transaction",
+                tid=self.tid,
+                state=answer["state"],
+            )
+            self._lose(ended)
+            raise ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._state in {TransactionState.OPEN, TransactionState.SEALED}:
+            self.commit()
+            return
+        if self._state in {TransactionState.OPEN, TransactionState.FAILED}:
+            closed = self._closed()
+            try:
+                self._roll_back()
+            except TidelockError as failure:
+                (error or closed).add_note(f"rollback of {self.tid}: {failure.message}")
+        else:
+            closed = self._closed()
+        # A block that ends well must have committed, unless the caller chose otherwise: a refused statement
+        # whose error was swallowed, or a lease that ran out unnoticed, would pass for a commit.
+        if error is None and not self._ended_by_caller:
+            raise closed
+
+    def _roll_back_at_home(self) -> None:
+        self._connection.small("POST", f"/transactions/{segment(self.tid)}/rollback")(self._home)
+
+    def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
+        """Run a statement; after one that was refused or may be half done, only a rollback is left."""
+        if self._state is not TransactionState.OPEN:
+            raise self._closed()
+        try:
+            return run()
+        except _GONE as error:
+            self._lose(error)
+            raise
+        except UnavailableError as error:
+            self._connection.members.note(self._home, error)
+            # A read may be repeated. Rows that left and were not confirmed may be staged, or not, or in part.
+            if isinstance(error, NoAnswerError) and not reads:
+                self._fail(error)
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._state is TransactionState.OPEN:
+                self._state = TransactionState.FAILED
+                self._why = error if isinstance(error, TidelockError) else RefusedError(repr(error))
+
+    def _lose(self, error: TidelockError) -> None:
+        """The home does not hold it open any more."""
+        failed = error.details.get("state") == TransactionState.FAILED
+        if failed:
+            self._fail(error)
+        else:
+            self._end(TransactionState.ROLLED_BACK, why=error, unless=TransactionState.SEALED)
+
+    def _end(
+        self,
+        state: TransactionState,
+        *,
+        csn: int | None = None,
+        result: CommitResult | None = None,
+        why: TidelockError | None = None,
+        unless: TransactionState | None = None,
+    ) -> None:
+        self._connection.leases.remove(self)
+        self._connection.highest_csn.note(csn)
+        with self._lock:
+            if self._state in {TransactionState.COMMITTED, unless}:
+                self._result = result or self._result
+                return
+            self._state, self.csn, self._result, self._why = state, csn, result, why or self._why
+
+    def _closed(self) -> TransactionClosedError:
+        reason = f" ({self._why.message})" if self._why else ""
+        step = "roll it back" if self._state is TransactionState.FAILED else "begin a new one"
+        return TransactionClosedError(
+            f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
+        )

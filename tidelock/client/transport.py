@@ -1,0 +1,250 @@
+"""HTTP to agents: one request and its answer; each way to fail becomes an error that says what is certain.
+
+Nothing is repeated here: who calls knows whether that is safe. Three kinds of failure are told apart:
+
+* the agent answered with an error: that error, rebuilt by `tidelock.errors.from_wire`;
+* the request certainly did not leave: `NoConnectionError`;
+* the request may have been carried out, but no whole answer came back: `NoAnswerError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+
+from tidelock.client import forks
+from tidelock.errors import BadRequestError, TidelockError, UnavailableError, from_wire
+
+API: Final = "/api/v1"
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+#: Connections to one agent that are kept open for the next request; more are made when more threads ask at
+#: once.
+CONNECTIONS_KEPT: Final = 64
+
+
+class NoConnectionError(UnavailableError):
+    """There was no connection to the agent, so the request certainly did not leave."""
+
+
+class NoAnswerError(UnavailableError):
+    """The request left, and no whole answer came back: it may have been carried out, or may still be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long a client waits, in seconds.
+
+    Attributes:
+        connect_s: For a connection to an agent.
+        answer_s: For an agent that says nothing; also the whole time for a commit and its repeats.
+        query_s: For the first rows of a query. It must exceed the agents' `sql_timeout_s`.
+        suspect_s: For so long an agent that did not answer is asked after all others.
+    """
+
+    connect_s: float = 2.0
+    answer_s: float = 60.0
+    query_s: float = 330.0
+    suspect_s: float = 10.0
+
+
+class Transport:
+    """Keep-alive connections to all agents of a cluster; any number of threads may use one at once.
+
+    Args:
+        scheme: `http`, or `https` where a proxy in front of the agents ends TLS.
+        token: The shard's shared secret, or None.
+
+    Raises:
+        BadRequestError: The token cannot stand in a header.
+    """
+
+    def __init__(self, *, scheme: str, token: str | None, timeouts: Timeouts) -> None:
+        if token and not (token.isascii() and token.isprintable() and token == token.strip()):
+            raise BadRequestError(
+                "the token travels in an HTTP header: expected printable ASCII characters, no space at its "
+                "ends; check it"
+            )
+        self.timeouts = timeouts
+        self._scheme = scheme
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._pool = self._new_pool()
+        forks.register(self)
+
+    @staticmethod
+    def _new_pool() -> urllib3.PoolManager:
+        return urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
+
+    def after_fork(self) -> None:
+        """Leave the connections to the parent."""
+        self._pool = self._new_pool()
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        self._pool.clear()
+
+    def call(
+        self,
+        address: str,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Send a request with a JSON body, or none, and return the JSON answer; None fields are left out.
+
+        Raises:
+            BadRequestError: The body holds something that JSON cannot carry.
+            NoConnectionError: The request certainly did not leave.
+            NoAnswerError: No whole answer in time.
+            TidelockError: What the agent answered.
+        """
+        response = self._send(
+            address,
+            method,
+            path + _query(query),
+            _json(body),
+            content_type="application/json",
+            read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
+        )
+        return _decoded(response, address)
+
+    def upload(self, address: str, path: str, chunks: Iterable[bytes | memoryview]) -> Any:
+        """Send a body piece by piece, one in memory at a time; answer and errors as in `call`."""
+        response = self._send(
+            address, "POST", path, chunks, content_type=ARROW_STREAM, read_s=self.timeouts.answer_s
+        )
+        return _decoded(response, address)
+
+    def stream(self, address: str, path: str, body: Mapping[str, Any]) -> urllib3.BaseHTTPResponse:
+        """Send a JSON body and return the answer unread, with status 200; errors as in `call`.
+
+        The caller reads the answer to its end, or closes it.
+        """
+        response = self._send(
+            address,
+            "POST",
+            path,
+            _json(body),
+            content_type="application/json",
+            read_s=self.timeouts.query_s,
+            preload=False,
+        )
+        if response.status != 200:  # noqa: PLR2004 - HTTP's own number
+            try:
+                text = response.read()
+            except (HTTPError, OSError) as error:
+                raise _no_answer(address, error) from error
+            finally:
+                response.close()
+            raise _refusal(response.status, text, address)
+        return response
+
+    def _send(
+        self,
+        address: str,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes | memoryview] | None,
+        *,
+        content_type: str,
+        read_s: float,
+        preload: bool = True,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = self._headers if body is None else {**self._headers, "Content-Type": content_type}
+        try:
+            return self._pool.request(
+                method,
+                f"{self._scheme}://{address}{API}{path}",
+                # urllib3 asks for bytes in its types and takes any buffer.
+                body=body,  # type: ignore[arg-type]
+                headers=headers,
+                timeout=urllib3.Timeout(connect=self.timeouts.connect_s, read=read_s),
+                retries=False,
+                redirect=False,
+                preload_content=preload,
+            )
+        except (NewConnectionError, ConnectTimeoutError) as error:
+            raise NoConnectionError(
+                f"no connection to the agent at {address} ({_cause(error)}); "
+                "is it running, and is that its API address?",
+                address=address,
+            ) from error
+        except HTTPError as error:
+            raise _no_answer(address, error) from error
+
+
+def segment(text: str) -> str:
+    """One segment of a path, with everything quoted that could end it."""
+    return quote(text, safe="")
+
+
+def _no_answer(address: str, error: Exception) -> NoAnswerError:
+    return NoAnswerError(
+        f"no whole answer from the agent at {address} ({_cause(error)}); it may have done what it was asked",
+        address=address,
+    )
+
+
+def _cause(error: Exception) -> str:
+    """The reason in urllib3's words, without the objects that it prints around it."""
+    inner = next((item for item in error.args if isinstance(item, Exception)), error)
+    return str(inner).rpartition(">: ")[2] or str(inner).rpartition(": ")[2] or type(inner).__name__
+
+
+def _query(query: Mapping[str, Any] | None) -> str:
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _json(body: Mapping[str, Any] | None) -> bytes | None:
+    if body is None:
+        return None
+    given = {name: value for name, value in body.items() if value is not None}
+    try:
+        return json.dumps(given, allow_nan=False, default=_no_json).encode()
+    except ValueError as error:
+        raise BadRequestError(f"{error}; parameters are None, bool, int, finite float or str") from error
+
+
+def _no_json(value: object) -> Any:
+    raise BadRequestError(
+        f"a parameter is {value!r}, of type {type(value).__name__}; pass None, bool, int, float or str, "
+        "and cast in SQL, e.g. `o_orderdate < cast(? as date)`",
+        type=type(value).__name__,
+    )
+
+
+def _decoded(response: urllib3.BaseHTTPResponse, address: str) -> Any:
+    if 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's own numbers
+        try:
+            return json.loads(response.data)
+        except ValueError as error:
+            raise BadRequestError(
+                f"{address} answered something that is no JSON; is that an agent's API address?",
+                address=address,
+            ) from error
+    raise _refusal(response.status, response.data, address)
+
+
+def _refusal(status: int, text: bytes, address: str) -> TidelockError:
+    """The error in an answer; a proxy's own error page becomes the nearest class that its status implies."""
+    try:
+        wire = json.loads(text)
+    except ValueError:
+        wire = None
+    if not isinstance(wire, dict) or "error" not in wire:
+        gateway = status in {502, 504}
+        wire = {
+            "error": "UnavailableError" if gateway else "",
+            "message": f"{address} answered HTTP {status}, but no error of an agent; "
+            "is that an agent's API address?",
+        }
+    return from_wire(status, wire)

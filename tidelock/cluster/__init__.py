@@ -1,0 +1,12 @@
+"""A cluster on one machine: what `tidelock up` starts, and what tests and the demo use from Python.
+
+with LocalCluster.create(Path("data"), replicas=3) as cluster:
+    db = tidelock.connect(cluster.urls)
+    cluster.kill("r1")
+"""
+
+from __future__ import annotations
+
+from tidelock.cluster.local import LocalCluster
+
+__all__ = ["LocalCluster"]

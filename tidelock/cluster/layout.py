@@ -1,0 +1,110 @@
+"""What a local cluster consists of, as `cluster.json` in its folder says: written once, read ever after."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tidelock.errors import ConfigError
+from tidelock.zookeeper import free_ports
+
+HOST: Final = "127.0.0.1"
+REPLICAS_DEFAULT: Final = 3
+COPIES_DEFAULT: Final = 2
+FORMAT: Final = 1
+_FILE: Final = "cluster.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPorts:
+    """One replica: its id, and the ports of its API and of its snapshot file system."""
+
+    id: str
+    api: int
+    data: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The whole cluster.
+
+    Attributes:
+        copies: Durable copies of a commit.
+        zk: Connect string of another ZooKeeper; None = the embedded one.
+        epoch_limit: Records of an epoch; None = the agents' default.
+    """
+
+    replicas: tuple[ReplicaPorts, ...]
+    copies: int
+    zk: str | None = None
+    epoch_limit: int | None = None
+
+    @classmethod
+    def choose(
+        cls, *, replicas: int | None, copies: int | None, zk: str | None, epoch_limit: int | None
+    ) -> Layout:
+        """Lay out a new cluster on ports that are free now."""
+        count = REPLICAS_DEFAULT if replicas is None else replicas
+        if count < 1:
+            raise ConfigError(f"{count} replicas make no cluster; give 1 or more")
+        if copies is not None and not 1 <= copies <= count:
+            raise ConfigError(f"{copies} copies cannot be kept by {count} replicas")
+        ports = free_ports(2 * count)
+        return cls(
+            replicas=tuple(
+                ReplicaPorts(f"r{number + 1}", ports[2 * number], ports[2 * number + 1])
+                for number in range(count)
+            ),
+            copies=min(COPIES_DEFAULT, count) if copies is None else copies,
+            zk=zk,
+            epoch_limit=epoch_limit,
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Layout | None:
+        """Read the layout in a folder, None if there is none; ConfigError when it makes no sense."""
+        path = folder / _FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            fields = json.loads(text)
+            if fields.pop("format") != FORMAT:
+                raise ConfigError(f"{path} was written by another version of tidelock; use that one")
+            replicas = tuple(ReplicaPorts(**replica) for replica in fields.pop("replicas"))
+            return cls(replicas=replicas, **fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{path} is damaged ({error}); remove this one file and run `tidelock up` again with the "
+                "number of replicas there were: the data stays"
+            ) from error
+
+    def save(self, folder: Path) -> None:
+        """Write the layout into a folder."""
+        fields: dict[str, Any] = {"format": FORMAT, **asdict(self)}
+        (folder / _FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+    def require(
+        self,
+        folder: Path,
+        *,
+        replicas: int | None,
+        copies: int | None,
+        zk: str | None,
+        epoch_limit: int | None,
+    ) -> None:
+        """Raise ConfigError unless the cluster is as asked for; None asks for nothing."""
+        for name, asked, found in (
+            ("replicas", replicas, len(self.replicas)),
+            ("copies", copies, self.copies),
+            ("zk", zk, self.zk),
+            ("epoch_limit", epoch_limit, self.epoch_limit),
+        ):
+            if asked not in {None, found}:
+                raise ConfigError(
+                    f"the cluster in {folder} has {name}={found}, not {asked}; "
+                    "leave it out, or use another folder"
+                )

@@ -1,0 +1,50 @@
+"""What the demo says while it runs: a line for each step, and on a terminal what it is at now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+#: How often the line about the present is drawn, per second.
+_DRAWN_PER_S = 4
+
+
+class Narrator:
+    """Tells the story on a console, each line with the seconds since the beginning."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._begin = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._begin
+
+    def say(self, text: str, *, style: str | None = None) -> None:
+        """Print a line."""
+        line = Text(f"{self.elapsed_s:6.1f} s  ", style="dim").append(text, style=style or "not dim")
+        self.console.print(line, soft_wrap=True)
+
+    @contextmanager
+    def busy(self, now: Callable[[], str]) -> Iterator[None]:
+        """Show what is going on, drawn anew several times a second; nothing where there is no terminal."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with self.console.status(_Now(now), refresh_per_second=_DRAWN_PER_S):
+            yield
+
+
+class _Now:
+    """A text that is made when it is drawn."""
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+
+    def __rich__(self) -> Text:
+        return Text(self._make())

@@ -1,0 +1,69 @@
+"""The same queries by another engine over the bytes of another replica.
+
+DuckDB reads copies of the parts that a replica lists at a CSN, fetched by plain HTTP from its snapshot file
+system and checked against the list's checksums. Parts never change, so each one is copied once per replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from tidelock.demo.agents import Agents, Part
+from tidelock.demo.compare import Row
+from tidelock.demo.queries import TABLES as QUERIED
+from tidelock.demo.queries import Query
+from tidelock.demo.tables import TABLES, TpchTable
+
+#: Copies made at a time.
+_COPIES_AT_ONCE: Final = 4
+_MEMORY: Final = "1GB"
+
+
+class SecondOpinion:
+    """Answers queries at a CSN from the copies of one replica's parts.
+
+    Args:
+        folder: For the copies.
+    """
+
+    def __init__(self, agents: Agents, replica: str, folder: Path) -> None:
+        self.replica = replica
+        self._agents = agents
+        self._folder = folder / replica
+
+    def answers(self, csn: int, queries: Sequence[Query]) -> list[list[Row]]:
+        """The rows of each query at a CSN.
+
+        CorruptError when a part's bytes do not have their checksum; errors of the agent as it answers them.
+        """
+        with duckdb.connect() as connection:
+            connection.execute(f"set memory_limit = '{_MEMORY}'")
+            for table in TABLES:
+                if table.name in QUERIED:
+                    connection.execute(_view(table, self._copies(csn, table)))
+            return [connection.execute(query.for_duckdb).fetchall() for query in queries]
+
+    def _copies(self, csn: int, table: TpchTable) -> list[Path]:
+        """The copies of a table's parts at a CSN, made where they are missing."""
+        parts = self._agents.parts(self.replica, csn, table.name)
+
+        def copy(part: Part) -> Path:
+            target = self._folder / part.file
+            if not target.exists():
+                self._agents.download(self.replica, csn, part, target)
+            return target
+
+        with ThreadPoolExecutor(_COPIES_AT_ONCE) as executor:
+            return list(executor.map(copy, parts))
+
+
+def _view(table: TpchTable, files: Sequence[Path]) -> str:
+    listed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in files)
+    types = ", ".join(f"{column}: INTEGER" for column in table.partition_by)
+    hive = f", hive_partitioning = true, hive_types = {{{types}}}" if types else ""
+    return f"create view {table.name} as select * from read_parquet([{listed}]{hive})"  # noqa: S608 - own names

@@ -1,0 +1,351 @@
+"""The embedded ZooKeeper: one server, or three, out of the jars of the PySpark wheel, without starting Spark.
+
+It is a real ZooKeeper with real durability (each write is forced to disk before it is answered), for one
+machine: every server listens on 127.0.0.1 only, without authentication. Three servers on one machine survive
+the death of one process, which is what tests need; they do not survive the machine. A production cluster
+brings its own ensemble.
+
+The servers live in one folder: `connect` holds the connect string and is written last, when everything else
+is in place; `server-<n>/` holds configuration, log, pid file and data of one server. Ports are chosen once
+and kept, because clients know them. The servers survive the process and the terminal that started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import random
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tidelock import java, processes
+from tidelock.errors import ConfigError, UnavailableError
+
+HOST: Final = "127.0.0.1"
+#: Below the range from which Linux takes ports for outgoing connections, so that a chosen port stays free.
+PORTS: Final = range(20_000, 32_000)
+#: How long a server may take to answer a four-letter word, in seconds. One that takes longer is as good as
+#: dead.
+ANSWER_TIMEOUT_S: Final = 2.0
+#: How often to look whether a server serves.
+POLL_INTERVAL_S: Final = 0.05
+#: How long a server may take to end after SIGTERM. It has no state that SIGKILL could damage.
+STOP_GRACE_S: Final = 5.0
+LOG_TAIL_LINES: Final = 3
+
+#: The smallest class path that works, and log4j: without it a server says nothing about why it does not
+#: start.
+_JARS: Final = (
+    "zookeeper",
+    "zookeeper-jute",
+    "audience-annotations",
+    "commons-cli",
+    "commons-io",
+    "metrics-core",
+    "netty-buffer",
+    "netty-common",
+    "netty-handler",
+    "netty-transport",
+    "slf4j-api",
+    "snappy-java",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+)
+_MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the servers are set up.
+
+    Attributes:
+        tick_time_ms: ZooKeeper's unit of time. The smallest session time-out is two ticks; a leader that
+        hears
+            nothing from a follower for ten ticks drops it.
+        session_timeout_max_ms: The largest session time-out that a client may ask for.
+        heap_mb: Java heap of one server, in MiB. It holds all znodes.
+        snapshots_kept: How many snapshots, with their logs, stay on disk; older ones are purged every hour.
+        log_bytes_max: Size of one log file; there are three.
+    """
+
+    tick_time_ms: int = 2_000
+    session_timeout_max_ms: int = 60_000
+    heap_mb: int = 256
+    snapshots_kept: int = 3
+    log_bytes_max: int = 10 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """One server: its folder and the port for its clients."""
+
+    folder: Path
+    port: int
+
+    @property
+    def address(self) -> str:
+        """The address for clients, `host:port`."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def process(self) -> processes.Identity | None:
+        """The process that was started last, whether it still runs or not; None before the first start."""
+        return processes.load(self.folder / "zookeeper.pid")
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs. It may not serve yet."""
+        process = self.process
+        return process is not None and processes.alive(process)
+
+    def start(self, found: java.Java) -> None:
+        """Start the server unless it runs. It serves some time later, see `LocalZooKeeper.wait_ready`."""
+        with processes.locked(self.folder / "lock"):
+            if self.alive:
+                return
+            command = [
+                str(found.executable),
+                *(self.folder / "jvm.options").read_text(encoding="utf-8").splitlines(),
+                "-XX:+UseSerialGC",  # the smallest
+                "-XX:+ExitOnOutOfMemoryError",  # dead is better than half alive
+                "-XX:ErrorFile=./java-error-%p.log",
+                "-Dlog4j2.configurationFile=./log4j2.properties",
+                "-Dlog4j2.disableJmx=true",
+                "-cp",
+                ":".join(str(jar) for jar in class_path()),
+                _MAIN,
+                "./zoo.cfg",
+            ]
+            processes.start(
+                command,
+                pid_file=self.folder / "zookeeper.pid",
+                log=self.folder / "zookeeper.out",
+                folder=self.folder,
+            )
+
+    def stop(self) -> None:
+        """End the server, by SIGKILL if SIGTERM takes too long; nothing happens if it does not run."""
+        if process := self.process:
+            processes.stop(process, grace_s=STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """End the server as a crash would (SIGKILL); nothing happens if it does not run."""
+        if process := self.process:
+            processes.kill(process)
+
+    def ask(self, word: str) -> str | None:
+        """Return the answer to a four-letter word, or None if there is none in time."""
+        try:
+            with socket.create_connection((HOST, self.port), ANSWER_TIMEOUT_S) as connection:
+                connection.sendall(word.encode("ascii"))
+                with connection.makefile("rb") as answer:
+                    return answer.read().decode("utf-8", errors="replace")
+        except OSError:
+            return None
+
+    def mode(self) -> str | None:
+        """`standalone`, `leader` or `follower`; None while the server does not serve clients.
+
+        `ruok` would not do: a server that has lost its quorum still answers `imok`.
+        """
+        for line in (self.ask("srvr") or "").splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ").strip()
+        return None
+
+    def last_words(self) -> str:
+        """The last lines of the log, for an error message."""
+        lines: list[str] = []
+        for name in ("zookeeper.log", "zookeeper.out"):
+            with contextlib.suppress(FileNotFoundError):
+                lines += (self.folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        telling = [line for line in lines if " ERROR " in line or "Exception" in line] or lines
+        return " | ".join(line.strip() for line in telling[-LOG_TAIL_LINES:]) or "its log is empty"
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalZooKeeper:
+    """A server, or an ensemble of three, in one folder of this machine."""
+
+    folder: Path
+    servers: tuple[Server, ...]
+
+    @property
+    def connect_string(self) -> str:
+        """The addresses of all servers, as clients want them."""
+        return ",".join(server.address for server in self.servers)
+
+    def start(self, *, timeout_s: float) -> None:
+        """Start the servers that do not run, and wait until all of them serve; errors as in `wait_ready`.
+
+        ConfigError if there is no Java or no PySpark.
+        """
+        found = java.find()
+        for server in self.servers:
+            server.start(found)
+        self.wait_ready(timeout_s=timeout_s)
+
+    def wait_ready(self, *, timeout_s: float, servers: Sequence[Server] | None = None) -> None:
+        """Wait until the servers (by default all) serve clients, alone or in a quorum.
+
+        UnavailableError if one has ended, or if the time is over; what was started keeps running.
+        """
+        deadline = time.monotonic() + timeout_s
+        for server in self.servers if servers is None else servers:
+            while server.mode() is None:
+                if not server.alive:
+                    raise UnavailableError(
+                        f"the ZooKeeper server in {server.folder} has ended: {server.last_words()}"
+                    )
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"the ZooKeeper server in {server.folder} does not serve after {timeout_s:.0f} s: "
+                        f"{server.last_words()}"
+                    )
+                time.sleep(POLL_INTERVAL_S)
+
+    def leader(self) -> Server | None:
+        """The server that leads, or that stands alone; None during an election."""
+        return next((server for server in self.servers if server.mode() in {"leader", "standalone"}), None)
+
+    def stop(self) -> None:
+        """End all servers."""
+        for server in self.servers:
+            server.stop()
+
+    def kill(self) -> None:
+        """End all servers as a crash of the machine would, apart from what the disk has not seen."""
+        for server in self.servers:
+            server.kill()
+
+
+def create(folder: Path, *, size: int = 1, options: Options | None = None) -> LocalZooKeeper:
+    """Set up an ensemble of `size` servers in a folder, or return the one that is there; nothing is started.
+
+    An ensemble that is there keeps its options. ConfigError if it has another size.
+    """
+    folder = folder.resolve()
+    with processes.locked(folder / "lock"):
+        if (existing := load(folder)) is None:
+            _write(folder, size, options or Options())
+            existing = load(folder)
+    if existing is None or len(existing.servers) != size:
+        raise ConfigError(
+            f"{folder} holds {len(existing.servers) if existing else 'no'} ZooKeeper server(s), not {size}; "
+            "use another folder"
+        )
+    return existing
+
+
+def load(folder: Path) -> LocalZooKeeper | None:
+    """Return the ensemble that was set up in a folder, or None if there is none."""
+    folder = folder.resolve()
+    try:
+        addresses = (folder / "connect").read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        return None
+    if not addresses:  # the machine crashed while the file was written; nobody has been told the ports
+        return None
+    ports = [int(address.rpartition(":")[2]) for address in addresses[0].split(",")]
+    return LocalZooKeeper(
+        folder, tuple(Server(folder / f"server-{number}", port) for number, port in enumerate(ports, 1))
+    )
+
+
+def class_path() -> list[Path]:
+    """Return the jars of a ZooKeeper server, out of the PySpark wheel; ConfigError if one is missing."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ConfigError(
+            "the embedded ZooKeeper comes out of the PySpark wheel, which is not installed; "
+            "install the extra 'tidelock[spark]', or name a ZooKeeper that runs (--zk)"
+        )
+    folder = Path(spec.origin).parent / "jars"
+    jars = {name: sorted(folder.glob(f"{name}-[0-9]*.jar")) for name in _JARS}
+    if missing := [name for name, found in jars.items() if not found]:
+        raise ConfigError(
+            f"the PySpark wheel has no {', '.join(missing)} in {folder}; install pyspark 4.2 or newer, "
+            "or name a ZooKeeper that runs (--zk)"
+        )
+    return [found[-1] for found in jars.values()]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that nobody uses now; UnavailableError if there are not enough."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        for port in random.sample(PORTS, len(PORTS)):
+            if len(found) == count:
+                return found
+            candidate = held.enter_context(socket.socket())
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                candidate.bind((HOST, port))
+                found.append(port)
+    raise UnavailableError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def _write(folder: Path, size: int, options: Options) -> None:
+    """Write the files of all servers, and `connect` last."""
+    ports = free_ports(size * 3)
+    clients, quorum, election = ports[:size], ports[size : 2 * size], ports[2 * size :]
+    members = [
+        f"server.{number}={HOST}:{quorum[number - 1]}:{election[number - 1]}" for number in range(1, size + 1)
+    ]
+    for number, port in enumerate(clients, 1):
+        server = folder / f"server-{number}"
+        (server / "data").mkdir(parents=True, exist_ok=True)
+        (server / "data" / "myid").write_text(f"{number}\n", encoding="utf-8")
+        (server / "zoo.cfg").write_text(
+            _zoo_cfg(options, port, members if size > 1 else []), encoding="utf-8"
+        )
+        (server / "log4j2.properties").write_text(_log4j2(options), encoding="utf-8")
+        (server / "jvm.options").write_text(f"-Xmx{options.heap_mb}m\n", encoding="utf-8")
+    connect = ",".join(f"{HOST}:{port}" for port in clients)
+    (folder / "connect").write_text(f"{connect}\n", encoding="utf-8")
+
+
+def _zoo_cfg(options: Options, port: int, members: Sequence[str]) -> str:
+    # Java reads this file as Latin-1, so no path of the user may stand in it; a server works in its folder.
+    lines = [
+        f"tickTime={options.tick_time_ms}",
+        "initLimit=20",
+        "syncLimit=10",
+        f"maxSessionTimeout={options.session_timeout_max_ms}",
+        "dataDir=./data",
+        f"clientPort={port}",
+        f"clientPortAddress={HOST}",
+        "maxClientCnxns=1000",
+        "forceSync=yes",
+        f"autopurge.snapRetainCount={options.snapshots_kept}",
+        "autopurge.purgeInterval=1",
+        "admin.enableServer=false",  # needs a jetty that PySpark does not carry
+        "4lw.commands.whitelist=ruok,srvr,mntr,cons",
+        *members,
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _log4j2(options: Options) -> str:
+    lines = [
+        "status=error",
+        "rootLogger.level=info",
+        "rootLogger.appenderRef.file.ref=file",
+        "appender.file.type=RollingFile",
+        "appender.file.name=file",
+        "appender.file.fileName=./zookeeper.log",
+        "appender.file.filePattern=./zookeeper.log.%i",
+        "appender.file.layout.type=PatternLayout",
+        "appender.file.layout.pattern=%d{ISO8601} %-5p %c{1} - %m%n",
+        "appender.file.policies.type=Policies",
+        "appender.file.policies.size.type=SizeBasedTriggeringPolicy",
+        f"appender.file.policies.size.size={options.log_bytes_max}",
+        "appender.file.strategy.type=DefaultRolloverStrategy",
+        "appender.file.strategy.max=2",
+    ]
+    return "".join(f"{line}\n" for line in lines)
