@@ -1,0 +1,51 @@
+"""What holds for every test: shared fixtures, and the tests that need a container engine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.support import engine
+
+pytest_plugins = [
+    "pytester",
+    "tests.support.fake_agent",
+    "tests.support.zookeeper",
+    "tests.support.cluster",
+    "tests.support.tpch",
+]
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `docker` where no engine answers; in CI they stay, and fail."""
+    marked = [item for item in items if item.get_closest_marker("docker")]
+    if not marked or os.environ.get("CI") == "true" or engine.answers():
+        return
+    items[:] = [item for item in items if item not in marked]
+    config.hook.pytest_deselected(items=marked)
+    config.stash[LEFT_OUT] = len(marked)
+    if (output := getattr(config, "workeroutput", None)) is not None:
+        output["left_out"] = len(marked)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """With several workers, each of them collects; the process that prints hears of it when one ends."""
+    found = getattr(node, "workeroutput", {}).get("left_out", 0)
+    node.config.stash[LEFT_OUT] = max(found, node.config.stash.get(LEFT_OUT, 0))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """In CI a missing engine is a failure: a job that silently tests less would be worth nothing."""
+    if item.get_closest_marker("docker") and not engine.answers():
+        pytest.fail("CI=true, but no container engine answers", pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say in one line what was left out."""
+    if left_out := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"left out: {left_out} docker test(s): no container engine answers")

@@ -1,0 +1,1 @@
+"""What tests share: fixtures, fault injection, and looks at running processes."""

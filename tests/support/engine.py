@@ -1,0 +1,26 @@
+"""Whether there is a container engine."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+
+#: How long an engine may take to answer. One that hangs is as good as none.
+ANSWER_TIMEOUT_S = 20
+
+
+@functools.cache
+def answers() -> bool:
+    """Whether `docker version` gets an answer from an engine, asked once per process."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return False
+    command = [docker, "version", "--format", "{{.Server.Version}}"]
+    try:
+        return (
+            subprocess.run(command, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False).returncode
+            == 0
+        )
+    except subprocess.TimeoutExpired:
+        return False

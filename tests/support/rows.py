@@ -1,0 +1,121 @@
+"""Tables, rows and Arrow streams for tests: one of each column type, and the strategies that fill them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from tidelock.csnlog.ids import PartId
+from tidelock.replica_agent.part_writer import PartMaker
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.settings import AgentSettings
+
+#: One column of every type that a table may have.
+ALL_TYPES: dict[str, pa.DataType] = {
+    "c_boolean": pa.bool_(),
+    "c_tinyint": pa.int8(),
+    "c_smallint": pa.int16(),
+    "c_int": pa.int32(),
+    "c_bigint": pa.int64(),
+    "c_float": pa.float32(),
+    "c_double": pa.float64(),
+    "c_decimal": pa.decimal128(9, 2),
+    "c_decimal_18": pa.decimal128(18, 18),
+    "c_decimal_38": pa.decimal128(38, 0),
+    "c_string": pa.string(),
+    "c_binary": pa.binary(),
+    "c_date": pa.date32(),
+    "c_timestamp": pa.timestamp("us", tz="UTC"),
+    "c_timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def _integers(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "c_boolean": st.booleans(),
+    "c_tinyint": _integers(8),
+    "c_smallint": _integers(16),
+    "c_int": _integers(32),
+    "c_bigint": _integers(64),
+    "c_float": st.floats(width=32, allow_nan=False),
+    "c_double": st.floats(allow_nan=False),
+    "c_decimal": _integers(30).map(lambda value: Decimal(value).scaleb(-2)),
+    "c_decimal_18": _integers(59).map(lambda value: Decimal(value).scaleb(-18)),
+    "c_decimal_38": _integers(126).map(Decimal),
+    "c_string": _TEXT,
+    "c_binary": st.binary(max_size=80),
+    "c_date": st.dates(),
+    "c_timestamp": st.datetimes().map(lambda value: value.replace(tzinfo=dt.UTC)),
+    "c_timestamp_ntz": st.datetimes(),
+}
+
+
+def batches(names: Sequence[str] = tuple(ALL_TYPES), rows_max: int = 20) -> st.SearchStrategy[pa.RecordBatch]:
+    """Record batches with columns of :data:`ALL_TYPES`, nulls among their values."""
+    schema = pa.schema([(name, ALL_TYPES[name]) for name in names])
+    row = st.fixed_dictionaries({name: st.none() | _VALUES[name] for name in names})
+    return st.lists(row, min_size=1, max_size=rows_max).map(
+        lambda rows: pa.RecordBatch.from_pylist(rows, schema=schema)
+    )
+
+
+def stream(*batches_of_one_schema: pa.RecordBatch) -> bytes:
+    """An Arrow IPC stream of the batches."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches_of_one_schema[0].schema) as writer:
+        for batch in batches_of_one_schema:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def settings(**limits: Any) -> AgentSettings:
+    """Settings of an agent that is never started."""
+    return AgentSettings(replica="r1", data_dir=Path("unused"), zk="unused", **limits)
+
+
+class Sinks:
+    """Sinks in memory, by part; ``fail`` is raised by the next write."""
+
+    def __init__(self) -> None:
+        self.written: dict[PartId, bytearray] = {}
+        self.fail: Exception | None = None
+        self._numbers = itertools.count(1)
+
+    def new_part(self) -> PartId:
+        """Return the next part id."""
+        return PartId(f"r1-1-{next(self._numbers)}")
+
+    def open(self, part: PartId) -> MemorySink:
+        """Open the sink of a part."""
+        self.written[part] = bytearray()
+        return MemorySink(self, part)
+
+    def maker(self, schema: TableSchema, **limits: Any) -> PartMaker:
+        """Return what an insert into ``schema`` needs."""
+        return PartMaker(schema, settings(**limits), self.new_part, self.open)
+
+
+class MemorySink:
+    """One sink of :class:`Sinks`."""
+
+    def __init__(self, sinks: Sinks, part: PartId) -> None:
+        self._sinks = sinks
+        self._part = part
+
+    def write(self, data: bytes, /) -> int:
+        """Append, or fail as told."""
+        if self._sinks.fail is not None:
+            raise self._sinks.fail
+        self._sinks.written[self._part] += data
+        return len(data)

@@ -1,0 +1,182 @@
+"""A process with one Spark session that runs jobs for a test: ``python -m tests.support.spark_jobs <kind>``.
+
+Kinds: `classic`, `cluster` (local-cluster with two executors) and `connect`. A request is a line of JSON on
+    standard input, ``{"job", "args"}`` with the name of a method of :class:`Jobs`; the answer is a line on
+    standard output, ``{"result"}`` or ``{"error"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+import tidelock.spark as tl
+from tests.support.datadir import definitions_at
+from tidelock.client import Database
+
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "America/New_York",
+    # What a careless cluster is set to. Each of these must not reach reads of a snapshot.
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    "spark.sql.parquet.mergeSchema": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    # One task for each part, so that a job has a middle.
+    "spark.sql.files.maxPartitionBytes": str(4 << 20),
+    # A failed task is not tried again, as in local mode.
+    "spark.task.maxFailures": "1",
+    "spark.hadoop.dfs.nameservices": "prodhdfs",
+}
+
+
+class StubSnapshot:
+    """What a snapshot of the client library offers to Spark."""
+
+    def __init__(self, data_dir: Path, csn: int) -> None:
+        self._data_dir = data_dir
+        self.csn = csn
+        self.closed = False
+
+    def tables(self) -> list[dict[str, Any]]:
+        """The definitions at its CSN."""
+        return definitions_at(self._data_dir, self.csn)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+class StubDatabase:
+    """What a client of the library offers to Spark, without agents to talk to."""
+
+    def __init__(
+        self, data_dir: Path, replicas: list[dict[str, Any]], wait_bound_s: float, newest: int
+    ) -> None:
+        self._data_dir = data_dir
+        self._status = {"replicas": replicas, "wait_bound_s": wait_bound_s}
+        self.seen_csn = 0
+        self.newest = newest
+        self.opened: list[StubSnapshot] = []
+
+    def snapshot(self, csn: int | None = None) -> StubSnapshot:
+        """Pin a CSN."""
+        snapshot = StubSnapshot(self._data_dir, self.newest if csn is None else csn)
+        self.seen_csn = max(self.seen_csn, snapshot.csn)
+        self.opened.append(snapshot)
+        return snapshot
+
+    def status(self) -> dict[str, Any]:
+        """The replicas, as the test gave them."""
+        return self._status
+
+
+class Jobs:
+    """What a test can have done in the session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._db: StubDatabase | None = None
+        self._snap: tl.SparkSnapshot | None = None
+
+    def connect(self, **options: Any) -> None:
+        """Use another cluster; arguments of StubDatabase."""
+        self._db = StubDatabase(Path(options.pop("data_dir")), **options)
+
+    def attach(self, **options: Any) -> dict[str, Any]:
+        """Attach a snapshot in the place of the one before."""
+        self.detach()
+        self._snap = tl.attach(self._spark, cast("Database", self._db), **options)
+        return {"csn": self._snap.csn, "views": self._snap.views, "options": self._snap.options}
+
+    def refresh(self, newest: int) -> int:
+        """Let the cluster go on to a CSN, then refresh."""
+        assert self._db is not None
+        assert self._snap is not None
+        self._db.newest = newest
+        return self._snap.refresh()
+
+    def detach(self) -> None:
+        """Close the snapshot."""
+        if self._snap is not None:
+            self._snap.close()
+
+    def open_pins(self) -> list[int]:
+        """CSNs of the snapshots that are not closed."""
+        assert self._db is not None
+        return [snapshot.csn for snapshot in self._db.opened if not snapshot.closed]
+
+    def sql(self, query: str) -> list[list[Any]]:
+        """Rows of a query over the views."""
+        return _rows(self._spark.sql(query))
+
+    def read(self, table: str, order_by: str) -> list[list[Any]]:
+        """Rows of an attached table, by way of `tl.read`."""
+        assert self._snap is not None
+        return _rows(tl.read(self._spark, self._snap, table).orderBy(order_by))
+
+    def schema(self, table: str) -> list[list[str]]:
+        """Names and types of an attached table's DataFrame."""
+        assert self._snap is not None
+        return [list(pair) for pair in tl.read(self._spark, self._snap, table).dtypes]
+
+    def explain(self, query: str) -> str:
+        """The physical plan of a query, as text."""
+        return str(_rows(self._spark.sql(f"EXPLAIN FORMATTED {query}"))[0][0])
+
+    def raw(self, path: str) -> int:
+        """Rows below a path that is read without any option of the helpers."""
+        return self._spark.read.parquet(path).count()
+
+    def raw_list(self, path: str, view: str) -> None:
+        """Make a view of a path without any option of the helpers; its files are listed now."""
+        self._spark.read.parquet(path).createOrReplaceTempView(view)
+
+    def views(self) -> list[str]:
+        """The temporary views that exist."""
+        return sorted(table.name for table in self._spark.catalog.listTables() if table.isTemporary)
+
+
+def _rows(frame: DataFrame) -> list[list[Any]]:
+    return [list(row) for row in frame.collect()]
+
+
+def _session(kind: str) -> SparkSession:
+    builder = SparkSession.builder
+    for name, value in _CONF.items():
+        builder = builder.config(name, value)
+    match kind:
+        case "connect":
+            return builder.remote("local[2]").getOrCreate()
+        case "cluster":
+            return builder.master("local-cluster[2,1,1024]").getOrCreate()
+        case _:
+            return builder.master("local[2]").getOrCreate()
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    # Java writes what it likes to standard output; the answers go to a copy of it.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    spark = _session(sys.argv[1])
+    jobs = Jobs(spark)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = {"result": getattr(jobs, request["job"])(**request["args"])}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer, default=str) + "\n")
+        answers.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

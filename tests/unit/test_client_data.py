@@ -1,0 +1,174 @@
+"""Rows to insert: every form that people have becomes the same Arrow stream, piece by piece."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tidelock.client import data
+from tidelock.client.arguments import milliseconds, seconds
+from tidelock.errors import BadRequestError, SchemaMismatchError
+
+pd = pytest.importorskip("pandas", reason="pandas comes with the extra `spark`")
+
+TABLE = pa.table({"k": [1, 2, 3], "name": ["a", None, "c"]})
+
+
+def sent(rows: Any) -> pa.Table:
+    """What an agent reads."""
+    return pa.ipc.open_stream(b"".join(data.ipc_stream(data.open_rows(rows)))).read_all()
+
+
+class Capsule:
+    """An object of another library that speaks Arrow."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows, by Arrow's C interface."""
+        return TABLE.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        TABLE,
+        TABLE.to_reader(),
+        TABLE.to_batches()[0],
+        pa.concat_tables([TABLE[:1], TABLE[1:]]),
+        TABLE.to_pandas(),
+        Capsule(),
+        TABLE.replace_schema_metadata({"made by": "a program"}),
+    ],
+    ids=["table", "reader", "batch", "chunks", "pandas", "capsule", "metadata"],
+)
+def test_forms_of_rows(rows: Any) -> None:
+    """Tables, readers, batches, DataFrames and Arrow capsules give the same rows."""
+    assert sent(rows) == TABLE
+    assert sent(TABLE[:0]).schema == TABLE.schema
+
+
+def test_pandas_index_is_no_column() -> None:
+    """A DataFrame's index is not inserted, and its nanosecond times become microseconds."""
+    frame = pd.DataFrame({"at": pd.to_datetime(["2026-01-01", None])}, index=["x", "y"])
+    rows = sent(frame)
+    assert rows.column_names == ["at"]
+    assert rows.schema.field("at").type == pa.timestamp("us")
+    assert rows.column("at").to_pylist() == [dt.datetime(2026, 1, 1), None]  # noqa: DTZ001 - without zone
+
+
+def test_pandas_values_that_do_not_fit() -> None:
+    """A column of several types, or with nanoseconds that would be lost, is refused."""
+    with pytest.raises(SchemaMismatchError, match="several types"):
+        sent(pd.DataFrame({"k": [1, "x"]}))
+    with pytest.raises(SchemaMismatchError):
+        sent(pd.DataFrame({"at": [pd.Timestamp(1)]}))
+
+
+def test_dictionaries_are_decoded() -> None:
+    """Dictionary-encoded columns, as pandas' categories are, arrive as their values."""
+    rows = pa.table({"name": pa.array(["a", "b", "a"]).dictionary_encode()})
+    assert sent(rows).column("name").to_pylist() == ["a", "b", "a"]
+    assert sent(rows).schema.field("name").type == pa.string()
+
+
+def test_large_batches_are_cut() -> None:
+    """A batch of any size is sent in pieces of bounded size."""
+    rows = pa.table({"k": range(3_000_000)})
+    pieces = list(data.ipc_stream(data.open_rows(rows)))
+    assert max(len(piece) for piece in pieces) < 2 * data.PIECE_BYTES
+    assert pa.ipc.open_stream(b"".join(pieces)).read_all() == rows
+
+
+def test_rows_are_read_as_they_are_sent() -> None:
+    """A reader is asked for a batch only when the last one has gone."""
+    asked: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            asked.append(number)
+            yield TABLE.to_batches()[0]
+
+    stream = data.ipc_stream(pa.RecordBatchReader.from_batches(TABLE.schema, batches()))
+    next(stream)
+    assert asked == []
+    next(stream)
+    assert asked == [0]
+
+
+def test_parquet_files(tmp_path: Path) -> None:
+    """A file, a folder and a list of both give the rows of all files, without what Spark hides."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "_temporary").mkdir()
+    for name in ("b.parquet", "sub/a.parquet", "_temporary/x.parquet", ".hidden.parquet"):
+        pq.write_table(TABLE, tmp_path / name)
+    (tmp_path / "_SUCCESS").touch()
+    assert sent(tmp_path / "b.parquet") == TABLE
+    assert sent(str(tmp_path)).num_rows == 6
+    assert sent([tmp_path, tmp_path / "b.parquet"]).num_rows == 9
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """Missing files, other files, folders without Parquet and empty lists are refused by name."""
+    (tmp_path / "other.parquet").write_bytes(b"no parquet, but long enough")
+    (tmp_path / "empty").mkdir()
+    for path, message in (
+        (tmp_path / "missing.parquet", "there is no file"),
+        (tmp_path / "other.parquet", "no readable Parquet"),
+        (tmp_path / "empty", "holds no file"),
+        ([], "empty"),
+    ):
+        with pytest.raises(BadRequestError, match=message):
+            data.open_rows(path)
+
+
+def test_damaged_file(tmp_path: Path) -> None:
+    """A file whose pages are damaged fails in the middle with its name, and never gives fewer rows."""
+    path = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"k": range(1000)}), path, compression="gzip", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[200:400] = bytes(200)
+    path.write_bytes(bytes(content))
+    with pytest.raises(BadRequestError, match="cannot read"):
+        sent(path)
+
+
+def test_files_with_different_columns(tmp_path: Path) -> None:
+    """Files of one insert must have the same columns."""
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    pq.write_table(TABLE.select(["k"]), tmp_path / "b.parquet")
+    with pytest.raises(SchemaMismatchError, match=r"b\.parquet has other columns"):
+        data.open_rows(tmp_path)
+
+
+@pytest.mark.parametrize("rows", [42, None, {"k": [1]}, [1, 2], [TABLE]])
+def test_other_objects(rows: Any) -> None:
+    """What holds no rows is refused with what does."""
+    with pytest.raises(BadRequestError, match="expected a pyarrow Table"):
+        data.open_rows(rows)
+
+
+def test_repeatable() -> None:
+    """Tables, DataFrames and files can be sent a second time; readers and streams cannot."""
+    assert all(data.repeatable(rows) for rows in (TABLE, TABLE.to_pandas(), "a.parquet", [Path("a")]))
+    assert not any(data.repeatable(rows) for rows in (TABLE.to_reader(), Capsule()))
+
+
+def test_durations() -> None:
+    """Leases are given as text with a unit, or as seconds."""
+    values: list[str | float | None] = ["500ms", "60s", "1.5m", "2h", 7, 0.5, None]
+    assert [seconds(value) for value in values] == [0.5, 60, 90, 7200, 7, 0.5, None]
+    for text in ("", "60", "s", "60 s", "-1s"):
+        with pytest.raises(BadRequestError):
+            seconds(text)
+
+
+def test_points_in_time() -> None:
+    """Times are given as datetime with zone, or as ms since 1970."""
+    assert milliseconds(dt.datetime(1970, 1, 2, tzinfo=dt.UTC)) == 86_400_000
+    assert milliseconds(5) == 5
+    assert milliseconds(None) is None

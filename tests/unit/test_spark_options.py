@@ -1,0 +1,202 @@
+"""How Spark reaches the replicas, and what a table is to it. Pure: no session."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types
+
+from tidelock.errors import BadRequestError, UnavailableError, UnknownTableError, UnsupportedTypeError
+from tidelock.spark.options import ADDRESSES, Replica, Route, order, route
+from tidelock.spark.schema import struct_of, type_of
+from tidelock.spark.tables import select, view_names
+
+THREE = [Replica("r1", "h1:1"), Replica("r_2", "h2:2"), Replica("r3", "h3:3")]
+
+
+def _addresses(way: Route) -> list[str]:
+    """Addresses in the order in which Hadoop's client tries them."""
+    names = way.options[f"dfs.ha.namenodes.{way.authority}"].split(",")
+    return [way.options[f"dfs.namenode.http-address.{way.authority}.{name}"] for name in names]
+
+
+def test_reader_options_protect_the_rows() -> None:
+    """Missing and corrupt files are errors, dates are not shifted, vectored reads are off."""
+    options = route(THREE, wait_bound_s=5, failover=True).options
+    assert options["ignoremissingfiles"] == options["ignorecorruptfiles"] == "false"
+    assert options["datetimerebasemode"] == "CORRECTED"
+    assert options["parquet.hadoop.vectored.io.enabled"] == "false"
+
+
+def test_the_timeouts_follow_the_agents_bound() -> None:
+    """The client waits longer than an agent does, so that only a frozen agent runs into the timeout."""
+    options = route(THREE, wait_bound_s=7.5, failover=True).options
+    assert options["dfs.webhdfs.socket.read-timeout"] == "10500ms"
+    assert options["dfs.webhdfs.socket.connect-timeout"] == "2000ms"
+
+
+def test_option_names_survive_spark() -> None:
+    """Spark passes reader options on in lower case, so no name may need another."""
+    assert all(name == name.lower() for name in route(THREE, wait_bound_s=5, failover=True).options)
+
+
+def test_the_first_replica_is_listed_once() -> None:
+    """However many tasks meet the first replica when it dies, each goes on to a living one."""
+    addresses = _addresses(route(THREE, wait_bound_s=5, failover=True))
+    assert addresses[:4] == ["h1:1", "h2:2", "h3:3", "h2:2"]
+    assert len(addresses) == ADDRESSES
+    assert addresses.count("h1:1") == 1
+
+
+def test_without_failover_there_is_one_address_and_one_try() -> None:
+    """failover=False never reads from a second replica and does not ask twice."""
+    way = route(THREE, wait_bound_s=5, failover=False)
+    assert _addresses(way) == ["h1:1"]
+    assert way.options["dfs.http.client.failover.max.attempts"] == "0"
+    assert way.options["dfs.http.client.retry.max.attempts"] == "0"
+
+
+def test_a_single_replica_is_asked_again() -> None:
+    """With failover a cluster of one is asked more than once."""
+    way = route(THREE[:1], wait_bound_s=5, failover=True)
+    assert _addresses(way) == ["h1:1"]
+    assert int(way.options["dfs.http.client.failover.max.attempts"]) > 0
+
+
+def test_known_name_services_are_kept() -> None:
+    """The cluster's own name services stay, each once; ours is added."""
+    way = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", "dr"])
+    assert way.options["dfs.nameservices"] == f"prod,dr,{way.authority}"
+    again = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", way.authority])
+    assert again.options["dfs.nameservices"] == f"prod,{way.authority}"
+
+
+REPLICAS = st.lists(
+    st.builds(
+        Replica, st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True), st.sampled_from(["a:1", "b:2"])
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda replica: replica.id,
+)
+
+
+@given(
+    REPLICAS, REPLICAS, st.booleans(), st.booleans(), st.sampled_from([1.0, 5.0]), st.sampled_from([1.0, 5.0])
+)
+def test_the_authority_names_the_configuration(
+    one: list[Replica], two: list[Replica], over_one: bool, over_two: bool, bound_one: float, bound_two: float
+) -> None:
+    """Equal authorities have equal options: Hadoop's client caches file systems by authority alone."""
+    first = route(one, wait_bound_s=bound_one, failover=over_one)
+    second = route(two, wait_bound_s=bound_two, failover=over_two)
+    assert (first.authority == second.authority) == (first.options == second.options)
+    assert urlsplit(f"webhdfs://{first.authority}/").hostname == first.authority
+    assert re.fullmatch(r"[a-z0-9-]+", first.authority)
+
+
+def _rows(*dead: str, **states: str) -> list[dict[str, Any]]:
+    return [
+        {"id": name, "data": f"{name}:1", "alive": name not in dead, "state": states.get(name, "serving")}
+        for name in ("r1", "r2", "r3")
+    ]
+
+
+def _ids(rows: list[dict[str, Any]], pinned: str | None = None, rotation: int = 0) -> list[str]:
+    return [replica.id for replica in order(rows, pinned=pinned, rotation=rotation)]
+
+
+def test_readers_spread() -> None:
+    """Without a pin the order is rotated."""
+    assert [_ids(_rows(), rotation=number)[0] for number in range(4)] == ["r1", "r2", "r3", "r1"]
+    assert _ids(_rows(), rotation=5) == ["r3", "r1", "r2"]
+
+
+def test_the_pinned_replica_comes_first() -> None:
+    """Also when it shows no sign of life: it may be back by the time of the read."""
+    assert _ids(_rows(), pinned="r2") == ["r2", "r1", "r3"]
+    assert _ids(_rows("r2"), pinned="r2", rotation=2) == ["r2", "r3", "r1"]
+
+
+def test_silent_replicas_come_last() -> None:
+    """A replica without a sign of life is tried last, not left out."""
+    assert _ids(_rows("r1")) == ["r2", "r3", "r1"]
+
+
+def test_replicas_that_must_not_serve_are_left_out() -> None:
+    """The loud refusal of a struck replica would fail a job that the others can finish."""
+    assert _ids(_rows(r1="struck", r3="removed")) == ["r2"]
+
+
+def test_an_unknown_replica_is_named() -> None:
+    """The message lists those that there are; a cluster without addresses says so."""
+    with pytest.raises(BadRequestError, match=r"r9.*r1, r2, r3"):
+        _ids(_rows(), pinned="r9")
+    with pytest.raises(UnavailableError):
+        _ids([{"id": "r1", "data": ""}])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("boolean", "boolean"),
+        ("tinyint", "tinyint"),
+        ("smallint", "smallint"),
+        ("int", "int"),
+        ("bigint", "bigint"),
+        ("float", "float"),
+        ("double", "double"),
+        ("string", "string"),
+        ("binary", "binary"),
+        ("date", "date"),
+        ("timestamp", "timestamp"),
+        ("timestamp_ntz", "timestamp_ntz"),
+        ("decimal(38,10)", "decimal(38,10)"),
+    ],
+)
+def test_types_have_the_names_of_spark(text: str, expected: str) -> None:
+    """Type names of definitions are Spark's own."""
+    assert type_of(text, "c").simpleString() == expected
+
+
+@pytest.mark.parametrize("text", ["map<int,int>", "decimal", "decimal(3)", "INT", ""])
+def test_an_unknown_type_is_refused(text: str) -> None:
+    """A type from a newer cluster is not guessed at; the message names the column."""
+    with pytest.raises(UnsupportedTypeError, match="column c "):
+        type_of(text, "c")
+
+
+def test_a_definition_becomes_a_schema() -> None:
+    """Columns keep their order and say whether they may be null."""
+    columns = [
+        {"name": "b", "type": "int", "nullable": False},
+        {"name": "a", "type": "decimal(5,2)", "nullable": True},
+    ]
+    assert struct_of({"columns": columns}) == types.StructType(
+        [types.StructField("b", types.IntegerType(), False), types.StructField("a", types.DecimalType(5, 2))]
+    )
+
+
+def test_views_are_called_like_their_tables() -> None:
+    """The namespace shows only where it is not the default one."""
+    assert view_names(["default.a", "sales.b"], "t_") == {"default.a": "t_a", "sales.b": "t_sales_b"}
+
+
+def test_two_tables_with_one_view_are_refused() -> None:
+    """Nothing decides which of them the view would be."""
+    with pytest.raises(BadRequestError, match=r"default\.a_b and a\.b"):
+        view_names(["default.a_b", "a.b"], "")
+
+
+def test_tables_are_chosen_by_name() -> None:
+    """Names go with and without namespace, in the order asked for; unknown ones are named."""
+    definitions: dict[str, dict[str, Any]] = {"default.a": {}, "sales.b": {}, "default.c": {}}
+    assert list(select(definitions, None, 1)) == ["default.a", "sales.b", "default.c"]
+    assert list(select(definitions, ["sales.b", "a"], 1)) == ["sales.b", "default.a"]
+    with pytest.raises(UnknownTableError, match=r"default\.b at CSN 7"):
+        select(definitions, ["b"], 7)

@@ -1,0 +1,124 @@
+"""Setting up an embedded ZooKeeper: files, ports, class path; nothing is started."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import socket
+from pathlib import Path
+
+import pytest
+
+from tidelock import zookeeper
+from tidelock.errors import ConfigError, UnavailableError
+from tidelock.zookeeper import Options
+
+
+def settings(server: zookeeper.Server) -> dict[str, str]:
+    """What zoo.cfg says."""
+    text = (server.folder / "zoo.cfg").read_text(encoding="utf-8")
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def test_one_server(tmp_path: Path) -> None:
+    """A server alone has its own port on the loopback address, forced writes, and no members."""
+    created = zookeeper.create(tmp_path / "zk", options=Options(tick_time_ms=300, heap_mb=99))
+    (server,) = created.servers
+    found = settings(server)
+    assert created.connect_string == server.address == f"127.0.0.1:{server.port}"
+    assert found["clientPort"] == str(server.port)
+    assert found["clientPortAddress"] == "127.0.0.1"
+    assert found["tickTime"] == "300"
+    assert found["forceSync"] == "yes"
+    assert found["admin.enableServer"] == "false"
+    assert not any(name.startswith("server.") for name in found)
+    assert (server.folder / "jvm.options").read_text(encoding="utf-8") == "-Xmx99m\n"
+
+
+def test_three_servers(tmp_path: Path) -> None:
+    """Three servers know each other under their numbers; all nine ports differ."""
+    created = zookeeper.create(tmp_path / "zk", size=3)
+    members = [{k: v for k, v in settings(s).items() if k.startswith("server.")} for s in created.servers]
+    assert members[0] == members[1] == members[2]
+    assert list(members[0]) == ["server.1", "server.2", "server.3"]
+    ports = [port for member in members[0].values() for port in member.split(":")[1:]]
+    assert len({*ports, *(str(server.port) for server in created.servers)}) == 9
+    myids = [(server.folder / "data" / "myid").read_text(encoding="utf-8") for server in created.servers]
+    assert myids == ["1\n", "2\n", "3\n"]
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    """A second creation returns the first one's servers, whose ports clients know."""
+    created = zookeeper.create(tmp_path / "zk", size=3)
+    assert zookeeper.create(tmp_path / "zk", size=3, options=Options(tick_time_ms=1)) == created
+    assert zookeeper.load(tmp_path / "zk") == created
+    assert settings(created.servers[0])["tickTime"] == "2000"
+
+
+def test_another_size_is_refused(tmp_path: Path) -> None:
+    """An ensemble does not change its size, and the message says what is there."""
+    zookeeper.create(tmp_path / "zk")
+    with pytest.raises(ConfigError, match=r"holds 1 ZooKeeper server\(s\), not 3"):
+        zookeeper.create(tmp_path / "zk", size=3)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    """A folder without an ensemble, or with a half-made one, holds none; creation completes it."""
+    assert zookeeper.load(tmp_path / "zk") is None
+    created = zookeeper.create(tmp_path / "zk")
+    (created.folder / "connect").write_text("", encoding="utf-8")
+    assert zookeeper.load(tmp_path / "zk") is None
+    assert len(zookeeper.create(tmp_path / "zk").servers) == 1
+
+
+def test_a_server_that_was_never_started(tmp_path: Path) -> None:
+    """It is not alive, serves nothing, answers nothing, and can be stopped."""
+    created = zookeeper.create(tmp_path / "zk")
+    (server,) = created.servers
+    assert not server.alive
+    assert server.ask("ruok") is None
+    assert server.mode() is None
+    assert created.leader() is None
+    created.stop()
+    created.kill()
+
+
+def test_class_path_names_each_jar_once() -> None:
+    """The class path has one jar for each name, the exact one (not `zookeeper-jute` for `zookeeper`)."""
+    jars = zookeeper.class_path()
+    assert all(jar.is_file() for jar in jars)
+    assert len(jars) == len(zookeeper._JARS) == len(set(jars))
+    assert jars[0].name.removeprefix("zookeeper-")[0].isdecimal()
+
+
+def test_missing_pyspark_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PySpark the message says what is missing and what else can be done."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"tidelock\[spark\].*--zk"):
+        zookeeper.class_path()
+
+
+def test_missing_jar_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PySpark without a jar that is needed is refused with the jar's name."""
+    (tmp_path / "jars").mkdir()
+    for name in zookeeper._JARS[1:]:
+        (tmp_path / "jars" / f"{name}-1.2.jar").touch()
+    spec = importlib.machinery.ModuleSpec("pyspark", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    with pytest.raises(ConfigError, match="has no zookeeper in"):
+        zookeeper.class_path()
+
+
+def test_free_ports_are_different_and_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports that are in use are not chosen; too few free ones are an error."""
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
+        monkeypatch.setattr(zookeeper, "PORTS", range(port, port + 1))
+        with pytest.raises(UnavailableError, match="fewer than 1 free ports"):
+            zookeeper.free_ports(1)
+    monkeypatch.undo()
+    ports = zookeeper.free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(port in zookeeper.PORTS for port in ports)
