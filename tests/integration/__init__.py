@@ -1,0 +1,1 @@
+"""Integration tests: real ZooKeeper servers, agents as processes, Spark sessions."""

@@ -1,0 +1,223 @@
+"""Bytes that change or vanish on one replica's disk: nobody reads wrong rows, and a peer mends them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import urllib3
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import data_address, nothing_left
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.client import connect
+from tidelock.cluster import LocalCluster
+from tidelock.errors import StandbyError, UnavailableError
+from tidelock.replication.digest import checksum
+
+REPLICAS = ("r1", "r2", "r3")
+#: Parts above this size are files of their own; several ranges are fetched of each.
+INLINE_BYTES_MAX = 32 * 1024
+SETTINGS = {
+    **QUICK,
+    "inline_part_bytes_max": INLINE_BYTES_MAX,
+    "fetch_range_bytes": 2 * INLINE_BYTES_MAX,
+}
+#: Rows of a part that shares a pack, and of one that is a file of its own. Random numbers cannot be packed.
+ROWS = {"pack": 1_000, "file": 20_000}
+NAMES = itertools.count()
+DAMAGED = "r2"
+
+
+@pytest.fixture(scope="module")
+def shared(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module."""
+    return module_cluster(settings=SETTINGS)
+
+
+@pytest.fixture
+def local(shared: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster, with all replicas up before and after the test."""
+    shared.up()
+    yield shared
+    shared.up()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A table of one part, committed on all replicas that run."""
+
+    local: LocalCluster
+    table: str
+    rows: pa.Table
+    csn: int
+    part: str
+    checksum: str
+    path: str
+
+    @classmethod
+    def insert(cls, local: LocalCluster, kind: str) -> Stored:
+        """Commit a table whose part is stored in this way."""
+        table = f"t{next(NAMES)}"
+        numbers = random.Random(table)
+        rows = pa.table({"k": [numbers.getrandbits(62) for _ in range(ROWS[kind])]})
+        with local.connect("r1") as db:
+            db.create_table(table, rows.schema)
+            csn = db.insert(table, rows, wait="all").csn
+        assert csn is not None
+        (part,) = ask(local, "r1", f"/parts?csn={csn}&table={table}")
+        stored = cls(local, table, rows, csn, part["part"], part["checksum"], part["file"])
+        assert stored.place("r1")[0].startswith({"pack": "packs/", "file": "parts/"}[kind])
+        return stored
+
+    def place(self, replica: str) -> tuple[str, int, int, str]:
+        """Where a replica's catalog has the part: file, offset, length, state."""
+        path = self.local.data_dir(replica) / "catalog.db"
+        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            sql = "SELECT file, offset, length, state FROM parts WHERE part = ?"
+            file, offset, length, state = db.execute(sql, (self.part,)).fetchone()
+        finally:
+            db.close()
+        return file, offset, length, state
+
+    def file(self, replica: str) -> Path:
+        """The file that holds the part on a replica."""
+        return self.local.data_dir(replica) / self.place(replica)[0]
+
+    def data(self, replica: str) -> bytes:
+        """The bytes of the part on a replica's disk."""
+        _, offset, length, _ = self.place(replica)
+        return self.file(replica).read_bytes()[offset : offset + length]
+
+    def flip_bit(self, replica: str) -> None:
+        """Change one bit in the middle of the column chunk."""
+        _, offset, _, _ = self.place(replica)
+        column = pq.read_metadata(io.BytesIO(self.data(replica))).row_group(0).column(0)
+        start = column.dictionary_page_offset or column.data_page_offset
+        position = offset + start + column.total_compressed_size // 2
+        with self.file(replica).open("r+b") as file:
+            file.seek(position)
+            (byte,) = file.read(1)
+            file.seek(position)
+            file.write(bytes([byte ^ 1]))
+        assert checksum(self.data(replica)) != self.checksum
+
+    def sound(self, replica: str) -> bool:
+        """Whether the replica holds the right bytes and says that it holds them."""
+        return self.place(replica)[3] == "held" and checksum(self.data(replica)) == self.checksum
+
+    def mended(self, *replicas: str) -> None:
+        """Wait until replicas hold the right bytes; then they serve them, by HTTP and to a pinned client."""
+        for replica in replicas:
+            eventually(lambda replica=replica: self.sound(replica), what=f"{self.part} mended on {replica}")  # type: ignore[misc]
+            eventually(lambda replica=replica: self.download(replica) is not None, what="its bytes")  # type: ignore[misc]
+            with self.local.connect(replica) as db, db.snapshot(self.csn) as snap:
+                assert snap.read(self.table).to_pydict() == self.rows.to_pydict()
+
+    def download(self, replica: str) -> bytes | None:
+        """Get the part by plain HTTP: its right bytes, or None where they were refused or cut."""
+        url = f"http://{data_address(self.local, replica)}/snapshots/{self.csn}/{self.path}"
+        try:
+            answer = urllib3.request("GET", url, retries=False)
+        except urllib3.exceptions.HTTPError:
+            return None  # cut: no client can take it for the whole
+        if answer.status == 503:
+            assert answer.json()["error"] == StandbyError.__name__
+            return None
+        assert answer.status == 200
+        assert checksum(answer.data) == self.checksum
+        return answer.data
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_flipped_bit_is_never_sent(local: LocalCluster, kind: str) -> None:
+    """A download from the damaged replica is refused or cut, not wrong; that alone gets the part mended."""
+    stored = Stored.insert(local, kind)
+    stored.flip_bit(DAMAGED)
+    assert stored.download(DAMAGED) is None
+    assert stored.download("r1") is not None
+    stored.mended(DAMAGED)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_query_goes_on_elsewhere(local: LocalCluster, kind: str) -> None:
+    """A client that prefers the damaged replica gets the right rows from another; then the part is mended."""
+    stored = Stored.insert(local, kind)
+    stored.flip_bit(DAMAGED)
+    with (
+        local.connect(DAMAGED) as pinned,
+        pinned.snapshot(stored.csn) as snap,
+        pytest.raises(UnavailableError, match=stored.part),
+    ):
+        snap.read(stored.table)
+    stored.mended(DAMAGED)
+    stored.flip_bit(DAMAGED)
+    with connect([local.url(DAMAGED), local.url("r1")]) as db, db.snapshot(stored.csn) as snap:
+        assert snap.holder == DAMAGED
+        assert snap.read(stored.table).to_pydict() == stored.rows.to_pydict()
+        assert snap.sql(f"select count(*) as n from {stored.table}").to_pydict() == {"n": [ROWS[kind]]}
+    stored.mended(DAMAGED)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_late_reports_do_not_undo_a_repair(local: LocalCluster, kind: str) -> None:
+    """Many queries meet the damage at once, and some tell of it when the part has just been mended."""
+    stored = Stored.insert(local, kind)
+    stop = threading.Event()
+
+    def query(_: int) -> int:
+        found = 0
+        with local.connect(DAMAGED) as db, db.snapshot(stored.csn) as snap:
+            while not stop.is_set():
+                try:
+                    assert snap.read(stored.table).to_pydict() == stored.rows.to_pydict()
+                except UnavailableError:
+                    found += 1
+        return found
+
+    with ThreadPoolExecutor(4) as executor:
+        queries = executor.map(query, range(4))
+        try:
+            for _ in range(10):
+                stored.flip_bit(DAMAGED)
+                eventually(lambda: stored.sound(DAMAGED), what="a sound part")
+        finally:
+            stop.set()
+        assert sum(queries) > 0
+    stored.mended(DAMAGED)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> None:
+    """A replica that was away finds the first holder's bytes wrong, takes the other's, and both are right."""
+    local.kill("r3")
+    stored = Stored.insert(local, kind)
+    stored.flip_bit("r1")
+    local.start("r3")
+    stored.mended("r1", "r3")
+
+
+def test_files_that_are_gone_come_back(local: LocalCluster) -> None:
+    """A replica whose files were deleted while it was down fetches them all, and leaves nothing behind."""
+    stored = [Stored.insert(local, kind) for kind in (*ROWS, *ROWS)]
+    local.kill(DAMAGED)
+    for one in stored:
+        one.file(DAMAGED).unlink(missing_ok=True)
+    local.start(DAMAGED)
+    for one in stored:
+        one.mended(DAMAGED)
+    local.stop(DAMAGED)
+    local.start(DAMAGED)
+    nothing_left(local.data_dir(DAMAGED))

@@ -1,0 +1,112 @@
+"""Replicas that are asked to stop, one after the other, or all killed at once, and come back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import lives, nothing_left, verify
+from tests.support.history import End
+from tests.support.waiting import eventually
+from tests.support.workload import Workload
+from tidelock import processes
+from tidelock.client import CommitResult, Database, Decision
+from tidelock.cluster import LocalCluster, process_groups
+from tidelock.errors import UnavailableError
+
+REPLICAS = ("r1", "r2", "r3")
+ROWS = pa.table({"k": [1, 2, 3]})
+
+
+@pytest.fixture(scope="module")
+def shared(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module."""
+    return module_cluster(settings=QUICK)
+
+
+@pytest.fixture
+def local(shared: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster, with all replicas up before and after the test."""
+    shared.up()
+    yield shared
+    shared.environment_of.clear()
+    shared.up()
+
+
+def test_all_replicas_killed_under_load(local: LocalCluster, tmp_path: Path) -> None:
+    """What was acknowledged is there after all of them were killed at once; what was unknown is decided."""
+    with Workload(local, tmp_path, "all", writers=(*REPLICAS, *REPLICAS), hoppers=1, readers=("r3",)) as load:
+        load.more_commits(5, *REPLICAS)
+        with ThreadPoolExecutor(len(REPLICAS)) as executor:
+            assert all(executor.map(local.kill, REPLICAS))
+        local.up()
+        load.more_commits(5, *REPLICAS)
+    assert len(lives(verify(load, commits=30))) == 2 * len(REPLICAS)
+
+
+def test_sigterm_lets_a_running_commit_end(local: LocalCluster, tmp_path: Path) -> None:
+    """The commit under way is answered and stays, new work is refused meanwhile, then all processes end."""
+    hold, journal = tmp_path / "hold", tmp_path / "journal"
+    armed = f"csnlog.commit.before=pause:{hold}"
+    local.environment_of["r1"] = {"TIDELOCK_FAULTS": armed, "TIDELOCK_FAULTS_JOURNAL": str(journal)}
+    local.kill("r1")
+    local.start("r1")
+    process = local.process("r1")
+    assert process is not None
+    with local.connect("r1") as db:
+        db.create_table("drained", ROWS.schema)
+        running, idle = db.begin(), db.begin()
+        running.insert("drained", ROWS)
+        hold.touch()
+        results: list[CommitResult] = []
+        committing = threading.Thread(target=lambda: results.append(running.commit()))
+        committing.start()
+        eventually(journal.exists, what="the commit at its fault point")
+        processes.send(process, signal.SIGTERM)
+        eventually(lambda: refused(db), what="a refused begin")
+        with pytest.raises(UnavailableError, match="stopping"):
+            idle.insert("drained", ROWS)
+        assert not results
+        assert processes.alive(process)
+        hold.unlink()
+        committing.join()
+        (result,) = results
+    eventually(lambda: list(process_groups._members(process)) == [], what="the end of r1")
+    with local.connect("r2") as db, db.snapshot(min_csn=result.csn) as snap:
+        assert snap.read("drained") == ROWS
+    local.environment_of.clear()
+    local.start("r1")
+    with local.connect("r2") as db:
+        assert db.outcome(idle.tid).decision is Decision.ABORTED
+    nothing_left(local.data_dir("r1"))
+
+
+def refused(db: Database) -> bool:
+    """Whether the agent takes no new transaction because it stops."""
+    try:
+        db.begin().rollback()
+    except UnavailableError as error:
+        return "stopping" in error.message
+    return False
+
+
+def test_a_rolling_restart_leaves_no_doubt(local: LocalCluster, tmp_path: Path) -> None:
+    """One replica after the other drains and starts again: every commit that was asked for is answered."""
+    with Workload(
+        local, tmp_path, "rolling", writers=(*REPLICAS, None, None), hoppers=1, readers=(None,)
+    ) as load:
+        for replica in REPLICAS:
+            load.more_commits(3, *REPLICAS)
+            local.stop(replica)
+            local.start(replica)
+        load.more_commits(3, *REPLICAS)
+    history = verify(load, commits=36)
+    assert history.ended(End.INFO) == []
+    assert len(lives(history)) == 2 * len(REPLICAS)

@@ -1,0 +1,29 @@
+"""Concurrent writers on all replicas, readers that sample CSNs on all of them meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import verify
+from tests.support.history import End
+from tests.support.workload import Workload
+
+REPLICAS = ("r1", "r2", "r3")
+
+
+def test_writers_and_readers_on_all_replicas(cluster: ClusterFactory, tmp_path: Path) -> None:
+    """Commits, rollbacks and refusals through all replicas at once; every read at every CSN is sound."""
+    local = cluster(settings=QUICK)
+    with Workload(
+        local, tmp_path, "load", writers=(*REPLICAS, *REPLICAS, None), hoppers=2, readers=(*REPLICAS, None)
+    ) as load:
+        load.more_commits(40, *REPLICAS)
+        load.more_reads(4, *REPLICAS)
+    history = verify(load, commits=120)
+    assert history.ended(End.INFO) == []
+    assert {"rolled back", "SchemaMismatchError"} <= {
+        write.error.partition("(")[0] for write in history.ended(End.FAIL)
+    }
+    assert all(count >= 4 for count in Counter(read.replica for read in history.reads).values())

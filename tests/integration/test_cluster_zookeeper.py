@@ -1,0 +1,224 @@
+"""Agents whose way to ZooKeeper fails: lost requests and replies, lost sessions, a frozen or dead server."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import urllib3
+
+from tests.support.cluster import QUICK, ClusterFactory, start_through
+from tests.support.evidence import alive, data_address, read_log, verify
+from tests.support.history import End
+from tests.support.proxy import MULTI, Action, Hook, Proxy, nth_request
+from tests.support.waiting import eventually
+from tests.support.workload import Workload, ask
+from tests.support.zookeeper import OPTIONS, READY_TIMEOUT_S
+from tidelock import processes
+from tidelock import zookeeper as embedded
+from tidelock.client import CommitResult, Decision
+from tidelock.cluster import LocalCluster
+from tidelock.errors import UnavailableError
+from tidelock.replication.digest import checksum
+from tidelock.zookeeper import LocalZooKeeper
+
+REPLICAS = ("r1", "r2", "r3")
+SETTINGS = {**QUICK, "session_timeout_s": 3, "request_timeout_s": 3, "commit_timeout_s": 30}
+ROWS = pa.table({"k": [1, 2, 3]})
+#: What only the multi of a commit holds.
+COMMIT = b"/csn/0/csn-"
+NAMES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def proxy(zookeeper: str) -> Iterator[Proxy]:
+    """What stands between r1 and ZooKeeper."""
+    with Proxy(zookeeper) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(module_cluster: ClusterFactory, proxy: Proxy) -> LocalCluster:
+    """A cluster whose r1 reaches ZooKeeper through the proxy."""
+    local = module_cluster(settings=SETTINGS, start=False)
+    start_through(local, "r1", proxy.address)
+    local.up()
+    return local
+
+
+@pytest.fixture
+def local(shared: LocalCluster, proxy: Proxy) -> Iterator[LocalCluster]:
+    """The cluster, without faults before and after the test."""
+    proxy._set(proxy.late.clear)  # so that what is to be late waits for the release of this test
+    yield shared
+    proxy.heal()
+    proxy.release()
+    eventually(lambda: state(shared, "r1") == "serving", what="r1 that serves")
+
+
+def state(local: LocalCluster, replica: str) -> str:
+    """The state that an agent tells of itself."""
+    return str(ask(local, replica, "/status")["state"])
+
+
+def new_table(local: LocalCluster) -> str:
+    """Make a table that no other test uses."""
+    name = f"t{next(NAMES)}"
+    with local.connect("r1") as db:
+        db.create_table(name, ROWS.schema)
+    return name
+
+
+@pytest.mark.parametrize("action", [Action.LOSE_REQUEST, Action.LOSE_REPLY, Action.DELIVER_LATE])
+def test_a_commit_whose_connection_breaks(local: LocalCluster, proxy: Proxy, action: Action) -> None:
+    """Before or after it was applied, or in between: all of its transactions end with the CSN in the log."""
+    table = new_table(local)
+    before = faults(proxy)
+    proxy.hook(nth_request(1, action, containing=COMMIT, opcode=MULTI))
+
+    def commit(_: int) -> CommitResult:
+        with local.connect("r1") as db:
+            tx = db.begin()
+            tx.insert(table, ROWS)
+            return tx.commit()
+
+    with ThreadPoolExecutor(6) as executor:
+        results = list(executor.map(commit, range(6)))
+    assert faults(proxy) == before + 1
+    proxy.release()  # what was delivered late comes to a fence that is higher by now
+    with local.connect("r1") as db:
+        results.append(db.insert(table, ROWS, wait="all"))
+    places = [(tid.tid, record.csn) for record in read_log(local.zk) for tid in record.record.tids]
+    for result in results:
+        assert [csn for tid, csn in places if tid == result.tid] == [result.csn]
+        for replica in REPLICAS:
+            with local.connect(replica) as db:
+                outcome = db.outcome(result.tid)
+                assert (outcome.decision, outcome.csn) == (Decision.COMMITTED, result.csn)
+                with db.snapshot(min_csn=result.csn) as snap:
+                    assert snap.scan(table).count() >= ROWS.num_rows
+    with local.connect("r3") as db, db.snapshot(min_csn=results[-1].csn) as snap:
+        assert snap.scan(table).count() == len(results) * ROWS.num_rows
+
+
+def faults(proxy: Proxy) -> int:
+    """How many requests and replies the proxy has lost or delayed."""
+    counters = proxy.counters
+    return counters.lost_requests + counters.lost_replies + counters.late_requests
+
+
+def test_a_connection_that_breaks_again_and_again(local: LocalCluster, proxy: Proxy, tmp_path: Path) -> None:
+    """Every tenth multi of r1, whatever it is for, is lost, or its reply is, while all replicas commit."""
+    before = faults(proxy)
+    with Workload(local, tmp_path, "flaky", writers=("r1", "r1", "r1", "r2", "r3"), readers=("r1",)) as load:
+        proxy.hook(every(10, (Action.LOSE_REPLY, Action.LOSE_REQUEST)))
+        load.more_commits(25, "r1")
+        proxy.heal()
+        load.more_commits(3, *REPLICAS)
+    assert faults(proxy) >= before + 4
+    verify(load, commits=30)
+
+
+def every(n: int, actions: tuple[Action, ...]) -> Hook:
+    """A hook that does these actions in turn, one to every n-th multi."""
+    seen = itertools.count(1)
+    turn = itertools.cycle(actions)
+
+    def hook(frame: bytes) -> Action:
+        if int.from_bytes(frame[4:8], "big") != MULTI or next(seen) % n:
+            return Action.PASS
+        return next(turn)
+
+    return hook
+
+
+def test_a_replica_without_zookeeper(local: LocalCluster, proxy: Proxy, tmp_path: Path) -> None:
+    """Its session ends: it takes no work and serves what it knows; then it goes on in a new session."""
+    with Workload(local, tmp_path, "cut", writers=(*REPLICAS, *REPLICAS), readers=("r2",)) as load:
+        load.more_commits(5, *REPLICAS)
+        with local.connect("r1") as db, db.snapshot() as snap:
+            known = snap.scan(load.tables[0]).count()
+            proxy.black_hole()
+            eventually(lambda: state(local, "r1") == "suspended", what="a suspended r1")
+            with pytest.raises(UnavailableError, match="suspended"):
+                db.begin()
+            with pytest.raises(UnavailableError, match="suspended"):
+                db.snapshot()
+            assert snap.scan(load.tables[0]).count() == known
+            eventually(lambda: not alive(local, "r2", "r1"), what="the end of r1's session")
+            load.more_commits(5, "r2", "r3")
+            assert state(local, "r1") == "suspended"
+        proxy.heal()
+        load.more_commits(5, *REPLICAS)
+        eventually(lambda: alive(local, "r2", "r1"), what="a new sign of life of r1")
+    verify(load, commits=40)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LocalZooKeeper]:
+    """One ZooKeeper server of this test alone."""
+    made = embedded.create(tmp_path / "zookeeper", options=OPTIONS)
+    try:
+        made.start(timeout_s=READY_TIMEOUT_S)
+        yield made
+    finally:
+        made.kill()
+
+
+def test_a_frozen_zookeeper(cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path) -> None:
+    """Nobody begins or acknowledges meanwhile, snapshots are read on; then all commits are decided."""
+    local = cluster(zk=server.connect_string, settings=SETTINGS)
+    (process,) = (one.process for one in server.servers)
+    assert process is not None
+    with Workload(local, tmp_path, "ice", writers=(*REPLICAS, *REPLICAS), timeout_s=4.0) as load:
+        load.more_commits(5, *REPLICAS)
+        with local.connect("r1") as db, db.snapshot() as snap:
+            rows = snap.read(load.tables[0]).num_rows
+            processes.send(process, signal.SIGSTOP)
+            for replica in REPLICAS:
+                eventually(
+                    lambda replica=replica: state(local, replica) == "suspended",  # type: ignore[misc]
+                    what=f"a suspended {replica}",
+                )
+                with local.connect(replica) as other, pytest.raises(UnavailableError, match="suspended"):
+                    other.begin()
+            acknowledged = load.commits()
+            for replica in REPLICAS:
+                assert read_by_http(local, replica, snap.csn, load.tables[0]) == rows
+            assert snap.read(load.tables[0]).num_rows == rows
+            assert load.commits() == acknowledged
+            processes.send(process, signal.SIGCONT)
+        load.more_commits(5, *REPLICAS)
+    history = verify(load, commits=30)
+    assert history.ended(End.INFO) + history.ended(End.FAIL)
+
+
+def read_by_http(local: LocalCluster, replica: str, csn: int, table: str) -> int:
+    """Get all parts of a table at a CSN, and return the number of their rows."""
+    parts = ask(local, replica, f"/parts?csn={csn}&table={table}")
+    for part in parts:
+        url = f"http://{data_address(local, replica)}/snapshots/{csn}/{part['file']}"
+        assert checksum(urllib3.request("GET", url).data) == part["checksum"]
+    return sum(part["rows"] for part in parts)
+
+
+def test_the_leader_of_three_is_killed(
+    cluster: ClusterFactory, ensemble: LocalZooKeeper, tmp_path: Path
+) -> None:
+    """Twice, during commits: what was acknowledged is in the log once, what was unknown is decided."""
+    local = cluster(zk=ensemble.connect_string, settings=SETTINGS)
+    with Workload(local, tmp_path, "lead", writers=(*REPLICAS, *REPLICAS, None), readers=("r2",)) as load:
+        for _ in range(2):
+            load.more_commits(5, *REPLICAS)
+            eventually(lambda: ensemble.leader() is not None, what="a leader")
+            leader = ensemble.leader()
+            assert leader is not None
+            leader.kill()
+            load.more_commits(5, *REPLICAS)
+            ensemble.start(timeout_s=READY_TIMEOUT_S)
+    verify(load, commits=60)

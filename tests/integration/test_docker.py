@@ -1,0 +1,170 @@
+"""The images and docker/compose.yaml: a cluster in containers, used from outside (design section 2)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+import tidelock
+from tests.support import containers, images, names, source
+from tests.support.containers import Cluster
+from tests.support.waiting import eventually
+from tidelock import java
+from tidelock.client import Database
+
+# The first test pays for building the images, without a cache some hundred megabytes from the package index.
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
+
+ORDERS: Final = pa.schema([("o_id", pa.int64()), ("o_year", pa.int32()), ("o_total", pa.int64())])
+LINES: Final = pa.schema([("l_order", pa.int64()), ("l_number", pa.int32()), ("l_price", pa.int64())])
+#: How long a Spark session and a read of a few rows may take, in seconds.
+SPARK_TIMEOUT_S: Final = 240.0
+
+
+@pytest.fixture(scope="module")
+def agent_image() -> str:
+    """The agent's image, of this checkout."""
+    return images.build_agent()
+
+
+@pytest.fixture(scope="module")
+def running(agent_image: str) -> Iterator[Cluster]:
+    """ZooKeeper and three agents in containers."""
+    with containers.running(agent_image, images.build_zookeeper()) as cluster, names.local():
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Iterator[Cluster]:
+    """The cluster of all tests, healthy. A test may kill agents, and starts them again."""
+    yield running
+    for replica, agent in running.agents.items():  # shown with a test that fails
+        sys.stdout.write(f"--- {replica}\n{containers.log(agent)}\n")
+
+
+@pytest.fixture
+def db(cluster: Cluster) -> Iterator[Database]:
+    """A client outside, that knows the addresses of all agents."""
+    with tidelock.connect([cluster.url(replica) for replica in cluster.replicas], token=cluster.secret) as db:
+        yield db
+
+
+def batch(first: int, count: int) -> tuple[pa.Table, pa.Table]:
+    """Orders, and two lines of each with half its total."""
+    ids = list(range(first, first + count))
+    orders = {"o_id": ids, "o_year": [1992 + i % 3 for i in ids], "o_total": [2 * i for i in ids]}
+    lines = {
+        "l_order": [i for i in ids for _ in (1, 2)],
+        "l_number": [number for _ in ids for number in (1, 2)],
+        "l_price": [i for i in ids for _ in (1, 2)],
+    }
+    return pa.table(orders, schema=ORDERS), pa.table(lines, schema=LINES)
+
+
+def rows_of(table: pa.Table) -> list[list[Any]]:
+    """The rows, sorted."""
+    return sorted(list(row.values()) for row in table.to_pylist())
+
+
+def spark_outside(
+    cluster: Cluster, folder: Path, *, first: str, csn: int, tables: list[str]
+) -> dict[str, Any]:
+    """What a Spark job on this machine reads at a CSN, with replica `first` before the others."""
+    names.write_hosts(folder / "hosts", cluster.names)
+    asked = {
+        "urls": [cluster.url(replica) for replica in cluster.replicas],
+        "token": cluster.secret,
+        "replica": first,
+        "csn": csn,
+        "tables": tables,
+    }
+    environ = {
+        "JAVA_HOME": str(java.home_for_spark(java.find(), folder)),
+        "JDK_JAVA_OPTIONS": f"-Djdk.net.hosts.file={folder / 'hosts'}",
+        "PYTHONPATH": str(source.ROOT),
+        "SPARK_LOCAL_IP": names.LOOPBACK,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.outside_reader"],
+        input=json.dumps(asked),
+        env={**os.environ, **environ},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SPARK_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows: dict[str, Any] = json.loads(done.stdout)
+    return rows
+
+
+def commit(db: Database, orders: pa.Table, lines: pa.Table) -> int:
+    """Insert into both tables in one transaction, and wait until two replicas show it; its CSN."""
+    tx = db.begin()
+    tx.insert("smoke.orders", orders)
+    tx.insert("smoke.lines", lines)
+    csn = tx.commit(wait="copies").csn
+    assert csn is not None
+    return csn
+
+
+def test_a_snapshot_outlives_a_container(cluster: Cluster, db: Database, tmp_path: Path) -> None:
+    """A container is killed; Spark outside reads the same rows at the same CSN; the replica catches up."""
+    db.create_table("smoke.orders", ORDERS, partition_by=["o_year"])
+    db.create_table("smoke.lines", LINES)
+    orders, lines = batch(1, 100)
+    csn = commit(db, orders, lines)
+    with db.snapshot(csn) as snap:
+        before = {table: rows_of(snap.read(table)) for table in ("smoke.orders", "smoke.lines")}
+    assert before == {"smoke.orders": rows_of(orders), "smoke.lines": rows_of(lines)}
+
+    victim = cluster.replicas[0]
+    containers.kill(cluster.agents[victim])
+    try:
+        more = batch(1001, 50)
+        later = commit(db, *more)
+        assert later > csn
+        assert spark_outside(cluster, tmp_path, first=victim, csn=csn, tables=list(before)) == before
+    finally:
+        containers.start_again(cluster.agents[victim])
+
+    with tidelock.connect(cluster.url(victim), replica=victim, token=cluster.secret) as returned:
+        eventually(lambda: returned.status()["snapshot_csn"] >= later, what=f"{victim} has caught up")
+        with returned.snapshot(later) as snap:
+            assert rows_of(snap.read("smoke.orders")) == rows_of(pa.concat_tables([orders, more[0]]))
+            assert rows_of(snap.read("smoke.lines")) == rows_of(pa.concat_tables([lines, more[1]]))
+
+
+def test_sigterm_drains(cluster: Cluster) -> None:
+    """SIGTERM reaches the agent: it ends by itself, with exit code 0, and comes back."""
+    agent = cluster.agents[cluster.replicas[-1]]
+    try:
+        agent.get_wrapped_container().stop(timeout=60)
+        assert agent.wait() == 0, containers.log(agent)
+    finally:
+        containers.start_again(agent)
+
+
+def test_it_runs_without_rights(cluster: Cluster) -> None:
+    """The agent is not root: it can write its data, and not its program."""
+    agent = cluster.agents[cluster.replicas[0]]
+    assert agent.exec(["id", "-u"]).output.strip() == b"10001"
+    assert agent.exec(["test", "-w", "/data"]).exit_code == 0
+    assert agent.exec(["test", "-w", "/opt/tidelock"]).exit_code == 1
+
+
+def test_without_a_secret_it_refuses(agent_image: str) -> None:
+    """An agent in a container listens to the network, so it does not start without a secret, and says why."""
+    environ = {"TIDELOCK_REPLICA": "r1", "TIDELOCK_ZK": "zookeeper:2181/tidelock"}
+    with containers.alone(agent_image, environ) as agent:
+        assert agent.wait() == 2
+        assert "TIDELOCK_SECRET" in containers.log(agent)

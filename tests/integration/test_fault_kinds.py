@@ -1,0 +1,249 @@
+"""Replies that are lost, calls that fail once, full and broken disks, and a replica that lags (issue 2).
+
+Unlike in test_fault_points.py the replicas live on, but for those that die while they resolve a lost reply or
+close an epoch. What a client is told is the truth, a transaction stands in the log at most once, and when the
+fault is over the replicas agree and nothing is left over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.support.cluster import ClusterFactory
+from tests.support.fault_lab import BYSTANDER, LARGE_ROWS, Ending, Lab, laboratory
+from tests.support.history import End
+from tests.support.waiting import eventually
+from tests.support.workload import ROWS, ask
+from tidelock.client import TransactionState
+from tidelock.csnlog.ids import epoch_of
+from tidelock.errors import DiskFullError, NotCommittedError, TidelockError
+
+HOME, PEER = "r1", "r2"
+MAX_LAG: Final = 20
+SETTINGS: Final = {"max_lag": MAX_LAG, "commit_timeout_s": 6}
+EPOCH_LIMIT: Final = 60
+
+FAULTS: Final = {
+    HOME: {
+        "agent.stage.after": "once",
+        "agent.seal.before": "once",
+        "agent.pack.after": "once",
+        "agent.catalog.before": "enospc",
+        "partfs.write.before": "enospc",
+        "partfs.fsync.before": "eio",
+        "partfs.rename.after": "eio",
+        "replication.push.before": "once",
+        "replication.push.after": "lost-reply",
+        "csnlog.commit.before": "once",
+        "csnlog.commit.after": "always",  # whenever its gate is open
+        "csnlog.raise.before": "crash",
+        "csnlog.raise.after": "crash",
+        "csnlog.rollover.before": "crash",
+        "csnlog.rollover.after": "crash",
+    },
+    PEER: {
+        "agent.catalog.before": "enospc",
+        "partfs.write.before": "enospc",
+        "replication.accept.before": "once",
+        "replication.accept.after": "once",
+        "replication.fetch.before": "once",
+        "replication.fetch.after": "once",
+        "replication.apply.before": "pause",
+    },
+    BYSTANDER: {
+        "csnlog.commit.after": "always",
+        "csnlog.raise.before": "once",
+        "csnlog.raise.after": "lost-reply",
+        "csnlog.rollover.before": "once",
+        "csnlog.rollover.after": "lost-reply",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One cluster for all faults; its whole history is judged at the end."""
+    folder = tmp_path_factory.mktemp("lab")
+    with laboratory(module_cluster, folder, FAULTS, settings=SETTINGS, epoch_limit=EPOCH_LIMIT) as lab:
+        yield lab
+
+
+def require_committed(ending: Ending) -> int:
+    """Return the CSN of a commit that was acknowledged."""
+    assert (ending.end, ending.error) == (End.OK, None)
+    assert ending.csn is not None
+    return ending.csn
+
+
+def refusal(ending: Ending) -> TidelockError:
+    """Return why a transaction was refused."""
+    assert ending.end is End.FAIL
+    assert ending.error is not None
+    return ending.error
+
+
+@pytest.mark.parametrize(
+    ("replica", "point"),
+    [
+        (HOME, "replication.push.before"),
+        (HOME, "replication.push.after"),
+        (HOME, "csnlog.commit.before"),
+        (HOME, "csnlog.commit.after"),
+        (PEER, "replication.accept.before"),
+        (PEER, "replication.accept.after"),
+        (PEER, "replication.fetch.before"),
+        (PEER, "replication.fetch.after"),
+    ],
+)
+def test_a_call_that_fails_once_is_repeated(lab: Lab, replica: str, point: str) -> None:
+    """A request that never arrived, an answer that was lost: nobody notices, no row comes twice."""
+    large = "fetch" in point
+    with (
+        lab.still(),
+        lab.transaction(HOME, rows=LARGE_ROWS if large else ROWS[0], filled=not large) as attempt,
+        lab.gates.open(replica, point),
+    ):
+        csn = require_committed(attempt.finish(filled=not large))
+        lab.gates.await_hit(replica, point)
+    lab.require_settled(attempt, csn)
+
+
+@pytest.mark.parametrize("point", ["csnlog.raise.before", "csnlog.raise.after"])
+def test_the_raise_of_the_fence_fails_too(lab: Lab, point: str) -> None:
+    """The reply of the commit is lost, and then that of the raise which is to resolve it: still one truth."""
+    with (
+        lab.still(),
+        lab.transaction(BYSTANDER) as attempt,
+        lab.gates.open(BYSTANDER, "csnlog.commit.after", point),
+    ):
+        csn = require_committed(attempt.finish())
+    lab.require_settled(attempt, csn)
+
+
+@pytest.mark.parametrize("point", ["csnlog.raise.before", "csnlog.raise.after"])
+def test_the_home_dies_while_it_resolves_a_lost_reply(lab: Lab, point: str) -> None:
+    """The commit has landed although the home never knew: the others tell the client so."""
+    with lab.transaction(HOME) as attempt:
+        with lab.still(), lab.gates.open(HOME, "csnlog.commit.after", point):
+            told = lab.beside(attempt)
+            lab.await_death(HOME)
+        csn = require_committed(told.result())
+        lab.cluster.start(HOME)
+    lab.require_settled(attempt, csn)
+
+
+@pytest.mark.parametrize("point", ["agent.stage.after", "agent.seal.before", "agent.pack.after"])
+def test_an_error_that_nobody_foresaw(lab: Lab, point: str) -> None:
+    """The transaction is refused and rolled back, and the agent works on."""
+    filled = "stage" not in point
+    with lab.still(), lab.transaction(HOME, filled=filled) as attempt, lab.gates.open(HOME, point):
+        refusal(attempt.finish(filled=filled))
+    lab.require_settled(attempt, None)
+    with lab.transaction(HOME) as again:
+        csn = require_committed(again.finish())
+    lab.require_settled(again, csn)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("point", ["partfs.write.before", "agent.catalog.before"])
+def test_the_disk_of_the_home_is_full(lab: Lab, point: str, large: bool) -> None:
+    """DiskFullError, everything given back; when there is room again the next transaction commits."""
+    rows = LARGE_ROWS if large else ROWS[0]
+    with (
+        lab.still(),
+        lab.transaction(HOME, rows=rows, filled=not large) as attempt,
+        lab.gates.open(HOME, point),
+    ):
+        assert isinstance(refusal(attempt.finish(filled=not large)), DiskFullError)
+    lab.require_settled(attempt, None)
+    with lab.transaction(HOME, rows=rows) as again:
+        csn = require_committed(again.finish())
+    lab.require_settled(again, csn)
+
+
+def test_the_disk_is_full_after_a_large_part_was_stored(lab: Lab) -> None:
+    """Neither the commit nor its rollback can write the catalog; the part goes when there is room again."""
+    with (
+        lab.still(),
+        lab.transaction(HOME, rows=LARGE_ROWS) as attempt,
+        lab.gates.open(HOME, "agent.catalog.before"),
+    ):
+        assert isinstance(refusal(attempt.finish()), DiskFullError)
+    lab.require_settled(attempt, None)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("point", ["partfs.fsync.before", "partfs.rename.after"])
+def test_the_disk_of_the_home_fails(lab: Lab, point: str, large: bool) -> None:
+    """What could not be made durable is never acknowledged: its file is discarded, not tried again."""
+    rows = LARGE_ROWS if large else ROWS[0]
+    with lab.still(), lab.transaction(HOME, rows=rows, filled=not large) as attempt:
+        with lab.gates.open(HOME, point):
+            error = refusal(attempt.finish(filled=not large))
+        assert "disk" in error.message
+    lab.require_settled(attempt, None)
+
+
+@pytest.mark.parametrize("point", ["partfs.write.before", "agent.catalog.before"])
+def test_the_disk_of_a_peer_is_full(lab: Lab, point: str) -> None:
+    """The others commit without it. It claims nothing meanwhile, and has all when there is room again."""
+    with lab.still(), lab.transaction(HOME) as attempt, lab.gates.open(PEER, point):
+        csn = require_committed(attempt.finish())
+        lab.gates.await_hit(PEER, point)
+        status = ask(lab.cluster, PEER, "/status")
+        assert (status["state"], status["snapshot_csn"] < csn) == ("serving", True)
+    lab.require_settled(attempt, csn)
+
+
+@pytest.mark.parametrize("point", ["csnlog.rollover.before", "csnlog.rollover.after"])
+@pytest.mark.parametrize("home", [HOME, BYSTANDER])
+def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
+    """Its roll-over fails, its reply is lost, or the home dies in it: the epoch ends once, commits go on."""
+    hits = lab.gates.hits(home, point)
+    with contextlib.ExitStack() as clients:
+        with lab.still(), lab.gates.open(home, point):
+            before = epoch_of(lab.converged())
+            while True:
+                attempt = clients.enter_context(lab.transaction(home))
+                told = lab.beside(attempt)
+                eventually(lambda told=told: told.done() or lab.gates.hits(home, point) > hits)  # type: ignore[misc]
+                if lab.gates.hits(home, point) > hits:
+                    break
+            if home == HOME:
+                lab.await_death(home)
+        lab.writer.more_commits()
+        lab.cluster.start(home)
+        ending = told.result()
+    assert ending.end in {End.OK, End.FAIL}
+    lab.require_settled(attempt, ending.csn)
+    assert epoch_of(lab.converged()) == before + 1
+
+
+def test_a_replica_that_lags_holds_the_writers_back(lab: Lab) -> None:
+    """More than max_lag behind, commits wait, then are refused with the reason; released, they go on."""
+    with lab.still():
+        with lab.gates.open(PEER, "replication.apply.before"):
+            last = 0
+            for _ in range(MAX_LAG + 1):
+                with lab.transaction(HOME) as attempt:
+                    last = require_committed(attempt.finish())
+            with lab.transaction(HOME) as refused:
+                error = refusal(refused.finish())
+            assert isinstance(error, NotCommittedError)
+            assert f"{PEER} is still more than max_lag={MAX_LAG} CSNs behind" in error.message
+            assert ask(lab.cluster, PEER, "/status")["snapshot_csn"] < last
+            with lab.transaction(HOME) as waiting:
+                told = lab.beside(waiting)
+                eventually(lambda: state(lab, waiting.tid) == TransactionState.SEALED)
+        csn = require_committed(told.result())
+    lab.require_settled(refused, None)
+    lab.require_settled(waiting, csn)
+
+
+def state(lab: Lab, tid: str) -> str:
+    """The state of a transaction at its home."""
+    return str(ask(lab.cluster, tid.split("-")[1], f"/transactions/{tid}")["state"])

@@ -1,0 +1,146 @@
+"""SIGKILL of the home and of a peer at every fault point that a transaction passes (issue 2).
+
+While a client commits a transaction over two tables, one replica kills itself at a point; the others go on,
+the killed one comes back. The client must have been told the truth, all replicas must agree, and nothing may
+be left over. What comes of the transaction follows from the point: it is committed once its record is in the
+log, and not before; without a peer it is committed all the same, since copies = 2 of three replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+import tidelock.replica_agent.main  # noqa: F401 - registers every fault point of an agent
+from tests.support.cluster import ClusterFactory
+from tests.support.fault_lab import LARGE_ROWS, Lab, laboratory, points
+from tests.support.history import End
+from tests.support.workload import ROWS
+from tidelock.csnlog import faults
+from tidelock.errors import CommitUnknownError, RefusedError
+
+HOME, PEER = "r1", "r2"
+
+#: What changes the disk, wherever parts are stored.
+DISK: Final = ("agent.pack", "agent.catalog", "partfs.write", "partfs.fsync", "partfs.rename")
+#: In the order in which the home passes them.
+HOME_STEPS: Final = (
+    *("agent.stage", "agent.seal", *DISK, "replication.push", "csnlog.commit", "replication.apply"),
+)
+PEER_STEPS: Final = ("replication.accept", *DISK, "replication.apply")
+#: From here on the record is in the log.
+IN_THE_LOG: Final = {"csnlog.commit.after", *points(["replication.apply"])}
+#: Passed by an insert, so the fault acts before the commit is asked for.
+BY_THE_INSERT: Final = set(points(["agent.stage"]))
+
+#: Points that no transaction of this file passes, and where they are tested.
+ELSEWHERE: Final = {
+    "csnlog.raise": "passed only after a lost reply: test_fault_kinds.py",
+    "csnlog.rollover": "passed at the end of an epoch: test_fault_kinds.py",
+}
+
+#: Packs hold several parts; a fault at the second write leaves half a file.
+KINDS: Final = {"partfs.write.before": "crash@2", "partfs.write.after": "crash@2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A replica that dies at a point. ``large``: a part has a file of its own and is fetched by the peers."""
+
+    victim: str
+    point: str
+    large: bool = False
+
+    def __str__(self) -> str:
+        return f"{'home' if self.victim == HOME else 'peer'}-{self.point}{'-large' if self.large else ''}"
+
+
+HOME_CASES: Final = [
+    *(Case(HOME, point) for point in points(HOME_STEPS)),
+    *(Case(HOME, point, large=True) for point in ("partfs.fsync.before", "partfs.rename.after")),
+]
+PEER_CASES: Final = [
+    *(Case(PEER, point) for point in points(PEER_STEPS)),
+    *(Case(PEER, point, large=True) for point in (*points(["replication.fetch"]), "partfs.rename.after")),
+]
+
+
+def armed(cases: list[Case]) -> dict[str, str]:
+    """The faults of a victim."""
+    return {case.point: KINDS.get(case.point, "crash") for case in cases}
+
+
+@pytest.fixture(scope="module")
+def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One cluster for all points; its whole history is judged at the end."""
+    faults_of = {HOME: armed(HOME_CASES), PEER: armed(PEER_CASES)}
+    with laboratory(module_cluster, tmp_path_factory.mktemp("lab"), faults_of) as lab:
+        yield lab
+
+
+def test_every_point_of_an_agent_is_tested() -> None:
+    """A point that somebody adds belongs into this file, or is left out here for a reason."""
+    ours = ("agent.", "replication.", "csnlog.", "partfs.")
+    registered = {name for name in faults.names() if name.startswith(ours)}
+    tested = {case.point for case in (*HOME_CASES, *PEER_CASES)}
+    assert tested.isdisjoint(points(list(ELSEWHERE)))
+    assert registered == tested | set(points(list(ELSEWHERE)))
+
+
+@pytest.mark.parametrize("case", HOME_CASES, ids=str)
+def test_the_home_dies(lab: Lab, case: Case) -> None:
+    """Committed if and only if its record is in the log; until the home is back nobody says otherwise."""
+    committed = case.point in IN_THE_LOG
+    inserting = case.large or case.point in BY_THE_INSERT
+    rows = LARGE_ROWS if case.large else ROWS[0]
+    with lab.transaction(HOME, rows=rows, filled=not inserting) as attempt:
+        with lab.still(), lab.gates.open(HOME, case.point):
+            told = lab.beside(attempt, filled=not inserting)
+            lab.await_death(HOME)
+        lab.writer.more_commits()
+        if committed:
+            csn = told.result().csn  # told by the others, from the log, while the home is dead
+            assert csn is not None
+            meanwhile = {lab.outcome(replica, attempt.tid) for replica in (PEER, "r3")}
+            assert meanwhile == {("committed", csn)}
+        else:
+            csn = None
+            meanwhile = {lab.outcome(replica, attempt.tid) for replica in (PEER, "r3")}
+            assert meanwhile == {("running", None)}
+        lab.cluster.start(HOME)
+        ending = told.result()
+    assert ending.end is (End.OK if committed else End.FAIL)
+    lab.require_settled(attempt, csn)
+
+
+@pytest.mark.parametrize("case", PEER_CASES, ids=str)
+def test_a_peer_dies(lab: Lab, case: Case) -> None:
+    """Committed with the copies of the other two while the peer is dead; it has all of it when it is back."""
+    rows = LARGE_ROWS if case.large else ROWS[0]
+    with lab.transaction(HOME, rows=rows, filled=not case.large) as attempt:
+        with lab.still(), lab.gates.open(PEER, case.point):
+            told = lab.beside(attempt, filled=not case.large)
+            lab.await_death(PEER)
+        ending = told.result()
+        assert (ending.end, ending.error) == (End.OK, None)
+        lab.writer.more_commits()
+        lab.cluster.start(PEER)
+    lab.require_settled(attempt, ending.csn)
+
+
+def test_a_client_that_does_not_wait_is_told_unknown(lab: Lab) -> None:
+    """While the home is dead the answer is "unknown"; commit(), repeated, learns the truth afterwards."""
+    with lab.transaction(HOME) as attempt:
+        with lab.still(), lab.gates.open(HOME, "csnlog.commit.before"):
+            ending = attempt.finish(timeout_s=1.0)
+            lab.await_death(HOME)
+        assert (ending.end, type(ending.error)) == (End.INFO, CommitUnknownError)
+        lab.writer.more_commits()
+        lab.cluster.start(HOME)
+        again = attempt.commit()
+        assert again.end is End.FAIL
+        assert isinstance(again.error, RefusedError)
+    lab.require_settled(attempt, None)

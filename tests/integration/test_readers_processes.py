@@ -1,0 +1,284 @@
+"""Reader processes: drained, killed, left alone by their agent, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import urllib3
+
+from tests.support.datadir import DataDir
+from tests.support.readers import ReaderHost
+from tests.support.waiting import TIMEOUT_S, eventually
+from tidelock.csnlog.ids import Csn, PartId
+from tidelock.errors import ConfigError
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.readers import counters
+from tidelock.replica_agent.readers.pool import ReaderPool
+from tidelock.replica_agent.readers.verdict import Verdict
+from tidelock.replica_agent.settings import AgentSettings
+
+SCHEMA = pa.schema([("price", pa.float64())])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
+    """One table with a part that no socket buffer holds."""
+    made = DataDir(tmp_path_factory.mktemp("processes") / "r1")
+    made.create_table(2, "t", SCHEMA)
+    made.insert(
+        3, {"default.t": pa.table({"price": np.random.default_rng(1).random(4_000_000)}, schema=SCHEMA)}
+    )
+    return made
+
+
+@pytest.fixture
+def host(data: DataDir) -> Iterator[ReaderHost]:
+    """Readers of its own for each test."""
+    with ReaderHost(data.path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def part(data: DataDir) -> PartRow:
+    """That part."""
+    return data.parts("default.t")[0]
+
+
+def _path(part: PartRow) -> str:
+    return f"/snapshots/3/default/t/{part.name}"
+
+
+def _gone(pid: int) -> bool:
+    """Whether a process has ended; a zombie has."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
+    return True
+
+
+@contextlib.contextmanager
+def _half_read(host: ReaderHost, part: PartRow) -> Iterator[http.client.HTTPResponse]:
+    """An answer that is being sent, and stuck since its client does not read."""
+    connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=TIMEOUT_S)
+    connection.request("GET", _path(part))
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def test_workers_stay_small(host: ReaderHost) -> None:
+    """Readers do without pyarrow and its hundred megabytes."""
+    assert len(host.pids) == 2
+    for pid in host.pids:
+        assert "libarrow" not in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+
+def test_a_drain_finishes_what_is_running(host: ReaderHost, data: DataDir, part: PartRow) -> None:
+    """After SIGTERM new reads are sent to other replicas, running ones get their last byte."""
+    with _half_read(host, part) as running:
+        host.start_drain()
+        eventually(lambda: host.webhdfs("OPEN", _path(part)).status == 403)
+        for op in ("OPEN", "LISTSTATUS", "GETFILESTATUS"):
+            assert host.webhdfs(op, _path(part)).exception == "StandbyException"
+        assert host.get(_path(part)).status == 503
+        assert host.no_more_events()
+        assert running.read() == data.data(part)
+    assert host.event() == {"drained": True}
+
+
+def test_a_drain_without_readers_ends_at_once(host: ReaderHost) -> None:
+    """Nothing is running, so nothing is waited for."""
+    host.start_drain()
+    assert host.event() == {"drained": True}
+
+
+def test_a_drain_has_an_end(host: ReaderHost, part: PartRow) -> None:
+    """A client that never reads does not keep the agent from stopping."""
+    with _half_read(host, part):
+        host.start_drain(timeout_s=0.2)
+        assert host.event() == {"drained": False}
+
+
+def test_a_killed_worker_is_replaced(host: ReaderHost, data: DataDir, part: PartRow) -> None:
+    """Readers that are killed come back on the same port, connections wait for them, and counting goes on."""
+    assert host.webhdfs("OPEN", _path(part)).status == 200
+    for pid in host.pids:
+        os.kill(pid, signal.SIGKILL)
+    assert host.webhdfs("OPEN", _path(part)).body == data.data(part)
+    assert counters.read(data.path / "run")["opens"] == 2
+
+
+def test_a_worker_that_is_killed_cuts_its_answers(host: ReaderHost, part: PartRow) -> None:
+    """What a dying worker was sending ends with an error for the client."""
+    with _half_read(host, part) as running:
+        for pid in host.pids:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+            running.read()
+
+
+def test_signals_for_the_group_are_the_agents(host: ReaderHost, part: PartRow) -> None:
+    """SIGTERM and SIGINT that reach the readers too do not end them: the agent drains first."""
+    for pid in host.pids:
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    assert host.webhdfs("GETFILESTATUS", _path(part)).status == 200
+    assert not any(_gone(pid) for pid in host.pids)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_readers_end_with_a_killed_agent(host: ReaderHost, part: PartRow, stopped: bool) -> None:
+    """A SIGKILL of the agent alone ends its readers at once, also frozen ones, and frees the port."""
+    if stopped:
+        for pid in host.pids:
+            os.kill(pid, signal.SIGSTOP)
+    with contextlib.ExitStack() as stack:
+        if not stopped:
+            stack.enter_context(_half_read(host, part))
+        os.kill(host.process.pid, signal.SIGKILL)
+        eventually(lambda: all(_gone(pid) for pid in host.pids))
+    with socket.create_server(("127.0.0.1", host.port)):
+        pass
+
+
+def test_counters_are_exact_after_a_kill(host: ReaderHost, data: DataDir, part: PartRow) -> None:
+    """The counters tell every answer, and can be read when agent and readers were killed."""
+    for _ in range(3):
+        host.webhdfs("GETFILESTATUS", _path(part))
+    host.webhdfs("LISTSTATUS", "/snapshots/3/default/t")
+    host.webhdfs("OPEN", _path(part), length=1000)
+    host.webhdfs("OPEN", _path(part))
+    host.say("standby")
+    host.webhdfs("OPEN", _path(part).replace("/3/", "/4/"))
+    host.webhdfs("CREATE", _path(part), method="PUT")
+    host.webhdfs("OPEN", _path(part) + "x")
+    host.kill()
+    assert counters.read(data.path / "run") == {
+        "opens": 2,
+        "bytes": 1000 + part.length,
+        "status_requests": 3,
+        "listings": 1,
+        "standby_answers": 1,
+        "refusals": 1,
+        "corrupt_blocks": 0,
+    }
+
+
+def test_counters_start_at_zero(data: DataDir, tmp_path: Path) -> None:
+    """Where nothing has run all is zero, and former slots do not count."""
+    assert not any(counters.read(tmp_path).values())
+    counters.reset(tmp_path, 3)
+    counters.Counters(counters.path_of(tmp_path, 2)).add("bytes", 7)
+    assert counters.read(tmp_path)["bytes"] == 7
+    counters.reset(tmp_path, 2)
+    assert not any(counters.read(tmp_path).values())
+
+
+class _Agent:
+    """Callbacks of a test in the same process."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Csn] = asyncio.Queue()
+        self.corrupted: asyncio.Queue[PartId] = asyncio.Queue()
+        self.applied = asyncio.Event()
+
+    async def wait(self, csn: Csn) -> Verdict:
+        self.asked.put_nowait(csn)
+        await self.applied.wait()
+        return Verdict("ready")
+
+    def corrupt(self, part: PartId, detail: str) -> None:
+        self.corrupted.put_nowait(part)
+
+
+def _settings(data: DataDir, **fields: object) -> AgentSettings:
+    return AgentSettings(replica="r1", data_dir=data.path, zk="unused:2181", **fields)  # type: ignore[arg-type] # any field
+
+
+@contextlib.asynccontextmanager
+async def _pool(data: DataDir, agent: _Agent, **fields: object) -> AsyncIterator[ReaderPool]:
+    pool = ReaderPool(_settings(data, **fields), data.path, agent)
+    await pool.start()
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+def _get(url: str) -> tuple[int, bytes]:
+    answer = urllib3.request("GET", url, retries=False, timeout=TIMEOUT_S)
+    return answer.status, answer.data
+
+
+async def test_a_read_waits_for_its_csn(data: DataDir, tmp_path: Path) -> None:
+    """A read above the snapshot CSN is answered when the agent has applied it, with the rows of that CSN."""
+    own = data.copy(tmp_path / "r1")
+    agent = _Agent()
+    async with _pool(own, agent) as pool:
+        url = f"http://{pool.address}/webhdfs/v1/snapshots/4/default/t?op=LISTSTATUS"
+        answer = asyncio.create_task(asyncio.to_thread(_get, url))
+        assert await agent.asked.get() == 4
+        assert not answer.done()
+        own.insert(4, {"default.t": pa.table({"price": [1.0]}, schema=SCHEMA)})
+        agent.applied.set()
+        status, body = await answer
+        assert status == 200
+        assert len(json.loads(body)["FileStatuses"]["FileStatus"]) == 3
+        assert pool.counters()["listings"] == 1
+
+
+async def test_an_agent_that_does_not_answer_is_standby(data: DataDir) -> None:
+    """A wait that hangs ends as "standby" soon after the bound, before the client gives up."""
+    async with _pool(data, _Agent(), wait_bound_s=0.1) as pool:
+        url = f"http://{pool.address}/webhdfs/v1/snapshots/4/default/t?op=LISTSTATUS"
+        _, body = await asyncio.to_thread(_get, url)
+        assert json.loads(body)["RemoteException"]["exception"] == "StandbyException"
+
+
+async def test_released_parts_are_served_again(data: DataDir, tmp_path: Path) -> None:
+    """A part that the agent found whole where it lies (memory or disk erred once) is served again."""
+    own = data.copy(tmp_path / "r1")
+    (part,) = own.parts("default.t")
+    agent = _Agent()
+    async with _pool(own, agent, reader_workers=1) as pool:
+        url = f"http://{pool.address}{_path(part)}"
+        # The file stays as it is, so only the agent's word can tell that it is whole after all.
+        for blocks in (bytes(len(part.blocks)), part.blocks):
+            with own.sql() as db:
+                db.execute("UPDATE parts SET blocks = ?", (blocks,))
+            assert (await asyncio.to_thread(_get, url))[0] == 503
+        assert await agent.corrupted.get() == part.part
+        pool.released(part.part)
+        await asyncio.to_thread(eventually, lambda: _get(url)[0] == 200)
+
+
+async def test_the_next_agent_waits_for_the_port(data: DataDir, part: PartRow) -> None:
+    """An agent that is started while the readers of its predecessor still hold the port gets it."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        pool = ReaderPool(_settings(data, data_port=port), data.path, _Agent())
+        starting = asyncio.create_task(pool.start())
+        await asyncio.sleep(0)  # the first try has failed now
+        assert not starting.done()
+    await starting
+    status, _ = await asyncio.to_thread(_get, f"http://{pool.address}{_path(part)}")
+    assert (pool.port, status) == (port, 200)
+    await pool.close()
+
+
+async def test_an_address_that_cannot_be_bound(data: DataDir) -> None:
+    """An address of another machine is a configuration error that names the settings."""
+    settings = _settings(data, bind="192.0.2.1", insecure=True)
+    with pytest.raises(ConfigError, match="data_port"):
+        await ReaderPool(settings, data.path, _Agent()).start()

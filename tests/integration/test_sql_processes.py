@@ -1,0 +1,211 @@
+"""Processes for SQL: what ends a statement, and processes that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.datadir import DataDir
+from tests.support.rows import settings
+from tests.support.sql import orders_and_items, request, rows, workers
+from tests.support.waiting import eventually
+from tidelock.errors import TidelockError, TooLargeError, UnavailableError
+from tidelock.replica_agent.sql import pool as pool_module
+from tidelock.replica_agent.sql.pool import SqlPool
+
+MakePool = Callable[..., SqlPool]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> DataDir:
+    """Two tables, up to CSN 6."""
+    return orders_and_items(tmp_path / "data")
+
+
+@pytest.fixture
+async def make_pool(directory: DataDir) -> AsyncIterator[MakePool]:
+    """Makes pools over the data directory, and closes them."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        def make(**limits: Any) -> SqlPool:
+            made = SqlPool(settings(**limits), directory.path)
+            stack.push_async_callback(made.close)
+            return made
+
+        yield make
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until the condition is true."""
+    await asyncio.to_thread(eventually, condition)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r",
+        "SELECT count(*) FROM range(10000000000) a, range(10000000000) b WHERE a.range * b.range % 7 = 3",
+    ],
+    ids=["recursion", "cross product"],
+)
+async def test_a_statement_that_never_ends(make_pool: MakePool, sql: str) -> None:
+    """A statement is ended at its time limit, which the error names; the next one gets a new process."""
+    pool = make_pool(sql_timeout_s=2.0)
+    await rows(pool, "SELECT 1")
+    [before] = workers()
+    with pytest.raises(TooLargeError, match=r"longer than 2 s \(sql_timeout_s\)"):
+        await rows(pool, sql)
+    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    assert before.pid not in {worker.pid for worker in workers()}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT string_agg(i::varchar || 'x') FROM range(1000000000) t(i)",
+        "SELECT list(i) FROM range(10000000000) t(i)",
+        "SELECT count(*) FROM (SELECT DISTINCT hash(i) FROM range(10000000000) t(i))",
+        "SELECT repeat('x', 4000000000)",
+        "SELECT i, repeat('x', 100000) AS s FROM range(10000000) t(i) ORDER BY s, -i",
+    ],
+    ids=["one text", "one list", "many groups", "one value", "sorting"],
+)
+async def test_a_statement_that_takes_all_memory(make_pool: MakePool, directory: DataDir, sql: str) -> None:
+    """A statement that outgrows its memory and its temporary files ends alone; nothing of it stays."""
+    pool = make_pool(sql_memory_bytes=64 << 20, sql_workers=1)
+    with pytest.raises(TooLargeError, match="sql_memory_bytes"):
+        await rows(pool, sql)
+    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    assert [list(folder.iterdir()) for folder in (directory.path / "run").iterdir()] == [[]]
+
+
+# -- processes that come and go
+
+
+async def test_a_client_that_goes_away(make_pool: MakePool) -> None:
+    """Closing the result early ends its process; the place is free again."""
+    pool = make_pool(sql_workers=1)
+    pieces = pool.run(request("SELECT i, i::varchar FROM range(1000000000) t(i)"))
+    await anext(pieces)
+    [worker] = workers()
+    await pieces.aclose()
+    assert not worker.is_running()
+    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+
+
+async def test_a_cancelled_statement(make_pool: MakePool) -> None:
+    """Cancelling the task that waits for the first rows ends the process, too."""
+    pool = make_pool(sql_workers=1)
+    await rows(pool, "SELECT 1")
+    [worker] = workers()
+    task = asyncio.create_task(rows(pool, "SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 7 = 3"))
+    await until(lambda: pool._busy)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not worker.is_running()
+
+
+async def test_a_process_that_is_killed(make_pool: MakePool) -> None:
+    """A process killed while idle is replaced unseen; one killed in the middle fails its statement only."""
+    pool = make_pool(sql_workers=1)
+    await rows(pool, "SELECT 1")
+    [worker] = workers()
+    worker.kill()
+    worker.wait()
+    await until(lambda: not pool._idle[0].reusable)
+    assert await rows(pool, "SELECT 2") == [(2,)]
+    async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
+        await anext(pieces)
+        [worker] = workers()
+        worker.send_signal(signal.SIGTERM)
+        with pytest.raises(TidelockError):
+            async for _ in pieces:
+                pass
+    assert await rows(pool, "SELECT 3") == [(3,)]
+
+
+async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
+    """Rows that nobody takes do not hold a process for ever."""
+    pool = make_pool(sql_workers=1, sql_timeout_s=3.0)
+    await rows(pool, "SELECT 1")
+    async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
+        await anext(pieces)
+        [worker] = workers()
+        await asyncio.to_thread(worker.wait)
+        with pytest.raises(UnavailableError, match="nobody took the rows"):
+            async for _ in pieces:
+                pass
+
+
+async def test_the_queue_is_bounded(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements beyond the queue are refused at once; those within it get their turn, or give up in time."""
+    monkeypatch.setattr(pool_module, "WAITING_PER_WORKER", 1)
+    pool = make_pool(sql_workers=1, sql_timeout_s=3.0)
+    async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
+        await anext(pieces)
+        waiting = asyncio.create_task(rows(pool, "SELECT 1"))
+        await until(lambda: pool._waiting)
+        with pytest.raises(UnavailableError, match="1 statements wait"):
+            await rows(pool, "SELECT 2")
+    assert await waiting == [(1,)]
+
+
+async def test_a_closed_pool(make_pool: MakePool, directory: DataDir) -> None:
+    """Closing ends all processes, idle and busy, removes their folders, and refuses what comes later."""
+    pool = make_pool(sql_workers=2)
+    await rows(pool, "SELECT 1")
+    async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
+        await anext(pieces)
+        await pool.close()
+        with pytest.raises(UnavailableError):
+            async for _ in pieces:
+                pass
+    with pytest.raises(UnavailableError, match="stops"):
+        await rows(pool, "SELECT 1")
+    assert workers() == []
+    assert list((directory.path / "run").iterdir()) == []
+
+
+_AGENT = """
+import asyncio, sys
+from pathlib import Path
+from tests.support.rows import settings
+from tests.support.sql import request
+from tidelock.replica_agent.sql.pool import SqlPool
+
+async def main():
+    pool = SqlPool(settings(), Path(sys.argv[1]))
+    pieces = pool.run(request("SELECT i FROM range(1000000000000) t(i)"))
+    await anext(pieces)
+    print(pool.__dict__["_busy"].pop()._process.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_end_with_their_agent(directory: DataDir) -> None:
+    """A SQL process whose agent was killed ends by itself, whatever it is doing."""
+    agent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _AGENT, str(directory.path)),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+    )
+    assert agent.stdout is not None
+    try:
+        worker = psutil.Process(int(await agent.stdout.readline()))
+    finally:
+        agent.kill()
+        await agent.wait()
+    await asyncio.to_thread(worker.wait, 20)
