@@ -46,7 +46,7 @@ def readers(data: DataDir) -> Iterator[ReaderHost]:
 
 @pytest.fixture
 def host(readers: ReaderHost) -> ReaderHost:
-    """The readers, with nothing reported yet."""
+    """The readers, with nothing reported yet; a test that harms a part waits for the report, so none comes late."""
     readers.forget_events()
     return readers
 
@@ -116,6 +116,7 @@ def test_a_cut_answer_is_an_error_for_the_client(host: ReaderHost, data: DataDir
     data.flip_bit(large, 10 * BLOCK_BYTES)
     with pytest.raises(CUT):
         host.webhdfs("OPEN", _path(large))
+    assert host.event()["corrupt"] == large.part
 
 
 def test_damage_in_the_first_block_is_answered(host: ReaderHost, data: DataDir, large: PartRow) -> None:
@@ -145,6 +146,7 @@ def test_neighbours_in_a_pack_are_served(host: ReaderHost, data: DataDir, pack: 
     assert first.file == second.file
     data.flip_bit(second, 100)
     assert _standby(host, second)
+    assert host.event()["corrupt"] == second.part
     assert host.webhdfs("OPEN", _path(first)).body == data.data(first)
 
 
@@ -204,6 +206,7 @@ def test_a_repair_in_place_is_noticed(host: ReaderHost, data: DataDir, large: Pa
     intact = data.data(large)
     data.flip_bit(large, 5)
     assert _standby(host, large)
+    assert host.event()["corrupt"] == large.part
     file.with_suffix(".repaired").replace(file)
     assert host.webhdfs("OPEN", _path(large)).body == intact
 
@@ -214,6 +217,7 @@ def test_a_repair_elsewhere_is_noticed(host: ReaderHost, data: DataDir, pack: li
     intact = data.data(part)
     data.flip_bit(part, 5)
     assert _standby(host, part)
+    assert host.event()["corrupt"] == part.part
     with data.sql() as db:
         db.execute("UPDATE parts SET state = 'quarantined' WHERE part = ?", (part.part,))
     assert _standby(host, part)
