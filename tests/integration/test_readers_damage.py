@@ -46,7 +46,7 @@ def readers(data: DataDir) -> Iterator[ReaderHost]:
 
 @pytest.fixture
 def host(readers: ReaderHost) -> ReaderHost:
-    """The readers, with nothing reported yet; a test that harms a part waits for the report, so none comes late."""
+    """The readers, with nothing reported yet: a test that harms a part waits for the report of it."""
     readers.forget_events()
     return readers
 
