@@ -41,8 +41,8 @@ class SecondOpinion:
 
         CorruptError when a part's bytes do not have their checksum; errors of the agent as it answers them.
         """
-        with duckdb.connect() as connection:
-            connection.execute(f"set memory_limit = '{_MEMORY}'")
+        spill = self._folder.parent / "spill"  # otherwise .tmp in the working directory
+        with duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(spill)}) as connection:
             for table in TABLES:
                 if table.name in QUERIED:
                     connection.execute(_view(table, self._copies(csn, table)))
