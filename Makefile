@@ -8,12 +8,16 @@ SHELL := /bin/bash
 
 SF ?= 0.1
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+# A peer of the benchmark that needs another DuckDB than the environment (bench/ducklake.in).
+DUCKLAKE := $(VENV)/ducklake
 STAMP := $(VENV)/stamp
 # Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
+# Files keep their order, the long ones of tests/integration first: short ones at the end keep all workers busy.
 PYTEST_WORKERS ?= 2
-PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Spark's Python workers must be the environment's Python: they need pyarrow and this project.
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
@@ -38,12 +42,14 @@ check: $(STAMP) ## format, lint, types, unit tests
 	@$(VENV)/bin/mypy
 	@$(PYTEST) -q tests/unit $(PYTEST_ARGS)
 
-bench: $(STAMP) ## benchmarks against peers and physical limits
-	@$(PYTHON) -m bench
+bench: $(STAMP) $(DUCKLAKE)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
+	@$(PYTHON) -m bench $(BENCH_ARGS)
 
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+    --no-header --no-annotate
 lock: ## requirements.lock anew, from pyproject.toml (needs uv)
-	@uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --all-extras \
-	    --generate-hashes --no-emit-index-url --no-header --no-annotate --output-file requirements.lock
+	@$(LOCK) pyproject.toml --all-extras --output-file requirements.lock
+	@$(LOCK) bench/ducklake.in --output-file bench/ducklake.lock
 
 clean: ## remove caches and build results; the environment stays (rm -r .venv removes it)
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -68,5 +74,14 @@ $(STAMP): requirements.lock pyproject.toml
 	    $(PYTHON) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m ensurepip >/dev/null; \
 	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock; \
 	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-deps --editable .; \
+	fi
+	@touch $@
+
+$(DUCKLAKE)/stamp: bench/ducklake.lock | $(STAMP)
+	@rm -rf $(DUCKLAKE)
+	@if command -v uv >/dev/null; then \
+	    uv pip install --quiet --python $(PYTHON) --target $(DUCKLAKE) --require-hashes -r bench/ducklake.lock; \
+	else \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --target $(DUCKLAKE) --require-hashes -r bench/ducklake.lock; \
 	fi
 	@touch $@
