@@ -33,6 +33,7 @@ from tidelock.errors import (
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.copies import CopyMaker
+from tidelock.replica_agent.departures import Departures
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes
@@ -89,6 +90,7 @@ class Commits:
         self._transactions, self._catalog, self._files, self._numbers = transactions, catalog, files, numbers
         self._copies, self._csn_log, self._waiters, self._metrics = copies, log, waiters, metrics
         self._lagging, self._applied_on, self._clock = lagging, applied_on, clock
+        self._departures = Departures(settings.commit_gather_s)
 
     # -- what clients ask
     # ----------------------------------------------------------------------------------------
@@ -105,11 +107,19 @@ class Commits:
         try:
             tx = self._transactions.find(str(tid))
         except UnknownTransactionError:
-            return self._remembered(tid)
-        done = await self._decided(tx, timeout)
-        if done is None:
-            return None
-        if not await self._waiters.wait(done.csn, max(0.0, until - self._clock())):
+            done: Committed | None = self._remembered(tid)
+        else:
+            done = await self._decided(tx, timeout)
+        return None if done is None else await self.applied(tid, done, wait, until - self._clock())
+
+    async def applied(self, tid: Tid, done: Committed, wait: WaitFor, timeout_s: float) -> Committed:
+        """Return a commit, of any home, when this replica has applied it, and others as ``wait`` asks.
+
+        Raises:
+            CommitUnknownError: Not within ``timeout_s``; committed it is all the same (``csn``).
+        """
+        until = self._clock() + timeout_s
+        if not await self._waiters.wait(done.csn, max(0.0, timeout_s)):
             msg = (
                 f"{tid} is committed at CSN {done.csn}, but this replica has not applied it yet; "
                 "repeat commit() to wait on"
@@ -211,9 +221,8 @@ class Commits:
 
     async def _decide(self, tx: Transaction) -> Committed | None:
         begun = self._clock()
-        for upload in tx.uploads:
-            upload.cancel()
         try:
+            await self._cut_uploads(tx)
             done = await self._commit(tx, begun + self._settings.commit_timeout_s)
         except CommitUnknownError:
             raise  # only when the log has ended here: this life can learn no more, the next one will
@@ -233,6 +242,14 @@ class Commits:
             self._metrics.commit_seconds.observe(self._clock() - begun)
         return done
 
+    async def _cut_uploads(self, tx: Transaction) -> None:
+        """Wait for the end of cut inserts: until then their finished parts look like all others."""
+        try:
+            async with asyncio.timeout(self._settings.commit_timeout_s):
+                await tx.cut_uploads()
+        except TimeoutError as error:
+            raise UnavailableError("an insert that was running did not end in time") from error
+
     async def _commit(self, tx: Transaction, deadline: float) -> Committed | None:
         if not tx.memory and not tx.stored and not tx.definitions:
             return None
@@ -240,6 +257,10 @@ class Commits:
         if behind:
             msg = f"{', '.join(behind)} is still more than max_lag={self._settings.max_lag} CSNs behind"
             raise UnavailableError(msg, replicas=list(behind))
+        async with self._departures.batch():
+            return await self._copy_and_log(tx, deadline)
+
+    async def _copy_and_log(self, tx: Transaction, deadline: float) -> Committed:
         try:
             proposal = await self._proposal(tx, deadline)
         except TidelockError:

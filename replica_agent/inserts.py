@@ -99,6 +99,7 @@ class Inserts:
             raise
         finally:
             tx.uploads.discard(task)
+            tx.upload_ended.set()
 
     async def _insert(
         self, tx: Transaction, name: TableName, content: aiohttp.StreamReader, length: int | None
@@ -135,11 +136,23 @@ class Inserts:
     async def write_out(self, tx: Transaction) -> None:
         """Write the parts that a transaction holds in memory, so that its own queries can read them."""
         memory = list(tx.memory.values())
-        if memory:
-            await self.stager.store(memory, [])
-            self.transactions.require_open(tx)
-            tx.stored.update({staged.meta.part: staged.meta for staged in memory})
-            self.transactions.forget_memory(tx)
+        if not memory:
+            return
+        await self.stager.store(memory, [])
+        # Other statements went on meanwhile: what was inserted stays where it is, and a part that was taken
+        # back, or written out by another query, is not added again.
+        moved = [staged.meta for staged in memory if staged.meta.part in tx.memory]
+        dropped = []
+        if tx.state not in {TxState.SEALED, TxState.COMMITTED}:  # else they are the commit's
+            gone = (staged.meta.part for staged in memory if staged.meta.part not in tx.memory)
+            dropped = [part for part in gone if part not in tx.stored]
+        for meta in moved:
+            self.transactions.drop_memory(tx, meta.part)
+            tx.stored[meta.part] = meta
+        if dropped:
+            unused = await self.catalog.write(lambda db: jobs.drop_parts(db, dropped))
+            await remove_files(self.catalog, self.files, unused)
+        self.transactions.require_open(tx)
 
 
 class _Upload:

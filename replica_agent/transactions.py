@@ -19,7 +19,6 @@ from tidelock.csnlog.model import DefineTable
 from tidelock.csnlog.results import Committed
 from tidelock.errors import (
     BadRequestError,
-    LeaseExpiredError,
     TidelockError,
     TransactionClosedError,
     UnavailableError,
@@ -50,6 +49,7 @@ class Transaction:
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
         uploads: Running inserts; the seal cuts them.
+        upload_ended: Set whenever one of them has ended, and has taken back what it is not to keep.
         commit_task: The one task that decides the transaction, shared by all who ask for the commit.
         closed_at: Monotonic time of the end, None while it lives.
         totals: Rows and parts that it had at its end, when the parts themselves are forgotten.
@@ -66,6 +66,7 @@ class Transaction:
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
     uploads: set[asyncio.Task[Any]] = field(default_factory=set)
+    upload_ended: asyncio.Event = field(default_factory=asyncio.Event)
     commit_task: asyncio.Task[Committed | None] | None = None
     outcome: Committed | None = None
     error: TidelockError | None = None
@@ -77,6 +78,14 @@ class Transaction:
         """Every part that the transaction adds."""
         yield from (staged.meta for staged in self.memory.values())
         yield from self.stored.values()
+
+    async def cut_uploads(self) -> None:
+        """End the running inserts; return when each has taken back the parts that it had finished already."""
+        for upload in self.uploads:
+            upload.cancel()
+        while self.uploads:
+            self.upload_ended.clear()
+            await self.upload_ended.wait()
 
     def describe(self, now: float) -> dict[str, Any]:
         """Return what GET /transactions shows."""
@@ -172,10 +181,10 @@ class Transactions:
             tx.lease_until = self._clock() + tx.lease_s
 
     def require_open(self, tx: Transaction) -> None:
-        """Raise unless the transaction takes statements: LeaseExpiredError or TransactionClosedError."""
+        """Raise unless the transaction takes statements: TransactionClosedError, which says why."""
         if tx.state is TxState.OPEN:
             return
-        if isinstance(tx.error, LeaseExpiredError):
+        if isinstance(tx.error, TransactionClosedError):  # its lease ran out, or somebody has killed it
             raise tx.error
         why = f": {tx.error.message}" if tx.error else ""
         hint = "roll it back" if tx.state is TxState.FAILED else "begin a new one"
