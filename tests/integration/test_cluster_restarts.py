@@ -16,6 +16,7 @@ from tests.support.evidence import lives, nothing_left, verify
 from tests.support.history import End
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
+from tests.support.zookeeper import READY_TIMEOUT_S
 from tidelock import processes
 from tidelock.client import CommitResult, Database, Decision
 from tidelock.cluster import LocalCluster, process_groups
@@ -99,8 +100,15 @@ def refused(db: Database) -> bool:
 
 def test_a_rolling_restart_leaves_no_doubt(local: LocalCluster, tmp_path: Path) -> None:
     """One replica after the other drains and starts again: every commit that was asked for is answered."""
+    # A client whose connection broke learns the outcome when its home is back; a start may take that long.
     with Workload(
-        local, tmp_path, "rolling", writers=(*REPLICAS, None, None), hoppers=1, readers=(None,)
+        local,
+        tmp_path,
+        "rolling",
+        writers=(*REPLICAS, None, None),
+        hoppers=1,
+        readers=(None,),
+        timeout_s=READY_TIMEOUT_S,
     ) as load:
         for replica in REPLICAS:
             load.more_commits(3, *REPLICAS)

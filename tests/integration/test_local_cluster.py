@@ -114,6 +114,8 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
 def test_zookeeper_in_the_foreground(tmp_path: Path, signum: signal.Signals) -> None:
     """`tidelock zookeeper` tells its address and serves until it is told to end; then nothing is left."""
     command = [sys.executable, "-m", "tidelock.cli", "zookeeper", "--data-dir", str(tmp_path / "zk")]
+    # A shell has its background jobs ignore SIGINT, and children inherit that: begin as in a terminal.
+    command = ["env", "--default-signal=INT", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
