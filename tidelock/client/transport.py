@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from tidelock.client import forks
@@ -73,12 +74,14 @@ class Transport:
         self.timeouts = timeouts
         self._scheme = scheme
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._pools = _pool_classes(timeouts.answer_s)
         self._pool = self._new_pool()
         forks.register(self)
 
-    @staticmethod
-    def _new_pool() -> urllib3.PoolManager:
-        return urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
+    def _new_pool(self) -> urllib3.PoolManager:
+        pool = urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
+        pool.pool_classes_by_scheme = self._pools
+        return pool
 
     def after_fork(self) -> None:
         """Leave the connections to the parent."""
@@ -179,6 +182,35 @@ class Transport:
             ) from error
         except HTTPError as error:
             raise _no_answer(address, error) from error
+
+
+def _pool_classes(send_s: float) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+    """Connections that may take ``send_s`` for each piece of a body.
+
+    urllib3 gives a body the time of a connection, or that of the answer before it. An agent that is busy with
+    the rows it has takes no more for longer than that.
+    """
+
+    class Plain(HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            self.sock.settimeout(send_s)
+
+        def putrequest(self, *args: Any, **named: Any) -> None:
+            if self.sock is not None:  # kept from the request before
+                self.sock.settimeout(send_s)
+            super().putrequest(*args, **named)
+
+    class Secure(Plain, HTTPSConnection):
+        pass
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    return {"http": PlainPool, "https": SecurePool}
 
 
 def segment(text: str) -> str:
