@@ -47,6 +47,9 @@ SETTINGS: Final[dict[str, Any]] = {
 #: Where the background writer has its transactions. Neither it nor the writer's home is ever killed.
 BYSTANDER: Final = "r3"
 
+#: Parts of an attempt: one in the first table, one for each half in the second.
+PARTS: Final = 3
+
 #: How long the janitors may need, in seconds.
 _LEFT_S: Final = 20.0
 _WRITER_PAUSE_S: Final = 0.2
@@ -294,22 +297,22 @@ class Lab:
 
     def converged(self) -> Csn:
         """Wait until all replicas serve and have applied the whole log; return its last CSN."""
+        end = eventually(self.at_the_end, what="all replicas at the end of the log")
+        assert end is not None
+        return end
+
+    def at_the_end(self) -> Csn | None:
+        """The last CSN of the log, if all replicas serve and have applied it; else None."""
         ends: set[Csn] = set()
-
-        def same() -> bool:
-            ends.clear()
-            for replica in self.cluster.replicas:
-                try:
-                    status = ask(self.cluster, replica, "/status")
-                except TidelockError:
-                    return False
-                if status["state"] != "serving":
-                    return False
-                ends.update((status["snapshot_csn"], status["end_csn"]))
-            return len(ends) == 1
-
-        eventually(same, what="all replicas at the end of the log")
-        return ends.pop()
+        for replica in self.cluster.replicas:
+            try:
+                status = ask(self.cluster, replica, "/status")
+            except TidelockError:
+                return None
+            if status["state"] != "serving":
+                return None
+            ends.update((status["snapshot_csn"], status["end_csn"]))
+        return ends.pop() if len(ends) == 1 else None
 
     def _parts(self, replica: str, tid: str) -> list[tuple[int | None, str]]:
         parts = ask(self.cluster, replica, f"/explain/{tid}")["parts"]
@@ -325,8 +328,8 @@ class Lab:
 
 
 def _expected(csn: int | None) -> list[tuple[int | None, str]]:
-    """The parts of a transaction: one in the first table, one for each half in the second."""
-    return [] if csn is None else [(csn, "held")] * 3
+    """The parts of a transaction that was committed at `csn`, or was aborted."""
+    return [] if csn is None else [(csn, "held")] * PARTS
 
 
 def _nothing_left(data_dir: Path) -> None:

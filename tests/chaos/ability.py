@@ -1,0 +1,16 @@
+"""What a machine must be able to do for a test: without it the test is skipped, and in CI it fails."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def require(lack: str) -> None:
+    """Skip a test for a lack, if there is one ("" = none); in CI fail: a run would test less, unseen."""
+    if not lack:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI=true, but {lack}", pytrace=False)
+    pytest.skip(lack)

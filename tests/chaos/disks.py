@@ -1,0 +1,88 @@
+"""Disks whose power can be cut: an ext4 file system in a file, mounted through a loop device.
+
+What the file holds at a moment is what a platter would hold: pages that nobody has flushed are in the page
+cache of the file system, which a copy of the file does not see (reliability.md 4.3). A mount of the copy
+replays its journal, as after a power cut.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.support.waiting import eventually
+
+_BYTES: Final = 96 << 20
+#: Only what is asked for is flushed: by itself the journal would be written every 5 seconds.
+_OPTIONS: Final = "loop,noatime,commit=3600"
+_MKFS: Final = ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0")
+_TIMEOUT_S: Final = 60
+#: Fields of /sys/block/<device>/stat: writes that were completed, requests in flight.
+_WRITES, _IN_FLIGHT = 4, 8
+
+
+def unable() -> str:
+    """Why no disk can be made here; "" = one can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "only root on Linux can mount the disks whose power is cut"
+    if not Path("/dev/loop-control").exists():
+        return "there are no loop devices (/dev/loop-control) for disks whose power is cut"
+    return ""
+
+
+class Disk:
+    """A disk, mounted from its making to `close`.
+
+    Args:
+        image: The file; it must not exist.
+        at: Where it is mounted; made if it does not exist.
+    """
+
+    def __init__(self, image: Path, at: Path) -> None:
+        self.image = image
+        self.at = at
+        image.touch()
+        os.truncate(image, _BYTES)
+        _run(*_MKFS, str(image))
+        at.mkdir(parents=True, exist_ok=True)
+        self._mount()
+
+    def copy(self, platter: Path) -> None:
+        """Copy what would be left after a power cut now. Nobody may write meanwhile (SIGSTOP)."""
+        eventually(lambda: self._stat()[1] == 0, what=f"no request in flight for {self.image}")
+        before = self._stat()
+        _run("cp", "--sparse=always", str(self.image), str(platter))
+        assert self._stat() == before, f"somebody has written to {self.at} while its platter was copied"
+
+    def revert(self, platter: Path) -> None:
+        """Go back to a platter, which is used up; its journal is replayed. Nobody may use the disk."""
+        self._unmount()
+        self.image.unlink()
+        platter.rename(self.image)
+        self._mount()
+
+    def close(self) -> None:
+        """Give the loop device and the file back. Nobody may use the disk."""
+        self._unmount()
+        self.image.unlink()
+
+    def _mount(self) -> None:
+        _run("mount", "-t", "ext4", "-o", _OPTIONS, str(self.image), str(self.at))
+        self._device = Path(_run("findmnt", "-n", "-o", "SOURCE", "--mountpoint", str(self.at))).name
+
+    def _unmount(self) -> None:
+        _run("umount", str(self.at))
+
+    def _stat(self) -> tuple[int, int]:
+        fields = Path(f"/sys/block/{self._device}/stat").read_text(encoding="ascii").split()
+        return int(fields[_WRITES]), int(fields[_IN_FLIGHT])
+
+
+def _run(*command: str) -> str:
+    """Run a command of the system and return what it says; AssertionError with that if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
+    return done.stdout.strip()

@@ -1,0 +1,227 @@
+"""The laboratory of :mod:`tests.support.fault_lab`, its agents supervised and on disks of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos import ability, disks, platter, seccomp
+from tests.chaos.disks import Disk
+from tests.chaos.supervisor import Call, Supervisor, Trap
+from tests.support import source
+from tests.support.cluster import ClusterFactory
+from tests.support.fault_lab import BYSTANDER, LARGE_ROWS, PARTS, Attempt, Ending, Lab, laboratory
+from tests.support.history import End
+from tests.support.waiting import eventually
+from tidelock.cluster import LocalCluster
+
+HOME: Final = "r1"
+PEER: Final = "r2"
+REPLICAS: Final = (HOME, PEER, BYSTANDER)
+COPIES: Final = 2
+
+
+class SupervisedCluster(LocalCluster):
+    """A cluster some of whose agents are started through a supervisor.
+
+    Args:
+        cluster: In whose place this one is to be used; nothing of it runs yet.
+        supervisors: By replica.
+    """
+
+    def __init__(self, cluster: LocalCluster, supervisors: Mapping[str, Supervisor]) -> None:
+        super().__init__(
+            cluster.folder,
+            cluster.layout,
+            environment=cluster.environment | {"PYTHONPATH": str(source.ROOT)},
+            environment_of=cluster.environment_of,
+        )
+        self._supervisors = supervisors
+
+    def _command(self, replica: str) -> Sequence[str]:
+        command = super()._command(replica)
+        if (supervisor := self._supervisors.get(replica)) is None:
+            return command
+        return [sys.executable, "-m", "tests.chaos.launcher", str(supervisor.address), *command]
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLab:
+    """A running cluster that can be hurt; made by `crash_lab`.
+
+    Attributes:
+        lab: Its transactions, its fault points and its history.
+        supervisors: By replica.
+        disks: By replica.
+        folder: For platters.
+    """
+
+    lab: Lab
+    supervisors: Mapping[str, Supervisor]
+    disks: Mapping[str, Disk]
+    folder: Path
+
+    def strike(self, victim: str, trap: Trap, *, rows: int = LARGE_ROWS, cut: bool = False) -> Ending:
+        """Let a trap spring in one commit over two tables, heal, and require that the commit is settled.
+
+        The trap counts from before the first insert until the client has its answer and all replicas have
+        applied the log. A victim that dies is started again. Whether the trap has hit is for the caller.
+
+        Args:
+            victim: Whose calls count.
+            trap: It kills, or fails calls.
+            rows: Of the first table; with the default, its part is a file of its own, which the peers fetch.
+            cut: Whether the power of all replicas is cut when the client has been told of the commit.
+
+        Returns:
+            What the client was told, which was the truth.
+        """
+        lab = self.lab
+        with lab.transaction(HOME, rows=rows, filled=False) as attempt, lab.still():
+            with self.supervisors[victim].armed(trap):
+                told = lab.beside(attempt, filled=False)
+                eventually(lambda: self._over(victim, attempt, told, trap), what=f"the end of {attempt.tid}")
+            if trap.hit is not None and trap.error is None:
+                lab.await_death(victim)
+            lab.cluster.start(victim)  # who met an error of its disk may have stopped for good
+            ending = told.result()
+            if cut and ending.end is End.OK:
+                self.require_copies(attempt.tid)
+        assert ending.end in {End.OK, End.FAIL}, ending
+        lab.require_settled(attempt, ending.csn)
+        return ending
+
+    def _over(self, victim: str, attempt: Attempt, told: Future[Ending], trap: Trap) -> bool:
+        """Whether nothing more can come of the trap, or it has done what it should."""
+        if trap.hit is not None and (trap.error is None or self.lab.cluster.pid(victim) is None):
+            return True
+        if trap.hit is not None and trap.lasting:
+            # A home that cannot apply its own record answers when it can: the trap must not outlast that.
+            return told.done() or self.lab.outcome(BYSTANDER, attempt.tid)[0] == "committed"
+        return told.done() and self.lab.at_the_end() is not None
+
+    def dark_at(self, victim: str, point: str, *, rows: int = LARGE_ROWS, also: str | None = None) -> Ending:
+        """Cut the power of a replica that pauses at a fault point of one commit, and start it again.
+
+        Args:
+            victim: Who passes the point; it is armed there with a pause.
+            point: Of home or peer.
+            rows: As in `strike`.
+            also: A fault of the victim without which it does not come to the point.
+
+        Returns:
+            What the client was told, which was the truth; the commit is settled.
+        """
+        lab = self.lab
+        hits = lab.gates.hits(victim, point)
+        opened = (point,) if also is None else (also, point)
+        with lab.transaction(HOME, rows=rows, filled=False) as attempt:
+            with lab.still(), lab.gates.open(victim, *opened):
+                told = lab.beside(attempt, filled=False)
+                lab.gates.await_hit(victim, point, after=hits)
+                wrong = self.cut_power(victim)
+            lab.cluster.start(victim)
+            ending = told.result()
+        assert wrong == []
+        assert ending.end in {End.OK, End.FAIL}, ending
+        lab.require_settled(attempt, ending.csn)
+        return ending
+
+    def require_copies(self, tid: str) -> list[str]:
+        """Cut the power of all replicas at once, now that a commit was acknowledged, and start them again.
+
+        Every copy that was vouched for is on its platter; of the commit's parts there are enough.
+
+        Returns:
+            Who has all of them.
+        """
+        wrong = self.cut_power(*REPLICAS)
+        holders = [replica for replica in REPLICAS if platter.holds(self.disks[replica].at, tid, PARTS)]
+        self.lab.cluster.up()
+        assert wrong == []
+        assert len(holders) >= COPIES, f"{tid} was acknowledged, and only {holders} had it on their platters"
+        return holders
+
+    def cut_power(self, *replicas: str) -> list[str]:
+        """Cut the power of replicas at one moment, and give it back; their agents do not run afterwards.
+
+        Returns:
+            What their catalogs claim wrongly, by `platter.broken_claims`.
+        """
+        for replica in replicas:
+            self.lab.cluster.kill(replica, signal.SIGSTOP)
+        for replica in replicas:
+            eventually(lambda replica=replica: self._stopped(replica), what=f"{replica} stands still")  # type: ignore[misc]
+        platters = {replica: self.folder / f"{replica}.platter" for replica in replicas}
+        for replica, copy in platters.items():
+            self.disks[replica].copy(copy)
+        found = []
+        for replica, copy in platters.items():
+            self.lab.cluster.kill(replica)
+            self.disks[replica].revert(copy)
+            found += [f"{replica}: {claim}" for claim in platter.broken_claims(self.disks[replica].at)]
+        return found
+
+    def on_disk(self, call: Call) -> bool:
+        """Whether a call is about a replica's data or log."""
+        return call.subject.startswith(str(self.lab.cluster.folder))
+
+    def _stopped(self, replica: str) -> bool:
+        """Whether no thread of an agent is inside a system call any more."""
+        pid = self.lab.cluster.pid(replica)
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
+@contextlib.contextmanager
+def crash_lab(
+    factory: ClusterFactory,
+    folder: Path,
+    *,
+    supervised: Sequence[str] = (),
+    disks_of: Sequence[str] = (),
+    faults: Mapping[str, Mapping[str, str]] | None = None,
+    epoch_limit: int | None = None,
+) -> Iterator[CrashLab]:
+    """Run a lab; at its end the whole history is judged. Skips the test where the machine cannot.
+
+    Args:
+        factory: Makes the cluster.
+        folder: For sockets, images, gates and the history.
+        supervised: Replicas whose system calls are supervised.
+        disks_of: Replicas that have disks of their own.
+        faults: As in `laboratory`.
+        epoch_limit: Records of an epoch.
+    """
+    ability.require(seccomp.unable() if supervised else "")
+    ability.require(disks.unable() if disks_of else "")
+    made: list[LocalCluster] = []
+    images: dict[str, Disk] = {}
+
+    def make(**options: Any) -> LocalCluster:
+        cluster = SupervisedCluster(factory(start=False, **options), supervisors)
+        for replica in disks_of:
+            images[replica] = Disk(folder / f"{replica}.img", cluster.data_dir(replica))
+        made.append(cluster)
+        cluster.up()
+        return cluster
+
+    with contextlib.ExitStack() as stack:
+        supervisors = {
+            replica: stack.enter_context(Supervisor(folder / f"calls-{replica}")) for replica in supervised
+        }
+        try:
+            with laboratory(make, folder, faults or {}, epoch_limit=epoch_limit) as lab:
+                yield CrashLab(lab, supervisors, images, folder)
+        finally:
+            for cluster in made:
+                for replica in cluster.replicas:
+                    cluster.kill(replica)
+            for disk in images.values():
+                disk.close()

@@ -1,0 +1,41 @@
+"""Runs a program whose system calls are supervised: ``python -m tests.chaos.launcher SOCKET PROGRAM ...``.
+
+It keeps its pid. Before the program begins, :mod:`tests.chaos.supervisor` gets the listener through SOCKET.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+
+from tests.chaos import seccomp
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Install the filter, hand its listener over, become the program; OSError where that is refused."""
+    address, *command = arguments
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    installed = threading.Event()
+    listener = -1
+
+    def hand_over() -> None:
+        # This thread is older than the filter, so its own sendmsg does not wait for whoever is to get it.
+        installed.wait()
+        socket.send_fds(connection, [str(os.getpid()).encode()], [listener])
+
+    messenger = threading.Thread(target=hand_over)
+    messenger.start()
+    try:
+        listener = seccomp.install()
+    finally:
+        installed.set()
+        messenger.join()
+    os.execv(command[0], command)  # noqa: S606 - it becomes the program that it was given
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,68 @@
+"""What a replica's data directory claims, held against the bytes that are there, while no agent runs.
+
+A replica that lost power is mended from its peers when it is back, so what it had vouched for and did not
+have would go unseen. Here the directory is looked at before anybody starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidelock.replication.digest import checksum
+
+_PARTS = "SELECT part, file, offset, length, checksum FROM parts WHERE state = 'held'"
+
+
+def broken_claims(data_dir: Path) -> list[str]:
+    """What the catalog says is durable and is not; files that nothing names and nobody would remove."""
+    with _catalog(data_dir) as db:
+        (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
+        found = [] if verdict == "ok" else [f"the catalog: {verdict}"]
+        for part, file, offset, length, expected in db.execute(_PARTS):
+            if (wrong := _wrong(data_dir / file, offset, length, expected)) is not None:
+                found.append(f"part {part} is held, and {wrong}")
+        named = {path for (path,) in db.execute("SELECT path FROM files UNION SELECT path FROM undo")}
+    there = {
+        str(path.relative_to(data_dir))
+        for top in ("parts", "packs")
+        for path in data_dir.joinpath(top).rglob("*")
+        if path.is_file()
+    }
+    return found + [f"no row names {path}" for path in sorted(there - named)]
+
+
+def holds(data_dir: Path, tid: str, parts: int) -> bool:
+    """Whether so many parts of a transaction are there, with their rows and the bytes that these promise."""
+    with _catalog(data_dir) as db:
+        rows = db.execute(f"{_PARTS} AND creation_tid = ?", (tid,)).fetchall()
+    return len(rows) == parts and all(
+        _wrong(data_dir / file, offset, length, expected) is None
+        for _, file, offset, length, expected in rows
+    )
+
+
+@contextlib.contextmanager
+def _catalog(data_dir: Path) -> Iterator[sqlite3.Connection]:
+    """Open a copy of the catalog: reading one in place would take its write-ahead log in, and remove it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in data_dir.glob("catalog.db*"):  # and its log
+            shutil.copy(path, folder)
+        with contextlib.closing(sqlite3.connect(Path(folder) / "catalog.db")) as db:
+            yield db
+
+
+def _wrong(path: Path, offset: int, length: int, expected: str) -> str | None:
+    """What is wrong with a part's bytes; None if they are right."""
+    if not path.exists():
+        return f"{path.name} is not there"
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(length)
+    if len(data) != length:
+        return f"{path.name} has {len(data)} of its {length} bytes"
+    return None if checksum(data) == expected else f"{path.name} has other bytes at {offset}"

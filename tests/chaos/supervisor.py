@@ -1,0 +1,165 @@
+"""Decides about the system calls of one agent: counted from a moment on, one of them is its last, or fails.
+
+All calls of the agent's own process count, whichever thread makes them; those of its workers do not. They
+are taken one after the other, so the n-th is one certain call, and nothing of the agent passes while it is
+decided.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tests.chaos import seccomp
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A system call of an agent; ``subject`` is a path or what its descriptor is."""
+
+    name: str
+    subject: str
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.subject})"
+
+
+def _every(_: Call) -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class Trap:
+    """What becomes of the n-th call of a kind.
+
+    Attributes:
+        kind: One of `seccomp.KINDS`.
+        at: Its number, from 1; 0 = none, they are only counted.
+        error: The errno that it ends with, 0 = as if it were done; None = the agent is killed before it.
+        lasting: Whether all later ones end so too.
+        about: Which calls count.
+        passed: The calls that have counted, the n-th included.
+        hit: The n-th, once it was made.
+    """
+
+    kind: str
+    at: int
+    error: int | None = None
+    lasting: bool = False
+    about: Callable[[Call], bool] = _every
+    passed: list[Call] = field(default_factory=list)
+    hit: Call | None = None
+
+    def springs(self, call: Call) -> bool:
+        """Count a call; whether it is to end badly."""
+        if not self.about(call):
+            return False
+        self.passed.append(call)
+        if self.at and len(self.passed) == self.at:
+            self.hit = call
+            return True
+        return self.lasting and self.hit is not None
+
+
+class Supervisor:
+    """Supervises each process that is started through its socket.
+
+    Args:
+        address: Of the socket, for `tests.chaos.launcher`.
+    """
+
+    def __init__(self, address: Path) -> None:
+        self.address = address
+        self._trap: Trap | None = None
+        self._lock = threading.Lock()
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(address))
+        self._server.listen()
+        self._closed, self._closing = os.pipe()
+        self._threads = [threading.Thread(target=self._accept, name=f"supervisor {address.name}")]
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nobody answers calls any more; they fail with ENOSYS."""
+        os.close(self._closing)
+        for thread in self._threads:
+            thread.join()
+        self._server.close()
+        os.close(self._closed)
+
+    @contextlib.contextmanager
+    def armed(self, trap: Trap) -> Iterator[Trap]:
+        """Count calls, and let one of them end badly, while inside."""
+        with self._lock:
+            self._trap = trap
+        try:
+            yield trap
+        finally:
+            with self._lock:
+                self._trap = None
+
+    def _accept(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._server.fileno(), self._closed], [], [])
+            if self._closed in ready:
+                return
+            connection, _ = self._server.accept()
+            with connection:
+                pid, listeners, _, _ = socket.recv_fds(connection, 32, 1)
+            for listener in listeners:
+                thread = threading.Thread(
+                    target=self._serve, args=(int(pid), listener), name=f"calls {int(pid)}"
+                )
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, pid: int, listener: int) -> None:
+        """Answer the calls of a process and of its children until all have ended, or nobody waits for it."""
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        poll.register(self._closed, 0)
+        try:
+            while True:
+                events = dict(poll.poll())
+                if not events.get(listener, 0) & select.POLLIN:
+                    return
+                try:
+                    notification = seccomp.receive(listener)
+                except FileNotFoundError:
+                    continue
+                self._decide(pid, listener, notification)
+        finally:
+            os.close(listener)
+
+    def _decide(self, pid: int, listener: int, notification: seccomp.Notification) -> None:
+        with self._lock:
+            trap = self._trap
+            if trap is None or not (
+                _counts(trap, notification, pid) and trap.springs(_call(notification, pid))
+            ):
+                seccomp.let_go(listener, notification)
+            elif trap.error is None:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                seccomp.answer(listener, notification, error=trap.error)
+
+
+def _counts(trap: Trap, notification: seccomp.Notification, pid: int) -> bool:
+    """Whether a call is of a trap's kind, and made by a thread of the agent itself."""
+    ours = notification.name in seccomp.KINDS[trap.kind]
+    return ours and Path(f"/proc/{pid}/task/{notification.thread}").exists()
+
+
+def _call(notification: seccomp.Notification, pid: int) -> Call:
+    return Call(notification.name, seccomp.subject(notification, pid))

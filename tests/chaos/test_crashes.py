@@ -1,0 +1,75 @@
+"""Crashes of one commit, a few of each kind; the long runs of this package go through all (issue 3)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.chaos import ability, disks
+from tests.chaos.lab import HOME, REPLICAS, CrashLab, crash_lab
+from tests.chaos.supervisor import Trap
+from tests.support.cluster import ClusterFactory
+from tests.support.history import End
+from tidelock.errors import DiskFullError, UnavailableError
+
+#: Where the home's power is cut: everything is done, and nothing of it was told to anybody.
+CUT_AT: Final = "agent.pack.after"
+
+
+@pytest.fixture(scope="module")
+def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
+    """One cluster for all crashes, on disks of its own where that is possible; judged at the end."""
+    with crash_lab(
+        module_cluster,
+        tmp_path_factory.mktemp("crashes"),
+        supervised=[HOME],
+        disks_of=[] if disks.unable() else REPLICAS,
+        faults={HOME: {CUT_AT: "pause"}},
+    ) as crash:
+        yield crash
+
+
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [("openat", 1), ("write", 3), ("fsync", 2), ("fsync", 4), ("rename", 1), ("sendto", 5)],
+)
+def test_the_home_is_killed_at_a_call(crash: CrashLab, kind: str, at: int) -> None:
+    """It comes back before or after the commit, as the client was told, and nothing is left over."""
+    trap = Trap(kind, at)
+    crash.strike(HOME, trap)
+    assert trap.hit is not None
+
+
+def test_a_failed_fsync_is_never_acknowledged(crash: CrashLab) -> None:
+    """EIO for the bytes of a part: the transaction is refused, its file is gone."""
+    trap = Trap("fsync", 1, errno.EIO, about=lambda call: "/data/tmp/" in call.subject)
+    ending = crash.strike(HOME, trap)
+    assert trap.hit is not None
+    assert (ending.end, type(ending.error)) == (End.FAIL, UnavailableError)
+
+
+def test_a_full_disk_is_told(crash: CrashLab) -> None:
+    """ENOSPC from a write on: the transaction is refused with the reason, and there is nothing of it."""
+    trap = Trap("write", 2, errno.ENOSPC, lasting=True, about=crash.on_disk)
+    ending = crash.strike(HOME, trap)
+    assert trap.hit is not None
+    assert (ending.end, type(ending.error)) == (End.FAIL, DiskFullError)
+
+
+def test_the_power_of_the_home_is_cut(crash: CrashLab) -> None:
+    """Its platter keeps what its catalog claims; it comes back without the commit."""
+    ability.require(disks.unable())
+    assert crash.dark_at(HOME, CUT_AT).end is End.FAIL
+
+
+def test_the_power_of_all_is_cut_at_the_answer(crash: CrashLab) -> None:
+    """Acknowledged is durable: the commit is whole on as many platters as were promised."""
+    ability.require(disks.unable())
+    with crash.lab.transaction(HOME) as attempt, crash.lab.still():
+        ending = attempt.finish()
+        assert (ending.end, ending.error) == (End.OK, None)
+        crash.require_copies(attempt.tid)
+    crash.lab.require_settled(attempt, ending.csn)

@@ -1,0 +1,62 @@
+"""EIO from every n-th fsync and ENOSPC from every n-th write of one commit (issue 3).
+
+The call is not carried out, so what it was to flush stays unflushed. A failed fsync ends in a refusal or a
+stop, or its work is done anew: after each commit that was acknowledged all the same, the power of all
+replicas is cut at once, and it must be on as many platters as were promised.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
+from tests.chaos.supervisor import Trap
+from tests.support.cluster import ClusterFactory
+from tests.support.history import End
+from tidelock.errors import DiskFullError, NotCommittedError, UnavailableError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
+    """One cluster, each replica on a disk of its own, for all errors."""
+    folder = tmp_path_factory.mktemp("errors")
+    with crash_lab(module_cluster, folder, supervised=(HOME, PEER), disks_of=REPLICAS) as crash:
+        yield crash
+
+
+@pytest.mark.parametrize("victim", [HOME, PEER], ids=["home", "peer"])
+@pytest.mark.parametrize(
+    ("kind", "error", "lasting"),
+    [("fsync", errno.EIO, False), ("write", errno.ENOSPC, True)],
+    ids=["fsync-EIO", "write-ENOSPC"],
+)
+def test_an_error_at_every_call(
+    crash: CrashLab,
+    victim: str,
+    kind: str,
+    error: int,
+    lasting: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Refused with the reason, or committed by copies that are durable; a peer's error hinders nobody."""
+    counted = Trap(kind, 0, about=crash.on_disk)
+    crash.strike(victim, counted)
+    hits = []
+    for at in itertools.count(1):
+        trap = Trap(kind, at, error, lasting=lasting, about=crash.on_disk)
+        ending = crash.strike(victim, trap, cut=kind == "fsync")
+        if ending.end is not End.OK:
+            assert victim == HOME
+            assert isinstance(ending.error, DiskFullError | NotCommittedError | UnavailableError)
+        if trap.hit is not None:
+            hits.append(f"{trap.hit} {ending.end}")
+        elif at > len(counted.passed):
+            break
+    assert hits
+    record_property("told", f"{len(hits)} of {victim}'s {kind}, {errno.errorcode[error]}: {', '.join(hits)}")

@@ -1,0 +1,107 @@
+"""Bugs planted on purpose: these tests can fail.
+
+An agent without a certain fsync is one whose kernel says "done" and does nothing; nothing else of it differs.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
+from tests.chaos.supervisor import Call, Trap
+from tests.support.cluster import ClusterFactory
+from tests.support.fault_lab import BYSTANDER
+from tests.support.history import End
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def of_parts(call: Call) -> bool:
+    """A file with parts, still under its temporary name."""
+    return "/data/tmp/" in call.subject
+
+
+def of_folders(call: Call) -> bool:
+    """A folder of packs or parts."""
+    return Path(call.subject).is_dir()
+
+
+def of_the_catalog(call: Call) -> bool:
+    """SQLite's log."""
+    return call.subject.endswith("catalog.db-wal")
+
+
+def plant(bug: Callable[[CrashLab], None], factory: ClusterFactory, folder: Path) -> None:
+    """Do what finds a bug; the cluster goes without further judgement when it is found."""
+    with crash_lab(factory, folder, supervised=(HOME, PEER), disks_of=REPLICAS) as crash:
+        bug(crash)
+
+
+def forget_fsyncs(crash: CrashLab, forgotten: Callable[[Call], bool]) -> None:
+    """Commit while home and peer leave out one kind of fsync; cut the power when it is acknowledged."""
+    trap = functools.partial(Trap, "fsync", 1, 0, lasting=True, about=forgotten)
+    with (
+        crash.lab.transaction(HOME) as attempt,
+        crash.lab.still(),
+        crash.supervisors[HOME].armed(trap()),
+        crash.supervisors[PEER].armed(trap()),
+    ):
+        assert attempt.finish().end is End.OK
+        crash.require_copies(attempt.tid)
+
+
+def acknowledge_early(crash: CrashLab) -> None:
+    """Commit while the peers stand still; cut the power when it is acknowledged."""
+    with crash.lab.transaction(HOME) as attempt, crash.lab.still():
+        for peer in (PEER, BYSTANDER):
+            crash.lab.cluster.kill(peer, signal.SIGSTOP)
+        assert attempt.finish().end is End.OK
+        crash.require_copies(attempt.tid)
+
+
+def sweep_nothing(crash: CrashLab) -> None:
+    """Kill the home before the folder of a new pack is flushed; its start removes no file."""
+    killed = Trap("fsync", 1, about=lambda call: of_folders(call) and "/packs/" in call.subject)
+    with crash.lab.transaction(HOME) as attempt:
+        with crash.lab.still(), crash.supervisors[HOME].armed(killed):
+            told = crash.lab.beside(attempt)
+            crash.lab.await_death(HOME)
+        with crash.supervisors[HOME].armed(Trap("rename", 1, 0, lasting=True)):
+            crash.lab.cluster.start(HOME)
+        crash.lab.require_settled(attempt, told.result().csn)
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "found"),
+    [
+        (of_parts, r"is held, and r1-\d+-\d+\.pack has 0 of its \d+ bytes"),
+        (of_folders, r"is held, and r1-\d+-\d+\.pack is not there"),
+        (of_the_catalog, r"was acknowledged, and only \['r3'\] had it"),
+    ],
+    ids=["file", "folder", "catalog"],
+)
+def test_an_fsync_is_forgotten(
+    module_cluster: ClusterFactory, tmp_path: Path, forgotten: Callable[[Call], bool], found: str
+) -> None:
+    """The power cut finds it."""
+    bug = functools.partial(forget_fsyncs, forgotten=forgotten)
+    with pytest.raises(AssertionError, match=found):
+        plant(bug, module_cluster, tmp_path)
+
+
+def test_a_commit_is_acknowledged_before_its_copies(module_cluster: ClusterFactory, tmp_path: Path) -> None:
+    """With copies = 1 the home waits for no peer: the power cut finds one copy too few."""
+    factory = functools.partial(module_cluster, copies=1)
+    with pytest.raises(AssertionError, match=r"was acknowledged, and only \['r1'\] had it"):
+        plant(acknowledge_early, factory, tmp_path)
+
+
+def test_a_start_leaves_files_behind(module_cluster: ClusterFactory, tmp_path: Path) -> None:
+    """Who was killed with a new file comes back with one that no row names."""
+    with pytest.raises(AssertionError, match=r"file packs/.*\.pack that no row names"):
+        plant(sweep_nothing, module_cluster, tmp_path)

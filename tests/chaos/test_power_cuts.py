@@ -1,0 +1,130 @@
+"""Power cuts at every fault point of a commit (issue 3, reliability.md 4.3).
+
+A replica's data directory is an ext4 file system in a file. The agent pauses at a point, the file is copied
+while the file system is in use, the agent is killed, and it starts again from the copy: what nobody had
+flushed is gone. Before it starts, what its catalog claims is held against the bytes on the platter, since an
+agent that is back mends from its peers what it should not have lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+
+import tidelock.replica_agent.main  # noqa: F401 - registers every fault point of an agent
+from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
+from tests.support.cluster import ClusterFactory
+from tests.support.fault_lab import LARGE_ROWS, points
+from tests.support.history import End
+from tests.support.waiting import eventually
+from tests.support.workload import ROWS
+from tidelock.csnlog import faults
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: What only a replica passes that stores parts of another's transaction.
+OF_PEERS: Final = points(["replication.accept", "replication.fetch"])
+#: Passed after a lost reply, and at the end of an epoch: not by every commit.
+OF_RAISE: Final = points(["csnlog.raise"])
+OF_ROLLOVER: Final = points(["csnlog.rollover"])
+OF_COMMITS: Final = points(
+    [
+        *("agent.stage", "agent.seal", "agent.pack", "agent.catalog", "partfs.write", "partfs.fsync"),
+        *("partfs.rename", "replication.push", "csnlog.commit", "replication.apply"),
+    ]
+)
+#: What changes the disk of a peer too, and its apply.
+OF_BOTH: Final = points(
+    [
+        *("agent.pack", "agent.catalog", "partfs.write", "partfs.fsync", "partfs.rename"),
+        "replication.apply",
+    ]
+)
+LOSES_REPLIES: Final = "csnlog.commit.after"
+EPOCH_LIMIT: Final = 30
+
+
+def paused(names: list[str]) -> dict[str, str]:
+    """Faults that make a replica wait at these points."""
+    return dict.fromkeys(names, "pause")
+
+
+@pytest.fixture(scope="module")
+def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
+    """One cluster, each replica on a disk of its own, for all points that a commit passes."""
+    armed = {HOME: paused(OF_COMMITS), PEER: paused([*OF_PEERS, *OF_BOTH])}
+    folder = tmp_path_factory.mktemp("power")
+    with crash_lab(module_cluster, folder, disks_of=REPLICAS, faults=armed) as crash:
+        yield crash
+
+
+@pytest.fixture(scope="module")
+def rare(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
+    """Another one, whose home loses replies and whose epochs are short."""
+    armed = {HOME: {LOSES_REPLIES: "always", **paused([*OF_RAISE, *OF_ROLLOVER])}}
+    folder = tmp_path_factory.mktemp("rare")
+    with crash_lab(module_cluster, folder, disks_of=[HOME], faults=armed, epoch_limit=EPOCH_LIMIT) as crash:
+        yield crash
+
+
+def test_every_point_of_an_agent_is_tested() -> None:
+    """A point that somebody adds belongs into this file."""
+    ours = ("agent.", "replication.", "csnlog.", "partfs.")
+    registered = {name for name in faults.names() if name.startswith(ours)}
+    assert registered == {*OF_COMMITS, *OF_PEERS, *OF_RAISE, *OF_ROLLOVER}
+
+
+@pytest.mark.parametrize("rows", [LARGE_ROWS, ROWS[0]], ids=["large", "small"])
+@pytest.mark.parametrize(
+    ("victim", "point"),
+    [*((HOME, point) for point in OF_COMMITS), *((PEER, point) for point in [*OF_PEERS, *OF_BOTH])],
+)
+def test_at_every_point_of_a_commit(crash: CrashLab, victim: str, point: str, rows: int) -> None:
+    """The platter keeps what the catalog on it claims; the replica is back before or after the commit."""
+    if "fetch" in point and rows != LARGE_ROWS:
+        pytest.skip("small parts travel inside the push")
+    ending = crash.dark_at(victim, point, rows=rows)
+    assert victim == HOME or (ending.end, ending.error) == (End.OK, None)
+
+
+@pytest.mark.parametrize("point", OF_RAISE)
+def test_while_a_lost_reply_is_resolved(rare: CrashLab, point: str) -> None:
+    """The commit has landed although the home never knew: it is found in the log."""
+    ending = rare.dark_at(HOME, point, also=LOSES_REPLIES)
+    assert ending.end is End.OK
+
+
+@pytest.mark.parametrize("point", OF_ROLLOVER)
+def test_at_the_end_of_an_epoch(rare: CrashLab, point: str) -> None:
+    """Commit until the home closes an epoch; it ends once, whoever closes it."""
+    lab = rare.lab
+    hits = lab.gates.hits(HOME, point)
+    with contextlib.ExitStack() as clients:
+        with lab.still(), lab.gates.open(HOME, point):
+            while True:
+                attempt = clients.enter_context(lab.transaction(HOME))
+                told = lab.beside(attempt)
+                eventually(lambda told=told: told.done() or lab.gates.hits(HOME, point) > hits)  # type: ignore[misc]
+                if lab.gates.hits(HOME, point) > hits:
+                    break
+            wrong = rare.cut_power(HOME)
+        lab.cluster.start(HOME)
+        ending = told.result()
+    assert wrong == []
+    lab.require_settled(attempt, ending.csn)
+
+
+@pytest.mark.parametrize("rows", [LARGE_ROWS, ROWS[0]], ids=["large", "small"])
+def test_of_all_replicas_at_the_answer(
+    crash: CrashLab, rows: int, record_property: Callable[[str, object], None]
+) -> None:
+    """All go dark when a client has its answer: the commit is whole on as many platters as were promised."""
+    with crash.lab.transaction(HOME, rows=rows) as attempt, crash.lab.still():
+        ending = attempt.finish()
+        assert (ending.end, ending.error) == (End.OK, None)
+        holders = crash.require_copies(attempt.tid)
+    record_property("told", f"{attempt.tid} was acknowledged and on the platters of {', '.join(holders)}")
+    crash.lab.require_settled(attempt, ending.csn)
