@@ -158,14 +158,15 @@ class Committer:
             setattr(self, name, value)
         self.pending.restore(snapshot[len(self._STATE) :])
 
-    def step(self, event: Event) -> tuple[Instruction, ...]:
-        """Take one event and return what is to be done, in this order."""
+    def step(self, *events: Event) -> tuple[Instruction, ...]:
+        """Take events, one after the other, and return what is to be done after the last, in this order."""
         try:
-            if self.final is None:
-                self._take(event)
-                self._advance()
-            elif isinstance(event, Propose):
-                self.pending.propose(event.proposal, self.final)
+            for event in events:
+                if self.final is None:
+                    self._take(event)
+                elif isinstance(event, Propose):
+                    self.pending.propose(event.proposal, self.final)
+            self._advance()
         except (CorruptError, ValueError) as error:
             self._halt(str(error))
         out = (*self.pending.answers, *self._out)

@@ -12,13 +12,13 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
 
 from tidelock.csnlog import faults, tree
-from tidelock.csnlog.batch import LogLimits, Plan, Rollover
+from tidelock.csnlog.batch import LogLimits, Plan, Proposal, Rollover
 from tidelock.csnlog.bootstrap import OwnSession
 from tidelock.csnlog.committer import Committer
 from tidelock.csnlog.follow_messages import (
@@ -60,6 +60,7 @@ from tidelock.csnlog.messages import (
     LogRead,
     MultiResult,
     NonceDrawn,
+    Propose,
     Raised,
     RaiseEnded,
     ReadEpoch,
@@ -163,6 +164,12 @@ class Engine:
         self._inbox.append((self.committer, event))
         self._pump()
 
+    def propose(self, proposal: Proposal) -> None:
+        """Give the committer a transaction, with all others of this turn of the loop, so that they batch."""
+        self.link_changed()
+        self._inbox.append((self.committer, Propose(proposal)))
+        asyncio.get_running_loop().call_soon(self._pump)
+
     def follow(self, event: FollowEvent) -> None:
         """Give the follower an event."""
         self.link_changed()
@@ -198,11 +205,19 @@ class Engine:
         self._pumping = True
         try:
             while self._inbox:
-                machine, event = self._inbox.popleft()
-                for instruction in machine.step(event):  # type: ignore[arg-type]
+                machine, events = self._next()
+                for instruction in machine.step(*events):  # type: ignore[arg-type]
                     self._carry_out(machine, instruction)
         finally:
             self._pumping = False
+
+    def _next(self) -> tuple[Committer | Follower, Sequence[Event | FollowEvent]]:
+        """Take the next event out, of proposals all that stand together."""
+        machine, event = self._inbox.popleft()
+        events: list[Event | FollowEvent] = [event]
+        while self._inbox and isinstance(event, Propose) and isinstance(self._inbox[0][1], Propose):
+            events.append(self._inbox.popleft()[1])
+        return machine, events
 
     def _carry_out(self, machine: Committer | Follower, instruction: Instruction | FollowInstruction) -> None:
         match instruction:

@@ -23,7 +23,6 @@ from tidelock.csnlog.messages import (
     DeadlinePassed,
     FenceDoubted,
     FenceWanted,
-    Propose,
     Verdict,
 )
 from tidelock.csnlog.model import LogRecord
@@ -176,7 +175,7 @@ class CsnLog:
         deadline = DeadlinePassed(proposal.tid)
         timer = loop.call_later(timeout_s, self._engine.tell, deadline)
         try:
-            self._engine.tell(Propose(proposal))
+            self._engine.propose(proposal)
             verdict = await caller
         except asyncio.CancelledError:
             if len(callers) == 1:

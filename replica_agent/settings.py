@@ -118,6 +118,10 @@ class AgentSettings(BaseSettings):
     commit_timeout_s: Positive = Field(
         30.0, description="A commit that does not get its copies in this time is refused."
     )
+    commit_gather_s: Positive = Field(
+        0.25,
+        description="Longest time that a commit waits for those on the way, so that it shares writes.",
+    )
     insert_bytes_max: Bytes = Field(64 << 30, description="Largest body of one insert.")
     staged_memory_bytes_max: Bytes = Field(
         64 << 20, description="Small staged parts kept in memory; beyond it they are written out at once."

@@ -9,6 +9,7 @@ Nothing is repeated here: who calls knows whether that is safe. Three kinds of f
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 #: Connections to one agent that are kept open for the next request; more are made when more threads ask at
 #: once.
 CONNECTIONS_KEPT: Final = 64
+#: A body of rows up to this size is sent as a whole, with its length.
+WHOLE_BODY_BYTES_MAX: Final = 256 << 10
 
 
 class NoConnectionError(UnavailableError):
@@ -120,10 +123,14 @@ class Transport:
         return _decoded(response, address)
 
     def upload(self, address: str, path: str, chunks: Iterable[bytes | memoryview]) -> Any:
-        """Send a body piece by piece, one in memory at a time; answer and errors as in `call`."""
+        """Send a body piece by piece, one in memory at a time; answer and errors as in `call`.
+
+        A small one is sent as a whole: chunks cost both sides a system call or more for each piece.
+        """
         response = self._send(
-            address, "POST", path, chunks, content_type=ARROW_STREAM, read_s=self.timeouts.answer_s
-        )
+            address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM,
+            read_s=self.timeouts.answer_s,
+        )  # fmt: skip
         return _decoded(response, address)
 
     def stream(self, address: str, path: str, body: Mapping[str, Any]) -> urllib3.BaseHTTPResponse:
@@ -216,6 +223,19 @@ def _pool_classes(send_s: float) -> dict[str, type[urllib3.HTTPConnectionPool]]:
 def segment(text: str) -> str:
     """One segment of a path, with everything quoted that could end it."""
     return quote(text, safe="")
+
+
+def _whole_or_chunks(chunks: Iterable[bytes | memoryview]) -> bytes | Iterable[bytes | memoryview]:
+    """The body as bytes if it is small, otherwise its pieces."""
+    pieces = iter(chunks)
+    head: list[bytes | memoryview] = []
+    size = 0
+    for piece in pieces:
+        head.append(piece)
+        size += len(piece)
+        if size > WHOLE_BODY_BYTES_MAX:
+            return itertools.chain(head, pieces)
+    return b"".join(head)
 
 
 def _no_answer(address: str, error: Exception) -> NoAnswerError:
