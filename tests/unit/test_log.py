@@ -88,6 +88,11 @@ async def test_commits_get_csns_and_everybody_follows(node: LogNode, other: LogN
     assert node.states == [LogState.FOLLOWING]
 
 
+async def test_commits_of_one_turn_of_the_loop_share_a_record(node: LogNode) -> None:
+    """The first of those that are ready together does not leave alone."""
+    assert len(set(await asyncio.gather(*(node.commit(n) for n in range(1, 21))))) == 1
+
+
 async def test_roll_over_under_load(ensemble: MemoryEnsemble) -> None:
     """With twenty records to an epoch, commits go on across epochs and followers too (F4)."""
     limits = LogLimits(epoch_limit=20, relook_s=0.1, retry_s=0.005)
