@@ -87,7 +87,8 @@ COMMIT: Final = faults.step("csnlog.commit")
 RAISE: Final = faults.step("csnlog.raise")
 ROLLOVER: Final = faults.step("csnlog.rollover")
 
-_NONCE_BYTES: Final = 12
+#: Random bytes of a nonce: nobody else draws the same.
+NONCE_BYTES: Final = 12
 
 Deliverer = Callable[[list[LogRecord]], Awaitable[None]]
 
@@ -235,7 +236,7 @@ class Engine:
             case SendCommit(plan):
                 self._spawn(self._commit(plan))
             case DrawNonce():
-                self.tell(NonceDrawn(secrets.token_hex(_NONCE_BYTES)))
+                self.tell(NonceDrawn(secrets.token_hex(NONCE_BYTES)))
             case RetryLater():
                 self._later(self.limits.retry_s, machine)
             case TooLate(tail):

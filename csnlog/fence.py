@@ -1,4 +1,4 @@
-"""The own fence: the data version of ``replicas/<me>/session``, raised by us or by whoever fences us.
+"""The fence of a replica: the data version of ``replicas/<id>/session``, raised by itself or by another.
 
 Pure. Every multi of a replica checks this version, so whoever raises it makes sure that nothing sent before
 can land later. The data holds a nonce, fresh with every write: a raise whose reply was lost is recognised by
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
@@ -105,3 +106,30 @@ class OwnFence:
     def _confirmed(self, version: int, session: int) -> OwnFence:
         state = msgspec.structs.replace(self.state, nonce=self.pending)
         return replace(self, state=state, version=version, session=session, pending="")
+
+
+#: States of a session that an operator gave to the replica; a raise of its fence leaves them.
+_GIVEN: Final = frozenset({"struck", "removed"})
+
+
+def seize(path: str, node: Node, boot: int, nonce: str) -> SetData | None:
+    """Return the write that fences the life ``boot`` of another replica; None if that is not its present one.
+
+    It raises boot and version together (protocol review F2). A compare-and-set, so that of several who do it
+    at once, the replica's own next start among them, one is applied. The disk stays: copies on it count.
+
+    Args:
+        path: The replica's session znode.
+        node: What was read there.
+        boot: The life to be ended.
+        nonce: A text that nobody else has.
+
+    Raises:
+        CorruptError: The bytes cannot be read.
+    """
+    found = codec.decode_session(node.data)
+    if found.boot != boot:
+        return None
+    state = found.state if found.state in _GIVEN else "fenced"
+    fenced = SessionState(boot=boot + 1, disk=found.disk, nonce=nonce, state=state)
+    return SetData(path, codec.encode_session(fenced), node.version)

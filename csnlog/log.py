@@ -1,8 +1,8 @@
 """The CSN log as an agent uses it: commit, follow, barrier, outcome (design section 4).
 
 The rules live in the pure cores (:mod:`tidelock.csnlog.committer`, :mod:`tidelock.csnlog.follower`); this
-module turns their verdicts into results and errors, and holds the three questions that need both a write or a
-read of one session: ``fenced``, ``barrier`` and ``outcome``.
+module turns their verdicts into results and errors, and holds what needs both a write or a read of one
+session: ``fenced``, ``barrier``, ``fence_out`` and ``outcome``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import secrets
 from collections.abc import Callable
 from typing import Final
 
 from tidelock.csnlog import codec, tree
 from tidelock.csnlog.batch import LogLimits, Proposal
 from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.engine import Deliverer, Engine
-from tidelock.csnlog.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
+from tidelock.csnlog.fence import seize
+from tidelock.csnlog.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.messages import (
     Cause,
     DeadlinePassed,
@@ -271,6 +273,29 @@ class CsnLog:
                 if records is not None:
                     return max([self.end, *(one.csn for one in records[-1:])])
         raise UnavailableError("the session to ZooKeeper changed again and again during a barrier; try again")
+
+    async def fence_out(self, replica: ReplicaId, boot: int) -> bool:
+        """Fence a life of another replica that gives no sign of itself: raise its boot and its fence.
+
+        Nothing of that life can be committed any more once this is done, so :meth:`outcome` decides all of
+        its transactions. Whether it has been silent for long enough is the caller's to know; here only its
+        sign of life in ZooKeeper is looked at, since it may just have come back.
+
+        Returns:
+            Whether this call has done it. False when another, or its own next start, was first, when it shows
+            a sign of life, or when ZooKeeper could not say: ask for the outcome again.
+
+        Raises:
+            FencedError: Another has raised the own fence.
+            UnavailableError: Not connected.
+        """
+        await self._connected_session()
+        node = await self._store.get(tree.session(replica))
+        alive = await self._store.exists(tree.alive(replica))
+        if not isinstance(node, Ok) or not isinstance(alive, Ok) or alive.value is not None:
+            return False
+        change = seize(tree.session(replica), node.value, boot, secrets.token_hex(NONCE_BYTES))
+        return change is not None and isinstance(await self.fenced((change,)), Ok)
 
     # ------------------------------------------------------------------------------------------ reads
 

@@ -155,7 +155,7 @@ class Agent:
         """Roll back the own transactions of former boots that never became visible."""
         tids = [Tid.parse(text) for text in self.local.catalog.reader.prepared()]
         own = [tid for tid in tids if tid.home == self.replica and tid.boot < session.boot]
-        aborted = [tid for tid in own if isinstance(await self.operations.logged_outcome(tid), Aborted)]
+        aborted = [tid for tid in own if isinstance(await self.operations.decide_held(tid), Aborted)]
         if aborted:
             _log.info("aborted_by_restart", tids=[str(tid) for tid in aborted])
             await self.operations.acceptor.forget(aborted)
@@ -177,7 +177,8 @@ class Agent:
         if part in self._damaged:
             row = self.local.catalog.reader.part(part)
             if row is not None and row.state == "quarantined":
-                # Found damaged again since it was stored: whoever wanted it then has met a fetch that was ending.
+                # Found damaged again since it was stored: whoever wanted it then has met a fetch that was
+                # ending.
                 self.machinery.applier.part_lost(part)
                 self._want(row)
                 return
@@ -217,6 +218,7 @@ class Agent:
 
     def _members_changed(self) -> None:
         machinery, membership = self.machinery, self.operations.membership
+        membership.changed()
         peers = membership.peers()
         machinery.fetcher.members(peers)
         machinery.pusher.members(peers)

@@ -53,11 +53,25 @@ class Membership:
         )
         self._members, self._client, self._waiters, self._clock = members, client, waiters, clock
         self._heard: dict[ReplicaId, Csn] = {}
+        #: Since when a replica gives no sign of life, by this agent's clock.
+        self._silent_since: dict[ReplicaId, float] = {}
 
     @property
     def view(self) -> Mapping[ReplicaId, MemberView]:
         """Every registered replica, this one too."""
         return self._members.snapshot()
+
+    def changed(self) -> None:
+        """The view has changed: note who is silent now, and since when."""
+        now, before = self._clock(), self._silent_since
+        self._silent_since = {
+            replica: before.get(replica, now) for replica, found in self.view.items() if not found.alive
+        }
+
+    def silent_s(self, replica: ReplicaId) -> float:
+        """Return for how long a replica has given no sign of life, as far as this agent has seen; else 0."""
+        since = self._silent_since.get(replica)
+        return 0.0 if since is None else self._clock() - since
 
     def peers(self) -> tuple[Peer, ...]:
         """Return the other registered replicas."""

@@ -6,18 +6,20 @@ action is decided here, by :mod:`tidelock.replica_agent.state`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
+import structlog
 
 from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.model import DefineTable
-from tidelock.csnlog.results import Aborted, Committed, Outcome, Running
+from tidelock.csnlog.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -46,6 +48,11 @@ from tidelock.replica_agent.transactions import Transaction, Transactions
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.apply import Applier
 from tidelock.replication.peers import PeerClient
+
+_log = structlog.get_logger("operations")
+
+#: How long a home may take to give its word: whoever asks for an outcome waits no longer than `wait_bound_s`.
+_WORD_S = 1.0
 
 
 @dataclass(slots=True)
@@ -136,11 +143,22 @@ class Operations:
         assert done is not None, "a definition is a change"
         return done
 
-    async def outcome(self, tid: Tid) -> Outcome:
-        """Return how a transaction of any replica ended.
+    async def outcome(
+        self, tid: Tid, *, wait: WaitFor | None = None, timeout_s: float | None = None
+    ) -> Outcome:
+        """Return how a transaction of any replica ended; a committed one when it is applied as ``wait`` asks.
 
         The home's word for its living ones, the log for all others.
+
+        Raises:
+            CommitUnknownError: Committed, but not applied there within ``timeout_s``.
         """
+        found = await self._outcome(tid)
+        if wait is None or not isinstance(found, Committed):
+            return found
+        return await self.commits.applied(tid, found, wait, timeout_s or self.settings.wait_bound_s)
+
+    async def _outcome(self, tid: Tid) -> Outcome:
         match self.commits.own_word(tid):
             case "aborted":
                 return Aborted()
@@ -152,12 +170,39 @@ class Operations:
     async def logged_outcome(self, tid: Tid) -> Outcome:
         """Return what the owner's session, the log and the catalog say, in this order.
 
-        For others' tids ask the home last.
+        For others' tids that they do not decide ask the home, and fence one that has long been silent.
         """
-        found = await self.log.outcome(tid, self._known, Csn(self.catalog.reader.meta("outcome_floor")))
-        if isinstance(found, Running) and tid.home != self.replica and await self.ask_home(tid) == "aborted":
-            return Aborted()
+        floor = Csn(self.catalog.reader.meta("outcome_floor"))
+        found = await self.log.outcome(tid, self._known, floor)
+        if isinstance(found, Running | TooOld) and tid.home != self.replica:
+            match await self.ask_home(tid):
+                case "aborted":
+                    return Aborted()
+                case "running":
+                    return Running()
+        return await self._decided(tid, found, floor)
+
+    async def decide_held(self, tid: Tid) -> Outcome:
+        """As :meth:`logged_outcome` without asking the home, for a tid whose undecided parts are held here.
+
+        It is never too old. No record that was applied here names it, or its parts would be decided; so
+        however few outcomes are kept, a log without it is proof enough.
+        """
+        return await self._decided(tid, await self.log.outcome(tid, self._known, CSN_NONE), CSN_NONE)
+
+    async def _decided(self, tid: Tid, found: Outcome, floor: Csn) -> Outcome:
+        """Have a transaction decided whose home is gone; the outcome stays as it was found if it is not."""
+        if isinstance(found, Running) and tid.home != self.replica and await self._fence_home(tid):
+            return await self.log.outcome(tid, self._known, floor)
         return found
+
+    async def _fence_home(self, tid: Tid) -> bool:
+        """Fence the home of a transaction if it has been silent for long; whether that is done now."""
+        silent_s = self.membership.silent_s(tid.home)
+        if silent_s < self.settings.fence_timeout_s or not await self.log.fence_out(tid.home, tid.boot):
+            return False
+        _log.warning("fenced_home", home=tid.home, boot=tid.boot, silent_s=round(silent_s, 1), tid=str(tid))
+        return True
 
     def _known(self, tid: Tid) -> Committed | None:
         taken = self.applier.taken(str(tid))
@@ -173,8 +218,9 @@ class Operations:
         for peer in self.membership.peers():
             if peer.replica == tid.home:
                 try:
-                    return await self.client.outcome(peer.api, tid)
-                except TidelockError:
+                    async with asyncio.timeout(_WORD_S):
+                        return await self.client.outcome(peer.api, tid)
+                except (TidelockError, TimeoutError):
                     break
         return "unknown"
 

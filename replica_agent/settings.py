@@ -158,6 +158,13 @@ class AgentSettings(BaseSettings):
     undecided_check_s: Positive = Field(
         5.0, description="How often undecided transactions of other homes are asked about."
     )
+    fence_timeout_s: Positive = Field(
+        30.0,
+        description=(
+            "A home that gives no sign of life for so long is fenced by whoever needs the outcome of one of "
+            "its transactions, which are aborted by that."
+        ),
+    )
     member_refresh_s: Positive = Field(
         5.0, description="How often the member list is read again although no watch fired."
     )
@@ -197,6 +204,9 @@ class AgentSettings(BaseSettings):
     # -------------------------------------------------------------------------------------------------
     drain_s: Positive = Field(10.0, description="After SIGTERM: how long running reads and commits may take.")
     outcome_retention_s: Positive = Field(24 * 3600.0, description="How long outcomes are kept.")
+    clean_interval_s: Positive = Field(
+        60.0, description="How often deleted files and outcomes older than their retention are cleared away."
+    )
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."
     )

@@ -25,7 +25,6 @@ from tidelock.replica_agent.settings import AgentSettings
 Chore = Callable[[], Coroutine[Any, Any, object]]
 
 _LEASE_TICK_S = 0.25
-_CLEAN_TICK_S = 60.0
 
 
 class Upkeep:
@@ -38,7 +37,7 @@ class Upkeep:
         self._janitor = Janitor(
             local.catalog,
             ask_home=self._operations.ask_home,
-            outcome=self._operations.logged_outcome,
+            outcome=self._operations.decide_held,
             forget=self._operations.acceptor.forget,
         )
 
@@ -50,7 +49,7 @@ class Upkeep:
             ("leases", _LEASE_TICK_S, self._end_leases),
             ("undecided", settings.undecided_check_s, self._janitor.look),
             ("alive", settings.member_refresh_s, self.keep_alive),
-            ("clean", _CLEAN_TICK_S, self._clean),
+            ("clean", settings.clean_interval_s, self._clean),
         ]
 
     async def keep_alive(self) -> None:

@@ -43,13 +43,22 @@ async def body(request: web.Request, kind: type[T]) -> T:
 
 def number(request: web.Request, name: str) -> int | None:
     """Read an integer query parameter; BadRequestError when it is not one."""
+    return _parsed(request, name, int, "an integer")
+
+
+def seconds(request: web.Request, name: str) -> float | None:
+    """Read a duration of seconds among the query parameters; BadRequestError when it is not one."""
+    return _parsed(request, name, float, "a number of seconds")
+
+
+def _parsed(request: web.Request, name: str, parse: Callable[[str], T], what: str) -> T | None:
     text = request.query.get(name)
     if text is None:
         return None
     try:
-        return int(text)
+        return parse(text)
     except ValueError as error:
-        msg = f"query parameter {name}={text!r} is not an integer"
+        msg = f"query parameter {name}={text!r} is not {what}"
         raise BadRequestError(msg) from error
 
 

@@ -1,4 +1,4 @@
-"""Routes of transactions: begin, rows, heartbeat, commit, rollback, outcome."""
+"""Routes of transactions: begin, rows, heartbeat, commit, rollback, kill, outcome."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from aiohttp import web
 
 from tidelock.csnlog.ids import Csn, Tid
 from tidelock.csnlog.results import Aborted, Committed, Running, TooOld
-from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import answer, body
+from tidelock.errors import BadRequestError, TransactionClosedError
+from tidelock.replica_agent.api.http import answer, body, seconds
 from tidelock.replica_agent.commit import WAITS, WaitFor
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.state import Action
@@ -43,6 +43,17 @@ def parse_tid(text: str) -> Tid:
         raise BadRequestError(str(error)) from error
 
 
+def parse_wait(text: str, timeout_s: float | None) -> WaitFor:
+    """Read where a commit is to be applied, and check for how long that is waited for."""
+    if text not in WAITS:
+        msg = f"wait={text!r} is not one of {', '.join(sorted(WAITS))}"
+        raise BadRequestError(msg)
+    if timeout_s is not None and not timeout_s > 0:
+        msg = f"timeout_s={timeout_s} is no time to wait; give seconds above 0, or leave it out"
+        raise BadRequestError(msg)
+    return WaitFor(text)
+
+
 class TransactionRoutes:
     """Handlers below /api/v1/transactions and /api/v1/outcomes."""
 
@@ -61,6 +72,7 @@ class TransactionRoutes:
             web.post(base + "/{tid}/rows/{table}", self.insert),
             web.post(base + "/{tid}/commit", self.commit),
             web.post(base + "/{tid}/rollback", self.rollback),
+            web.post(base + "/{tid}/kill", self.kill),
             web.get("/api/v1/outcomes/{tid}", self.outcome),
         ]
 
@@ -112,14 +124,9 @@ class TransactionRoutes:
     async def commit(self, request: web.Request) -> web.Response:
         """Commit, or repeat the answer of a commit."""
         asked = await body(request, CommitBody)
-        if asked.wait not in WAITS:
-            msg = f"wait={asked.wait!r} is not one of {', '.join(sorted(WAITS))}"
-            raise BadRequestError(msg)
-        if asked.timeout_s is not None and asked.timeout_s <= 0:
-            msg = f"timeout_s={asked.timeout_s} is no time to wait; give seconds above 0, or leave it out"
-            raise BadRequestError(msg)
+        wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(request.match_info["tid"])
-        done = await self._agent.commits.commit(tid, wait=WaitFor(asked.wait), timeout_s=asked.timeout_s)
+        done = await self._agent.commits.commit(tid, wait=wait, timeout_s=asked.timeout_s)
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
         return answer({"tid": str(tid), "csn": csn, "time_ms": time_ms, "state": "committed"})
 
@@ -129,10 +136,24 @@ class TransactionRoutes:
         await self._agent.commits.rollback(tx)
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
+    async def kill(self, request: web.Request) -> web.Response:
+        """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
+        tx = self._agent.transactions.find(request.match_info["tid"])
+        killed = TransactionClosedError(
+            f"transaction {tx.tid} was rolled back: somebody has killed it; begin a new one",
+            tid=str(tx.tid),
+            state=TxState.ROLLED_BACK.value,
+        )
+        await self._agent.commits.rollback(tx, killed)
+        return answer({"tid": str(tx.tid), "state": tx.state.value})
+
     async def outcome(self, request: web.Request) -> web.Response:
-        """Tell how a transaction of any replica ended."""
+        """Tell how a transaction of any replica ended; of a committed one, when it is applied as asked."""
         tid = parse_tid(request.match_info["tid"])
-        found = await self._agent.outcome(tid)
+        asked = request.query.get("wait")
+        timeout_s = seconds(request, "timeout_s")
+        wait = None if asked is None else parse_wait(asked, timeout_s)
+        found = await self._agent.outcome(tid, wait=wait, timeout_s=timeout_s)
         shown: dict[str, Any] = {"tid": str(tid)}
         match found:
             case Committed():
