@@ -72,6 +72,7 @@ class Agent:
         self._machinery: Machinery | None = None
         self._caught_up = False
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
+        self._verifying = asyncio.Lock()
 
     @property
     def local(self) -> Local:
@@ -239,11 +240,16 @@ class Agent:
         return await self.operations.verdict(csn)
 
     def corrupt(self, part: PartId, detail: str) -> None:
-        """A reader or a query has found wrong bytes: the part is not served any more and is fetched again."""
+        """A reader or a query has found wrong bytes: if they are, the part is fetched again."""
         if self._machinery is not None:  # else the next look of a reader finds it again
             self.spawn("repair", self._repair(self._machinery, part, detail))
 
     async def _repair(self, machinery: Machinery, part: PartId, detail: str) -> None:
+        async with self._verifying:
+            if not await machinery.ledger.is_damaged(part):
+                _log.warning("part_found_whole", part=part, detail=detail)
+                self.local.readers.released(part)
+                return
         self._damaged.add(part)
         if await machinery.ledger.quarantine(part):
             _log.error("part_damaged", part=part, detail=detail)

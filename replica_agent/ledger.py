@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from tidelock.csnlog.ids import Csn, PartId, Tid
 from tidelock.csnlog.model import DefineTable
-from tidelock.errors import CorruptError
+from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.metrics import Metrics
@@ -98,6 +98,24 @@ class CatalogLedger:
 
     # -- damage
     # --------------------------------------------------------------------------------------------------
+
+    async def is_damaged(self, part: PartId) -> bool:
+        """Tell whether the bytes of a part are wrong here, by reading them all.
+
+        A report alone does not condemn a part: a query may have failed for another reason, and a part that is
+        moved while it is read looks like one that is gone.
+        """
+        row = self._catalog.reader.part(part)
+        if row is None or row.state != "held" or row.file is None:
+            return True
+        location = Location(row.file, row.offset, row.length, row.blocks)
+        try:
+            await asyncio.to_thread(self._files.verify, location)
+        except CorruptError:
+            return True
+        except UnavailableError:
+            pass  # whoever reads it next finds out
+        return False
 
     async def quarantine(self, part: PartId) -> bool:
         """Mark a part whose bytes are wrong, so that it is not served and is fetched again.

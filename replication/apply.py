@@ -196,7 +196,7 @@ class Applier:
 
     async def _read_manifest(self, part: PartId) -> PrefixEvent:
         try:
-            entries = decode_entries(await self._ledger.read(part))
+            entries = decode_entries(await self._manifest(part))
         except UpgradeNeededError:
             raise
         except CorruptError as error:
@@ -204,6 +204,13 @@ class Applier:
             return PartLost(part)
         parts = {entry.part for entry in entries if isinstance(entry, AddPart)}
         return ManifestRead(part, entries, frozenset(await self._ledger.held(parts)))
+
+    async def _manifest(self, part: PartId) -> bytes:
+        while True:
+            try:
+                return await self._ledger.read(part)
+            except UnavailableError as error:
+                await self._pause(error)
 
     async def _apply(self, records: tuple[ResolvedRecord, ...]) -> list[PrefixInstruction]:
         try:

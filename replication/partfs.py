@@ -62,6 +62,10 @@ _OURS = re.compile(
     r"(?:parts/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.(?:parquet|manifest)|packs/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.pack)"
 )
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: What says something about this process or machine, and nothing about the file.
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+#: Bytes that are read at a time where a part is only looked at.
+_VERIFY_BYTES = 16 * BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,12 @@ class PartFs:
         """Return verified bytes of a part; errors as :meth:`VerifiedRange.read`."""
         with VerifiedRange(self.data_dir, location) as part:
             return part.read(offset, location.length - offset if length is None else length)
+
+    def verify(self, location: Location) -> None:
+        """Return if all bytes of a part are those that were written; errors as :meth:`VerifiedRange.read`."""
+        with VerifiedRange(self.data_dir, location) as part:
+            for start in range(0, location.length, _VERIFY_BYTES):
+                part.read(start, min(_VERIFY_BYTES, location.length - start))
 
     def delete(self, paths: Iterable[str]) -> None:
         """Take files away for good, if they are there. :meth:`empty_trash` gives the space back.
@@ -321,6 +331,7 @@ class VerifiedRange:
 
     Raises:
         CorruptError: The file is gone or cannot be read.
+        UnavailableError: This process is short of memory or of open files; nothing is known of the part.
     """
 
     def __init__(self, data_dir: Path, location: Location) -> None:
@@ -337,6 +348,7 @@ class VerifiedRange:
 
         Raises:
             CorruptError: The disk gave other bytes than were written, fewer of them, or an error.
+            UnavailableError: As when it was opened.
         """
         end = offset + length
         if not 0 <= offset <= end <= self._location.length:
@@ -392,7 +404,11 @@ def _failure(error: OSError, doing: str) -> TidelockError:
     return UnavailableError(f"the disk failed while {doing} ({error}); look at the replica's disk")
 
 
-def _unreadable(location: Location, error: OSError) -> CorruptError:
+def _unreadable(location: Location, error: OSError) -> TidelockError:
+    if error.errno in _SHORT:
+        return UnavailableError(
+            f"{location.file} cannot be read now ({error}); try again, or use another replica"
+        )
     return CorruptError(
         f"{location.file} cannot be read ({error}); fetch its parts again",
         file=location.file,

@@ -75,8 +75,8 @@ class Streams:
         replica without a trace. Damage further on cuts the connection before the declared length.
 
         Raises:
-            StandbyError: The part is not whole on this replica. Nothing was sent.
-            OSError: The part cannot be read for another reason. Nothing was sent.
+            StandbyError: The part is not whole on this replica, or it has no file or memory left to read it.
+                Nothing was sent.
         """
         self._running += 1
         try:
@@ -94,6 +94,11 @@ class Streams:
                 raise self._report(error) from error
             finally:
                 file.close()
+        except OSError as error:
+            self._link.log("reader.short", part=row.part, error=repr(error))
+            raise StandbyError(
+                f"part {row.part} cannot be read on this replica now ({error}); another has it", part=row.part
+            ) from error
         finally:
             self._running -= 1
             if not self._running:

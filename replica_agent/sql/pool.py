@@ -170,7 +170,8 @@ class _Worker:
         try:
             await asyncio.to_thread(_make_empty, Path(config.temp_dir))
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tidelock.replica_agent.sql.worker"),
+                # -P: a module in the agent's working directory must not shadow a library.
+                *(sys.executable, "-P", "-m", "tidelock.replica_agent.sql.worker"),
                 *(str(theirs.fileno()), msgspec.json.encode(config).decode()),
                 stdin=DEVNULL,
                 stdout=DEVNULL,

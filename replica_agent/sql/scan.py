@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidelock.errors import CorruptError, StandbyError
+from tidelock.errors import BadRequestError, CorruptError, StandbyError
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.partitions import values_of
 from tidelock.replica_agent.schema import TableSchema
@@ -100,9 +100,7 @@ class _Scan:
         try:
             with _open(self._source.data_dir, part) as file:
                 for batch in self._rows(file, part, folders):
-                    if self._condition is not None:
-                        batch = batch.filter(self._condition)  # noqa: PLW2901 - the same rows, fewer of them
-                    yield batch.select(self.projected_schema.names)
+                    yield self._filtered(batch).select(self.projected_schema.names)
         except CorruptError as error:
             raise _corrupt(part, error.message) from error
         except MemoryError:
@@ -111,6 +109,21 @@ class _Scan:
             raise _corrupt(part, f"it has no column {error}") from error
         except (pa.ArrowException, OSError) as error:
             raise _corrupt(part, str(error)) from error
+
+    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows where the condition is true.
+
+        Raises:
+            BadRequestError: It cannot be evaluated, which says nothing against the part.
+        """
+        if self._condition is None:
+            return batch
+        try:
+            return batch.filter(self._condition)
+        except MemoryError:
+            raise
+        except pa.ArrowException as error:
+            raise BadRequestError(f"the condition cannot be evaluated: {error}") from error
 
     def _rows(self, file: pa.NativeFile, part: PartRow, folders: _Folders) -> Iterator[pa.RecordBatch]:
         metadata, row_groups = None, None

@@ -189,6 +189,19 @@ def test_a_file_truncated_while_it_is_read(host: ReaderHost, data: DataDir, larg
     assert host.event()["corrupt"] == large.part
 
 
+def test_what_cannot_be_opened_is_read_elsewhere(host: ReaderHost, data: DataDir, large: PartRow) -> None:
+    """A system that refuses to open a file, e.g. one too many, fails no job and has no part fetched."""
+    assert large.file is not None
+    file = data.path / large.file
+    file.rename(file.with_suffix(".aside"))
+    file.symlink_to(file.name)  # its opening is refused for a reason that says nothing about the bytes
+    assert _standby(host, large)
+    assert host.no_more_events()
+    file.unlink()
+    file.with_suffix(".aside").rename(file)
+    assert host.webhdfs("OPEN", _path(large)).body == data.data(large)
+
+
 def test_damage_is_reported_once(host: ReaderHost, data: DataDir, large: PartRow) -> None:
     """However many reads meet it, the agent hears of one damage once from one reader."""
     data.flip_bit(large, 5)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,9 +16,13 @@ from tidelock.csnlog.model import AddPart
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.agent import Agent
 from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.ledger import CatalogLedger
+from tidelock.replica_agent.metrics import Metrics
 from tidelock.replication.model import Location, PartMeta, Wanted
+from tidelock.replication.partfs import PartFs
 
 PART = PartId("r2-1-1")
+WHOLE = PartId("r2-1-2")
 TID = Tid(Csn(1), ReplicaId("r2"), 1, 1)
 META = PartMeta(PART, TableName("default.t"), "", 1, 10, "0" * 32)
 
@@ -104,3 +108,33 @@ async def test_an_undecided_part_is_left_to_its_record(agent: Agent, catalog: Ca
     await catalog.write(lambda db: jobs.quarantine(db, PART))
     agent.part_held(PART)
     assert (told.held, told.lost, told.wanted) == ([], [PART], [])
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_report_alone_condemns_no_part(
+    agent: Agent, catalog: Catalog, told: Told, tmp_path: Path, damaged: bool
+) -> None:
+    """A part that was reported is read: if its bytes are right it is served on, else it is fetched again."""
+    files = PartFs(tmp_path)
+    files.open()
+    sink = files.begin(WHOLE)
+    sink.write(b"ten bytes!")
+    meta = PartMeta(WHOLE, TableName("default.t"), "", 1, 10, sink.checksum)
+    at = sink.finish()
+    await catalog.write(lambda db: jobs.add_staged(db, [jobs.StagedPart(meta, at, TID)], []))
+    added = AddPart(meta.table, WHOLE, meta.path, meta.rows, meta.length, meta.checksum)
+    record = jobs.AppliedRecord(Csn(2), 1, [jobs.AppliedTid(str(TID), [added], None, True)], {})
+    await catalog.write(lambda db: jobs.apply(db, [record]))
+    if damaged:
+        (tmp_path / at.file).write_bytes(b"ten bytes?")
+    machinery = agent.machinery
+    machinery.ledger = CatalogLedger(catalog, files, cast("Any", None), Metrics())  # type: ignore[misc]
+    await agent._repair(machinery, WHOLE, "a query failed")
+    files.close()
+    row = catalog.reader.part(WHOLE)
+    assert row is not None
+    if damaged:
+        assert (row.state, told.lost, told.released) == ("quarantined", [WHOLE], [])
+        assert [wanted.meta.part for wanted in told.wanted] == [WHOLE]
+    else:
+        assert (row.state, told.lost, told.released, told.wanted) == ("held", [], [WHOLE], [])

@@ -30,6 +30,7 @@ class Catalog:
         self.outcomes: dict[str, Csn] = {}
         self.manifests: dict[PartId, bytes | TidelockError] = {}
         self.failures: list[TidelockError] = []
+        self.busy: list[TidelockError] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.applying = False
@@ -50,6 +51,8 @@ class Catalog:
 
     async def read(self, part: PartId) -> bytes:
         """Return a manifest, or raise what the test put in its place, once."""
+        if self.busy:
+            raise self.busy.pop()
         found = self.manifests[part]
         if isinstance(found, TidelockError):
             self.parts.discard(part)
@@ -336,3 +339,17 @@ async def test_faults_around_the_apply_end_it(here: Here) -> None:
         with pytest.raises(faults.Injected):
             await here.running
     assert here.catalog.batches == []
+
+
+async def test_a_manifest_that_cannot_be_read_now_is_read_later(here: Here) -> None:
+    """Too many open files are no damage: the manifest is neither fetched again nor a reason to stop."""
+    entries = [add("p1")]
+    data = encode_entries(entries)
+    here.catalog.busy = [UnavailableError("too many open files")] * 2
+    here.catalog.manifests[part("m1")] = data
+    here.catalog.parts |= {part("m1"), part("p1")}
+    manifest = Manifest(part("m1"), len(data), "0" * 32, 1)
+    await here.applier.deliver(record(2, TidRecord(tid=str(tid("t1")), manifest=manifest, holders=(HOME,))))
+    await here.reaches(2)
+    assert here.catalog.wanted == []
+    await here.close()

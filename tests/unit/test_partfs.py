@@ -351,3 +351,33 @@ def test_digests_of_another_length_are_refused(files: PartFs) -> None:
     location = write(files, content(BLOCK_BYTES + 1))
     with pytest.raises(CorruptError, match="another length"):
         files.read(Location(location.file, 0, location.length, location.blocks[:8]))
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
+def test_a_process_that_is_short_of_files_condemns_no_part(
+    files: PartFs, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """What the process lacks says nothing about the part: it is not wrong, it cannot be read now."""
+    location = write(files, content(10))
+
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UnavailableError, match="try again"):
+        files.verify(location)
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "pread", refuse)
+    with pytest.raises(UnavailableError, match="try again"):
+        files.verify(location)
+
+
+def test_a_whole_part_is_verified_in_pieces(files: PartFs) -> None:
+    """Every byte is looked at, those of the last block too."""
+    data = content(17 * BLOCK_BYTES + 5)
+    location = write(files, data)
+    files.verify(location)
+    path = files.data_dir / location.file
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CorruptError):
+        files.verify(location)

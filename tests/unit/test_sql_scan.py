@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.datadir import DataDir
 from tests.support.rows import batches
 from tidelock.csnlog.ids import TableName
-from tidelock.errors import CorruptError, StandbyError, TidelockError
+from tidelock.errors import BadRequestError, CorruptError, StandbyError, TidelockError
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.sql.scan import BATCH_ROWS, READ_BYTES, SnapshotTable, TableSource
@@ -228,3 +228,14 @@ def test_pushed_filters_mean_what_duckdb_means(
         found = db.execute(statement.format("scanned"), params).fetchall()
         expected = db.execute(statement.format("loaded"), params).fetchall()
     assert repr(found) == repr(expected)
+
+
+def test_a_condition_that_fails_condemns_no_part(directory: DataDir) -> None:
+    """What a statement asks may be impossible; the parts that it reads are not damaged by that."""
+    rows = pa.table({"n": [1, 2, 0]})
+    schema = directory.create_table(2, "t", rows.schema)
+    directory.insert(3, {T: rows})
+    condition = pc.divide(pc.scalar(6), pc.field("n")) == 3
+    error = Scanned(directory, schema).fails(["n"], condition)
+    assert isinstance(error, BadRequestError)
+    assert "part" not in error.details
