@@ -24,12 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, DiskFullError, UnavailableError
 from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.catalog_schema import FORMAT, SCHEMA
 
 CATALOG = faults.step("agent.catalog")
+
+_log = structlog.get_logger("catalog")
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -113,7 +117,9 @@ class Catalog:
         """Run ``job`` in the next durable transaction and return its result once it is on disk.
 
         Raises:
-            DiskFullError: No room; nothing of the job is stored.
+            CorruptError: SQLite cannot read its file, the job contradicts what is stored, or the writer has
+            ended: this replica cannot go on.
+        DiskFullError: No room; nothing of the job is stored.
             UnavailableError: The catalog is closed, or SQLite failed otherwise; nothing of the job is stored.
         """
         if self._closed:
@@ -136,23 +142,43 @@ class Catalog:
     # ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        db = self._connect()
+        batch: list[_Pending] = []
+        try:
+            db = self._connect()
+            stop = False
+            while not stop:
+                batch, stop = self._next_batch()
+                if batch:
+                    self._run_batch(db, batch)
+            db.close()
+        except Exception as error:
+            _log.exception("catalog_ended")
+            self._refuse_all(batch, f"the writer of {self._path} has ended ({error})")
+
+    def _next_batch(self) -> tuple[list[_Pending], bool]:
+        """Wait for a job; return all that wait by then, and whether the catalog is to be closed."""
+        batch: list[_Pending] = []
         stop = False
-        while not stop:
-            batch: list[_Pending] = []
-            item = self._queue.get()
-            while True:
-                if item is None:
-                    stop = True
-                else:
-                    batch.append(item)
-                try:
-                    item = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            if batch:
-                self._run_batch(db, batch)
-        db.close()
+        item = self._queue.get()
+        while True:
+            if item is None:
+                stop = True
+            else:
+                batch.append(item)
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, stop
+
+    def _refuse_all(self, batch: list[_Pending], reason: str) -> None:
+        """Answer every job from now on, until the catalog is closed."""
+        stop = False
+        while True:
+            for item in batch:
+                _settle(item, error=CorruptError(f"{reason}; start the agent anew"))
+            if stop:
+                return
+            batch, stop = self._next_batch()
 
     def _run_batch(self, db: sqlite3.Connection, batch: list[_Pending]) -> None:
         try:
@@ -164,7 +190,7 @@ class Catalog:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             if len(batch) == 1:
-                _settle(batch[0], error=_translate(error))
+                _settle(batch[0], error=self._translate(error))
             else:
                 for item in batch:
                     self._run_batch(db, [item])
@@ -173,10 +199,28 @@ class Catalog:
             CATALOG.after_blocking()
         except Exception as error:  # the batch is stored, and nobody is told
             for item in batch:
-                _settle(item, error=_translate(error))
+                _settle(item, error=self._translate(error))
             return
         for item, result in zip(batch, results, strict=True):
             _settle(item, result=result)
+
+    def _translate(self, error: Exception) -> Exception:
+        full = isinstance(error, sqlite3.OperationalError) and "full" in str(error)
+        if full or (
+            isinstance(error, OSError) and error.errno == errno.ENOSPC
+        ):  # the latter: the fault point
+            return DiskFullError(
+                "the catalog's disk is full; free space on the replica's data directory, then repeat"
+            )
+        if isinstance(error, sqlite3.IntegrityError):
+            return CorruptError(f"a change contradicts what {self._path} holds ({error})")
+        if isinstance(error, sqlite3.Error) and _damaged(error):
+            return CorruptError(
+                f"{self._path} is damaged ({error}); restore the data directory, or empty it to clone anew"
+            )
+        if isinstance(error, sqlite3.Error | OSError):
+            return UnavailableError(f"the catalog cannot be written ({error}); see the agent's log")
+        return error
 
 
 def _settle(item: _Pending, *, result: Any = None, error: Exception | None = None) -> None:
@@ -192,12 +236,7 @@ def _settle(item: _Pending, *, result: Any = None, error: Exception | None = Non
         item.loop.call_soon_threadsafe(finish)
 
 
-def _translate(error: Exception) -> Exception:
-    full = isinstance(error, sqlite3.OperationalError) and "full" in str(error)
-    if full or (isinstance(error, OSError) and error.errno == errno.ENOSPC):  # the latter: the fault point
-        return DiskFullError(
-            "the catalog's disk is full; free space on the replica's data directory, then repeat"
-        )
-    if isinstance(error, sqlite3.Error | OSError):
-        return UnavailableError(f"the catalog cannot be written ({error}); see the agent's log")
-    return error
+def _damaged(error: sqlite3.Error) -> bool:
+    """Tell whether SQLite says that its file is no whole database; it does so by a primary result code."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}

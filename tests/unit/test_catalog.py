@@ -193,3 +193,32 @@ async def test_files_that_no_part_needs_become_undo_rows(catalog: Catalog) -> No
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1, file=new)], []))
     await catalog.write(jobs.drop_unneeded_files)
     assert catalog.reader.files() == ({new}, [old])
+
+
+async def test_a_writer_that_ends_leaves_nobody_waiting(catalog: Catalog) -> None:
+    """What the writer cannot even roll back ends it: who waits is told, and so is who comes later."""
+    hit = asyncio.create_task(catalog.write(lambda db: db.close()))
+    behind = asyncio.create_task(catalog.write(_put("a", 1)))
+    for write in (hit, behind, catalog.write(_put("b", 2))):
+        with pytest.raises(CorruptError, match="start the agent anew"):
+            await write
+
+
+async def test_a_contradiction_is_not_tried_again(catalog: Catalog) -> None:
+    """A record that is applied a second time is no failure of the disk, which may be better later."""
+    await catalog.write(lambda db: jobs.apply(db, [record(2)]))
+    with pytest.raises(CorruptError, match="contradicts"):
+        await catalog.write(lambda db: jobs.apply(db, [record(2)]))
+
+
+async def test_a_damaged_catalog_is_not_tried_again(catalog: Catalog, tmp_path: Path) -> None:
+    """Pages that SQLite cannot read stay unreadable: the replica has to stop, not to retry for ever."""
+
+    def damage(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET rootpage = 1000000 WHERE name = 'csns'")
+        db.execute("PRAGMA writable_schema = RESET")
+
+    await catalog.write(damage)
+    with pytest.raises(CorruptError, match="is damaged"):
+        await catalog.write(lambda db: jobs.apply(db, [record(2)]))
