@@ -180,6 +180,14 @@ def encode_pin(state: PinState) -> bytes:
     return _encoder.encode(state)
 
 
+_pin_decoder = msgspec.json.Decoder(PinState)
+
+
+def decode_pin(data: bytes) -> PinState:
+    """Read ``pins/<id>``; UpgradeNeededError or CorruptError."""
+    return _decode(data, _pin_decoder, "pin")
+
+
 def encode_definition(definition: Mapping[str, Any]) -> bytes:
     """Return the bytes of ``tables/<table>``."""
     return _encoder.encode({"v": VERSION, **definition})

@@ -44,7 +44,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete ``path`` at ``version``."""
+    """Delete ``path`` at ``version``; -1 is any, for a path that is never made a second time."""
 
     path: str
     version: int

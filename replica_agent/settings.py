@@ -191,6 +191,7 @@ class AgentSettings(BaseSettings):
     )
     listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
     snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")
+    snapshots_max: Count = Field(10_000, description="Most snapshots that clients may hold at this replica.")
     snapshot_ttl_max_s: Positive = Field(24 * 3600.0, description="Longest lease of a snapshot.")
     sql_workers: Count = Field(2, description="Processes for SQL over snapshots.")
     sql_memory_bytes: Bytes = Field(

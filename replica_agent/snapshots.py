@@ -15,9 +15,9 @@ from typing import Any
 import structlog
 
 from tidelock.csnlog import tree
-from tidelock.csnlog.codec import decode_csn, encode_pin
+from tidelock.csnlog.codec import decode_csn, decode_pin, encode_pin
 from tidelock.csnlog.ids import Csn, ReplicaId
-from tidelock.csnlog.log import CsnLog
+from tidelock.csnlog.log import CsnLog, LogState
 from tidelock.csnlog.model import PinState
 from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.store import Check, Create, Delete, SetData, Store
@@ -35,17 +35,19 @@ from tidelock.replica_agent.waiters import CsnWaiters
 
 _log = structlog.get_logger("snapshots")
 _TRIES = 10
+_TIME_MS_MAX = (1 << 63) - 1
+#: Deletes a pin's znode whatever its version is: its id is never given again.
+_ANY_VERSION = -1
 
 
 @dataclass(slots=True)
 class Pin:
-    """One pinned snapshot of a client of this replica; ``version`` is that of its znode."""
+    """One pinned snapshot of a client of this replica."""
 
     id: str
     csn: Csn
     ttl_s: float
     until: float
-    version: int = 0
 
 
 class Snapshots:
@@ -75,6 +77,10 @@ class Snapshots:
         self._store, self._csn_log, self._reader, self._waiters = store, log, reader, waiters
         self._peers, self._clock = peers, clock
         self._pins: dict[str, Pin] = {}
+        #: Given back, or never granted: their znodes are to go, where there are any.
+        self._leaving: dict[str, None] = {}
+        #: The pins of former lives are known.
+        self._adopted = False
         self._counter = 0
 
     async def require(self, csn: Csn) -> None:
@@ -99,6 +105,9 @@ class Snapshots:
             if csn > end:
                 msg = f"there is no CSN {csn}: the log ends at {end}; read at that one, or at an older one"
                 raise NoSuchCsnError(msg, end_csn=end)
+        await self._applied(csn)
+
+    async def _applied(self, csn: Csn) -> None:
         if not await self._waiters.wait(csn, self._settings.wait_bound_s):
             msg = (
                 f"replica {self._replica} is at CSN {self._waiters.reached} and did not reach {csn} "
@@ -127,7 +136,21 @@ class Snapshots:
             await asyncio.sleep(0.02)
 
     async def at_time(self, at_ms: int) -> Csn:
-        """Return the newest CSN whose effective time is not after ``at_ms`` (Unix, ms)."""
+        """Return the newest CSN whose effective time is not after ``at_ms`` (Unix, ms).
+
+        Where this replica has applied nothing newer, there may be commits up to that time which it lacks. So
+        it first applies what is in the log, which takes a write barrier.
+
+        Raises:
+            BadRequestError: No time.
+            SnapshotTooOldError: No commit was made by then.
+            StandbyError: What is in the log was not applied here within ``wait_bound_s``.
+        """
+        if not 0 <= at_ms <= _TIME_MS_MAX:
+            msg = f"at_ms={at_ms} is no time; give milliseconds since 1970"
+            raise BadRequestError(msg)
+        if at_ms >= self._reader.meta("time_ms"):
+            await self._applied(await self._csn_log.barrier())
         csn = self._reader.csn_at(at_ms)
         if csn is None:
             msg = f"no commit is known at or before time {at_ms} ms; give a later time, or a CSN"
@@ -154,10 +177,20 @@ class Snapshots:
             csn = await self.choose(min_csn)
         else:
             await self.require(csn)
+        if len(self._pins) >= self._settings.snapshots_max:
+            msg = (
+                f"clients hold {len(self._pins)} snapshots at replica {self._replica}, the limit is "
+                f"snapshots_max={self._settings.snapshots_max}; close some, or use another replica"
+            )
+            raise UnavailableError(msg)
         self._counter += 1
         pin = Pin(f"{self._replica}-{self._boot}-{self._counter}", csn, ttl, self._clock() + ttl)
-        await self._write(pin)
-        self._pins[pin.id] = pin
+        self._pins[pin.id] = pin  # from here on it counts as in use
+        try:
+            await self._write(pin)
+        except BaseException:
+            self._leave(pin.id)  # it may have been written all the same
+            raise
         return pin
 
     async def _write(self, pin: Pin) -> None:
@@ -199,11 +232,10 @@ class Snapshots:
     async def renew(self, pin_id: str) -> Pin:
         """Begin the lease anew; the version of the pin's znode rises, which is what others see of it."""
         pin = self._find(pin_id)
+        pin.until = self._clock() + pin.ttl_s  # this is the sign of life, whatever becomes of the write
         result = await self._csn_log.fenced((SetData(tree.pin(pin.id), self._data(pin)),))
         if isinstance(result, Ok):
-            pin.version = int(str(result.value[0]))
-            pin.until = self._clock() + pin.ttl_s
-            return pin
+            return self._find(pin_id)
         if isinstance(result, Refused) and result.reason is Reason.NO_NODE:
             self._pins.pop(pin_id, None)
             self._find(pin_id)
@@ -214,22 +246,51 @@ class Snapshots:
         return encode_pin(PinState(pin.csn, pin.ttl_s, self._replica))
 
     async def close(self, pin_id: str) -> None:
-        """Give the pin back; harmless when it is gone already."""
-        pin = self._pins.pop(pin_id, None)
-        if pin is not None:
-            await self._delete(pin)
+        """Give the pin back; harmless when it is gone already. If ZooKeeper is not there it goes later."""
+        if self._leave(pin_id):
+            await self._delete(pin_id)
 
-    async def _delete(self, pin: Pin) -> None:
-        result = await self._csn_log.fenced((Delete(tree.pin(pin.id), pin.version),))
-        if isinstance(result, Refused) and result.reason is not Reason.NO_NODE:
-            _log.warning("pin_not_deleted", pin=pin.id, reason=result.reason.value)
+    def _leave(self, pin_id: str) -> bool:
+        if self._pins.pop(pin_id, None) is None:
+            return False
+        self._leaving[pin_id] = None
+        return True
+
+    async def _delete(self, pin_id: str) -> None:
+        result = await self._csn_log.fenced((Delete(tree.pin(pin_id), _ANY_VERSION),))
+        if isinstance(result, Ok) or result == Refused(Reason.NO_NODE):
+            self._leaving.pop(pin_id, None)
 
     async def sweep(self) -> None:
-        """Give back the pins whose lease ran out."""
+        """Give back the pins whose lease ran out, and those that could not be given back before."""
         now = self._clock()
         for pin in [pin for pin in self._pins.values() if now > pin.until]:
             _log.info("snapshot_expired", pin=pin.id, csn=pin.csn)
-            await self.close(pin.id)
+            self._leave(pin.id)
+        if self._csn_log.state is not LogState.FOLLOWING:
+            return
+        if not self._adopted:
+            await self._adopt()
+        for pin_id in list(self._leaving):
+            await self._delete(pin_id)
+
+    async def _adopt(self) -> None:
+        """Take over the pins of this replica's former lives: their clients may renew them, or they expire."""
+        names = await self._store.children(tree.PINS)
+        if not isinstance(names, Ok):
+            return
+        for name in names.value:
+            replica, _, number = name.partition("-")
+            boot = number.partition("-")[0]
+            if replica != self._replica or not boot.isdecimal() or int(boot) >= self._boot:
+                continue
+            node = await self._store.get(tree.pin(name))
+            if isinstance(node, Ok):
+                state = decode_pin(node.value.data)
+                self._pins[name] = Pin(name, state.csn, state.ttl_s, self._clock() + state.ttl_s)
+            elif node != Refused(Reason.NO_NODE):
+                return
+        self._adopted = True
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the pins of this replica's clients."""
