@@ -180,7 +180,7 @@ class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERS
     oldest: Csn
 
 
-class PinState(msgspec.Struct, frozen=True, tag=VERSION, tag_field="v"):
+class PinState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
     """Data of ``pins/<id>``: what is promised, for how long without a renewal, and to whose client."""
 
     csn: Csn
