@@ -55,6 +55,10 @@ class Tree:
         copied._znodes = dict(self._znodes)  # znodes are immutable
         return copied
 
+    def state(self) -> frozenset[tuple[str, Znode]]:
+        """Return all znodes as one hashable value."""
+        return frozenset(self._znodes.items())
+
     def owned_by(self, session: int) -> tuple[str, ...]:
         """Paths of the ephemeral znodes of a session."""
         return tuple(path for path, znode in self._znodes.items() if znode.owner_session == session)

@@ -1,0 +1,154 @@
+"""Planted bugs: pieces of the product replaced, each of which an exploration must notice.
+
+The sentences of the protocol that look pedantic are what these leave out (design section 4). No switch in the
+product makes them: a class is replaced by a subclass, or a function for the time of one exploration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from tests.sim.explore.commits import Commits
+from tests.sim.explore.replay import Replays
+from tests.sim.explore.search import Model
+from tests.sim.explore.world import Budget, Tx
+from tidelock.csnlog import batch, codec, tree
+from tidelock.csnlog import committer as committer_module
+from tidelock.csnlog.committer import Committer
+from tidelock.csnlog.fence import OwnFence
+from tidelock.csnlog.follow_messages import ABSENT
+from tidelock.csnlog.ids import Csn, Tid
+from tidelock.csnlog.log import CsnLog
+from tidelock.csnlog.model import LogRecord
+from tidelock.csnlog.reading import read_record
+from tidelock.csnlog.results import Aborted, Committed, Ok, Outcome, Running
+from tidelock.csnlog.store import Op, SetData, Store
+
+T1 = Tx(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A planted bug.
+
+    Attributes:
+        name: What it leaves out.
+        breaks: The invariants, any of which the exploration may find broken first.
+        sound: The smallest scenario in which it shows, with the product as it is.
+        classes: What that scenario is given instead of the product's classes.
+        planted: Replaces functions of the product while this is entered.
+    """
+
+    name: str
+    breaks: frozenset[str]
+    sound: Callable[..., Model]
+    classes: Mapping[str, Any] = field(default_factory=dict)
+    planted: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+
+    def model(self, replays: Replays) -> Model:
+        """The scenario with the classes replaced."""
+        return self.sound(replays, **self.classes)
+
+
+# ------------------------------------------------------------------------------------------------- fences
+
+
+def _plan_without_fence(*args: Any, **more: Any) -> batch.Plan:
+    """The commit multi without its first check."""
+    made = batch.plan(*args, **more)
+    return replace(made, checks=made.checks[1:], elements=made.elements[1:])
+
+
+class ReadsAtOnce(Committer):
+    """After an Unknown it reads the log in the same session, without a raise before."""
+
+    def _must_raise(self) -> bool:
+        fence = self.fence
+        return bool(fence.pending) or fence.session != self.session or self.raise_above >= fence.version
+
+
+def _raise_unconditionally(fence: OwnFence) -> tuple[Op, ...]:
+    """A plain set instead of a compare-and-set."""
+    state = msgspec.structs.replace(fence.state, nonce=fence.pending)
+    return (SetData(fence.path, codec.encode_session(state)),)
+
+
+def _raise_boot_too(fence: OwnFence) -> tuple[Op, ...]:
+    """The number in the tids is the fence: each own raise raises it too."""
+    state = msgspec.structs.replace(fence.state, nonce=fence.pending, boot=fence.version + 1)
+    return (SetData(fence.path, codec.encode_session(state), fence.version),)
+
+
+class LogBeforeFence(CsnLog):
+    """Outcomes: the log first, then the session znode of the home."""
+
+    async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
+        """As the product's, in the wrong order."""
+        records = await self._engine.read_to_end(1)
+        assert records is not None
+        found = self._in_flight(str(tid), records) or known(tid)
+        if found is not None:
+            return found
+        node = await self._store.get(tree.session(tid.home))
+        assert isinstance(node, Ok)
+        return Aborted() if codec.decode_session(node.value.data).boot > tid.boot else Running()
+
+
+# ------------------------------------------------------------------------------------------------ the tail
+
+
+async def _read_until_absent(
+    store: Store, start: Csn, *, session: int, read_ahead: int
+) -> tuple[LogRecord, ...]:
+    """NoNode is the end of the log, and what is not there is aborted: the tail is not looked at."""
+    found: list[LogRecord] = []
+    number = start
+    while (record := await read_record(store, number)) is not ABSENT:
+        found.append(LogRecord(number, record))  # type: ignore[arg-type]
+        number = Csn(number + 1)
+    return tuple(found)
+
+
+def _commits(*txs: Tx, **budget: int) -> Callable[..., Model]:
+    return lambda replays, **classes: Commits(replays, txs, Budget(**budget), victims=(0,), **classes)
+
+
+BUGS = (
+    Bug(
+        "no fence check in the multi",
+        frozenset({"I1 UNIQUE"}),
+        _commits(T1, delay=1),
+        planted=lambda: mock.patch.object(committer_module, "plan", _plan_without_fence),
+    ),
+    Bug(
+        "same-session read instead of raise-then-read",
+        frozenset({"I1 UNIQUE"}),
+        _commits(T1, lose_reply=1),
+        {"committer": ReadsAtOnce},
+    ),
+    Bug(
+        "unconditional raise",
+        frozenset({"I8 DECIDED"}),
+        _commits(T1, lose_request=1, fence=1, ask=1),
+        planted=lambda: mock.patch.object(OwnFence, "ops", _raise_unconditionally),
+    ),
+    Bug(
+        "boot = fence",
+        frozenset({"I8 DECIDED"}),
+        _commits(T1, lose_request=1, ask=1),
+        planted=lambda: mock.patch.object(OwnFence, "ops", _raise_boot_too),
+    ),
+    Bug(
+        "read log before fence",
+        frozenset({"I8 DECIDED"}),
+        _commits(T1, fence=1, ask=1),
+        {"log": LogBeforeFence},
+    ),
+)

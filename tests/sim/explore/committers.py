@@ -1,0 +1,125 @@
+"""The product's committer for the explorers: every state of it by a number, every step taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from tests.sim.explore.ensemble import Numbered
+from tidelock.csnlog.batch import LogLimits
+from tidelock.csnlog.committer import Committer
+from tidelock.csnlog.ids import ReplicaId
+from tidelock.csnlog.messages import (
+    Answer,
+    DrawNonce,
+    Event,
+    Fenced,
+    Halted,
+    Instruction,
+    NonceDrawn,
+    Raised,
+    ReadEpoch,
+    ReadFence,
+    ReadLog,
+    RetryLater,
+    SendCommit,
+    SendRaise,
+    SendRollover,
+    Verdict,
+)
+from tidelock.csnlog.model import SessionState
+from tidelock.csnlog.store import Op
+
+
+class Request(NamedTuple):
+    """What a committer has under way: ``commit``, ``rollover`` or ``raise`` with its multi, or a read."""
+
+    kind: str
+    ops: tuple[Op, ...] = ()
+
+
+class Said(NamedTuple):
+    """What a committer has said in one step."""
+
+    request: Request | None = None
+    verdicts: tuple[tuple[str, Verdict], ...] = ()
+    paused: bool = False
+    fenced: bool = False
+    halted: str = ""
+
+
+class Committers:
+    """All states of all committers that were met.
+
+    Args:
+        limits: The bounds of each.
+        kind: The class to run; a planted bug may give another.
+    """
+
+    def __init__(self, limits: LogLimits, kind: type[Committer] = Committer) -> None:
+        self._limits, self._kind = limits, kind
+        self._states: Numbered[tuple[ReplicaId, tuple[object, ...]]] = Numbered()
+        self._steps: dict[tuple[int, Hashable], tuple[int, Said]] = {}
+
+    def begin(self, home: ReplicaId, state: SessionState, fence: int) -> int:
+        """Return the number of a committer that begins a life."""
+        return self._save(self._kind(home, state, fence, self._limits))
+
+    def at(self, number: int) -> Committer:
+        """A committer in a state, to look at."""
+        home, snapshot = self._states.values[number]
+        machine = self._kind(home, SessionState(0, "", "", ""), 0, self._limits)
+        machine.restore(snapshot)
+        return machine
+
+    def step(self, number: int, key: Hashable, event: Event) -> tuple[int, Said]:
+        """Take one event, known by its key; returns the state after it and what was said."""
+        known = self._steps.get((number, key))
+        if known is None:
+            machine = self.at(number)
+            said = self._step(machine, event)
+            known = self._steps[number, key] = (self._save(machine), said)
+        return known
+
+    def _save(self, machine: Committer) -> int:
+        machine.check_invariants()
+        return self._states.number((machine.home, machine.snapshot()))
+
+    def _step(self, machine: Committer, event: Event) -> Said:
+        said = Said()
+        events = [event]
+        while events:
+            for instruction in machine.step(events.pop()):
+                if isinstance(instruction, DrawNonce):
+                    # A new one is drawn only when the last raise is confirmed, so the version tells it apart.
+                    state = machine.fence.state
+                    events.append(NonceDrawn(f"{machine.home}.{state.boot}.{machine.fence.version}"))
+                else:
+                    said = _noted(said, instruction)
+        return said
+
+
+def _noted(said: Said, instruction: Instruction) -> Said:
+    match instruction:
+        case Answer(tid, verdict):
+            return said._replace(verdicts=(*said.verdicts, (tid, verdict)))
+        case SendCommit(plan):
+            return said._replace(request=Request("commit", plan.ops(0)))
+        case SendRollover(rollover):
+            return said._replace(request=Request("rollover", rollover.ops(0)))
+        case SendRaise(ops):
+            return said._replace(request=Request("raise", ops))
+        case ReadFence():
+            return said._replace(request=Request("read fence"))
+        case ReadEpoch():
+            return said._replace(request=Request("read epoch"))
+        case ReadLog():
+            return said._replace(request=Request("read log"))
+        case RetryLater():
+            return said._replace(paused=True)
+        case Fenced():
+            return said._replace(fenced=True)
+        case Halted(reason):
+            return said._replace(halted=reason)
+        case Raised() | DrawNonce():
+            return said

@@ -1,0 +1,125 @@
+"""The product's longer conversations with ZooKeeper: a start, an outcome, the log to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from unittest import mock
+
+from tests.sim.explore.ensemble import Ensemble, LogEntry, first_life
+from tests.sim.explore.replay import (
+    Replays,
+    Returned,
+    Script,
+    ScriptedStore,
+    Turn,
+    View,
+    fence_then_log,
+    never,
+)
+from tidelock.csnlog import bootstrap
+from tidelock.csnlog.batch import LogLimits
+from tidelock.csnlog.bootstrap import KnownState, OwnSession, open_session
+from tidelock.csnlog.follower import Follower, number_after
+from tidelock.csnlog.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.log import CsnLog
+from tidelock.csnlog.model import ClusterState, LogRecord, Member, Record
+from tidelock.csnlog.reading import read_to_end
+from tidelock.csnlog.results import Committed
+from tidelock.csnlog.startcheck import FORMAT_VERSION
+
+Reader = Callable[..., object]
+READ_AHEAD = 4
+
+
+class Procedures:
+    """Each conversation is had once for each course that it takes.
+
+    Args:
+        log: The class that knows how to ask for an outcome.
+        reader: Reads the log to its end.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        replays: Replays,
+        log: type[CsnLog] = CsnLog,
+        reader: Reader = read_to_end,
+    ) -> None:
+        self._ensemble, self._replays, self._log, self._reader = ensemble, replays, log, reader
+        self._known: dict[Hashable, Turn] = {}
+
+    def start(self, home: ReplicaId, nonce: str, applied: Csn, script: Script) -> Turn:
+        """Begin a life; ends with the :class:`OwnSession`."""
+        key = ("start", home, nonce, applied, script)
+        if key not in self._known:
+            with mock.patch.object(bootstrap, "_RETRY_S", 0):
+                self._known[key] = self._replays.run(
+                    open_session(
+                        ScriptedStore(self._ensemble, script, never),
+                        replica=home,
+                        member=Member(),
+                        disk=f"disk-{home}",
+                        known=KnownState(cluster_id="c", last_csn=applied),
+                        nonce=lambda: nonce,
+                    )
+                )
+        return self._known[key]
+
+    def outcome(self, asker: ReplicaId, tid: Tid, catalog: tuple[LogEntry, ...], script: Script) -> Turn:
+        """Ask a replica that has these records in its catalog; ends with the outcome."""
+        key = ("outcome", asker, tid, catalog, script)
+        if key not in self._known:
+            self._known[key] = self._replays.run(self._outcome(asker, tid, catalog, script))
+        return self._known[key]
+
+    async def _outcome(
+        self, asker: ReplicaId, tid: Tid, catalog: tuple[LogEntry, ...], script: Script
+    ) -> object:
+        state = first_life(asker)
+        own = OwnSession(
+            replica=asker, boot=state.boot, disk=state.disk, nonce=state.nonce, fence=0,
+            cluster=ClusterState("c", FORMAT_VERSION, 2, 1000), tail=CSN_NONE, horizon=CSN_NONE,
+        )  # fmt: skip
+        log = self._log(
+            ScriptedStore(self._ensemble, script, fence_then_log),
+            session=own,
+            limits=LogLimits(read_ahead=READ_AHEAD),
+            deliver=_nowhere,
+            on_state=lambda _, __: None,
+        )
+        follower = Follower(catalog[-1].csn, READ_AHEAD)
+        follower.next = number_behind(catalog, catalog[-1].csn)
+        log._engine.follower = follower
+        found = {text: entry.csn for entry in catalog for text in entry.tids}
+        return await log.outcome(
+            tid, lambda asked: Committed(found[str(asked)]) if str(asked) in found else None, CSN_NONE
+        )
+
+    def own_tids(self, home: ReplicaId, state: int, start: Csn) -> tuple[tuple[str, Csn], ...] | None:
+        """The tids of a replica from a record on to the end of the log, as its shell finds them.
+
+        None when the records are deleted: the follower will find that out.
+        """
+        key = ("own", home, state, start)
+        if key not in self._known:
+            store = ScriptedStore(self._ensemble, (View(state),), never)
+            self._known[key] = self._replays.run(
+                self._reader(store, start, session=1, read_ahead=READ_AHEAD)  # type: ignore[arg-type]
+            )
+        turn = self._known[key]
+        if not isinstance(turn, Returned):
+            return None
+        return tuple(
+            (tid.tid, one.csn) for one in turn.value if one.record.home == home for tid in one.record.tids
+        )
+
+
+def number_behind(log: tuple[LogEntry, ...], number: Csn) -> Csn:
+    """The number of the record that follows one of the log."""
+    entry = next(entry for entry in log if entry.csn == number)
+    return number_after(number, Record(entry.kind, entry.home, 0))
+
+
+async def _nowhere(_: list[LogRecord]) -> None:
+    """Nothing is delivered in a conversation that is only about an outcome."""

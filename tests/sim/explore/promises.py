@@ -1,0 +1,90 @@
+"""What the exploration of commits holds every state against: the invariants of the design, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tests.sim.explore.replay import Returned, View
+from tests.sim.explore.search import Broken
+from tests.sim.explore.world import IDLE, NAMES, REJECTED, UNDECIDED, WAITING, Tx, World
+from tidelock.csnlog.messages import Rejected
+from tidelock.csnlog.results import Aborted, Committed
+
+if TYPE_CHECKING:
+    from tests.sim.explore.commits import Commits
+
+
+def code(said: object) -> int:
+    """A verdict or outcome as the state keeps it."""
+    match said:
+        case Committed(csn):
+            return csn
+        case Rejected() | Aborted():
+            return REJECTED
+    return UNDECIDED
+
+
+def word(heard: int) -> str:
+    """What a client has heard, in words."""
+    known = {IDLE: "not asked for", WAITING: "waited for", UNDECIDED: "undecided", REJECTED: "aborted"}
+    return known.get(heard, f"committed at {heard}")
+
+
+def check(txs: Sequence[Tx], w: World) -> Broken | None:
+    """Each transaction stands in the log once or not at all, and what was said of it is so."""
+    for tx, (boot, heard, told) in enumerate(zip(w.boots, w.heard, w.told, strict=True)):
+        if not boot:
+            continue
+        tid = str(txs[tx].tid(boot))
+        there = [entry.csn for entry in w.log if tid in entry.tids]
+        if len(there) > 1:
+            return Broken("I1 UNIQUE", f"{tid} has the CSNs {there}")
+        if told == REJECTED and there:
+            return Broken(
+                "I8 DECIDED", f"others were told that {tid} is aborted, it is committed at {there[0]}"
+            )
+        if told > 0 and there != [told]:
+            return Broken("I17 TRUTHFUL", f"others were told that {tid} has CSN {told}, the log says {there}")
+        if heard == REJECTED and there:
+            return Broken("I17 TRUTHFUL", f"the client of {tid} heard aborted, it is committed at {there[0]}")
+        if heard > 0 and there != [heard]:
+            return Broken("I17 TRUTHFUL", f"the client of {tid} heard CSN {heard}, the log says {there}")
+    return None
+
+
+def unsettled(model: Commits, w: World) -> Broken | None:
+    """Every transaction is decided, every replica can tell its outcome, and all have the same log."""
+    end = w.log[-1].csn
+    for which, replica in enumerate(w.replicas):
+        if which in w.struck:
+            continue
+        name = NAMES[which]
+        if not replica.running:
+            return Broken("I14 LIVE", f"{name} does not run")
+        waiting = model.committers.at(replica.machine).pending.tids
+        if waiting or replica.request is not None:
+            return Broken("I14 LIVE", f"{name} does not go on with {waiting or replica.request}")
+        if replica.applied != end:
+            return Broken("I4 DURABLE", f"{name} has applied up to {replica.applied}, the log ends at {end}")
+    for tx, heard in enumerate(w.heard):
+        if heard == WAITING:
+            return Broken("I8 DECIDED", f"the client of {model.txs[tx].tid(w.boots[tx])} waits for ever")
+        if w.boots[tx] and heard == UNDECIDED and (broken := _learned(model, w, tx)):
+            return broken
+    return None
+
+
+def _learned(model: Commits, w: World, tx: int) -> Broken | None:
+    """Every replica that runs knows the outcome of a transaction whose client was told nothing."""
+    tid = model.txs[tx].tid(w.boots[tx])
+    there = [entry.csn for entry in w.log if str(tid) in entry.tids]
+    for which, replica in enumerate(w.replicas):
+        if which in w.struck or not replica.running:
+            continue
+        view = View(w.history[-1])
+        turn = model.procedures.outcome(NAMES[which], tid, w.log, (view, view))
+        told = turn.value if isinstance(turn, Returned) else turn
+        if told != (Committed(there[0]) if there else Aborted()):
+            return Broken("I8 DECIDED", f"asked for {tid}, {NAMES[which]} says {told}; the log has {there}")
+    return None

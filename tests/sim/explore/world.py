@@ -1,0 +1,163 @@
+"""The state of the exploration of commits: ZooKeeper, replicas, messages, and who was told what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tests.sim.explore.ensemble import LogEntry
+from tests.sim.explore.replay import Script
+from tidelock.csnlog.batch import Proposal
+from tidelock.csnlog.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.model import TidRecord
+from tidelock.csnlog.store import SetData
+
+NAMES = (ReplicaId("r1"), ReplicaId("r2"))
+ORDERS = TableName("d.orders")
+
+# What a client has heard of its transaction; a CSN means committed there.
+IDLE, WAITING, UNDECIDED, REJECTED = 0, -1, -2, -3
+
+
+@dataclass(frozen=True, slots=True)
+class Tx:
+    """A transaction that some client will ask for.
+
+    Attributes:
+        home: Number of its home.
+        counter: Number of the transaction there.
+        label: Its label.
+        uses: It touches the table ``orders`` as it was at the beginning.
+        alters: It changes the definition of ``orders`` as it was at the beginning.
+    """
+
+    home: int
+    counter: int
+    label: str | None = None
+    uses: bool = False
+    alters: bool = False
+
+    def tid(self, boot: int) -> Tid:
+        """Its tid, if it is begun in this life of its home."""
+        return Tid(Csn(1), NAMES[self.home], boot, self.counter)
+
+    def proposal(self, boot: int) -> Proposal:
+        """What its home proposes."""
+        record = TidRecord(str(self.tid(boot)), label=self.label)
+        tables = {ORDERS: 0} if self.uses or self.alters else {}
+        ddl = (SetData(f"tables/{ORDERS}", str(self.tid(boot)).encode(), 0),) if self.alters else ()
+        return Proposal(record, tables, ddl, self.label)
+
+
+class Budget(NamedTuple):
+    """How often each kind of trouble, and of what somebody does at will, may still happen."""
+
+    #: A multi never arrives.
+    lose_request: int = 0
+    #: A multi is applied, and its answer is lost.
+    lose_reply: int = 0
+    #: A multi arrives when its sender has given up on it.
+    delay: int = 0
+    #: A session ends, and the next one reads from any state that ever was.
+    session: int = 0
+    #: A process dies; what its catalog has not made durable is gone.
+    crash: int = 0
+    #: The other replica raises boot and fence of one.
+    fence: int = 0
+    #: The same, and it holds the tail no longer.
+    strike: int = 0
+    #: A caller waits no longer.
+    expire: int = 0
+    #: That caller asks again.
+    again: int = 0
+    #: The other replica is asked for an outcome.
+    ask: int = 0
+    #: The tail moves as far as it may, and the records below it are deleted.
+    tail: int = 0
+
+    def less(self, name: str) -> Budget:
+        """One less of a kind."""
+        return self._replace(**{name: getattr(self, name) - 1})
+
+
+class Request(NamedTuple):
+    """What a replica has under way: a multi by its number, or a read (-1), and the session that sent it."""
+
+    kind: str
+    multi: int
+    session: int
+
+
+class Reply(NamedTuple):
+    """The answer that is on its way back: number of the result, and the state of ZooKeeper that it saw."""
+
+    result: int
+    at: int
+
+
+class Replica(NamedTuple):
+    """One replica: its process if there is one, its session, its catalog."""
+
+    #: Number of the committer's state; -1 while no process runs, or it only starts.
+    machine: int
+    boot: int = 1
+    request: Request | None = None
+    reply: Reply | None = None
+    paused: bool = False
+    session: int = 1
+    #: The oldest state, as an index into the history, that the session may still read.
+    seen: int = 0
+    #: The last record that was read, and the last that is durable in the catalog.
+    taken: Csn = Csn(1)
+    applied: Csn = Csn(1)
+    #: What the start of a process was answered so far; None when none is under way.
+    script: Script | None = None
+    #: The transaction whose outcome is being asked for, and what was answered so far.
+    asked: int = -1
+    answers: Script = ()
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has begun its life."""
+        return self.machine >= 0
+
+
+class World(NamedTuple):
+    """Everything."""
+
+    #: The states of ZooKeeper that somebody may still read, oldest first, by their numbers.
+    history: tuple[int, ...]
+    replicas: tuple[Replica, ...]
+    #: Multis that still may arrive.
+    late: tuple[int, ...]
+    #: For each transaction: what its client has heard, in which life of its home it was begun (0 = not yet),
+    #: and what others were told of it.
+    heard: tuple[int, ...]
+    boots: tuple[int, ...]
+    told: tuple[int, ...]
+    #: Every record that ever was, those below the tail included.
+    log: tuple[LogEntry, ...]
+    budget: Budget
+    struck: frozenset[int] = frozenset()
+
+    @property
+    def now(self) -> int:
+        """Index of the newest state of ZooKeeper."""
+        return len(self.history) - 1
+
+    def but(self, which: int, **changes: Any) -> World:
+        """The same with one replica changed."""
+        changed = self.replicas[which]._replace(**changes)
+        return self._replace(replicas=_with(self.replicas, which, changed))
+
+    def hears(self, tx: int, verdict: int) -> World:
+        """The same with a client that has heard something."""
+        return self._replace(heard=_with(self.heard, tx, verdict))
+
+    def less(self, name: str) -> World:
+        """The same with less of a budget."""
+        return self._replace(budget=self.budget.less(name))
+
+
+def _with(values: tuple, index: int, value: object) -> tuple:  # type: ignore[type-arg]
+    return (*values[:index], value, *values[index + 1 :])

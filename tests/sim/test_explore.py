@@ -1,0 +1,42 @@
+"""Every state that the cores can reach keeps the promises, and no bug that is planted in them stays hidden.
+
+What the scenarios hold, and how to see what is explored, is in docs/protocol.md, "How the core is explored".
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.explore.__main__ import run
+from tests.sim.explore.bugs import BUGS, Bug
+from tests.sim.explore.scenarios import SCENARIOS, Scenario
+
+
+def _cases() -> list[object]:
+    return [pytest.param(one, id=one.name, marks=() if one.fast else pytest.mark.slow) for one in SCENARIOS]
+
+
+@pytest.mark.parametrize("scenario", _cases())
+def test_no_state_breaks_a_promise(scenario: Scenario) -> None:
+    """All states are visited and keep the promises; from all of them everything is settled in the end."""
+    report = run(scenario.model)
+    assert report.broken is None, report.story()
+    assert not report.cut
+    assert report.finals
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug: Bug) -> None:
+    """The exploration turns red, with the invariant that the sentence left out protects."""
+    with bug.planted():
+        report = run(bug.model)
+    assert report.broken is not None
+    assert report.broken.invariant in bug.breaks, report.story()
+    assert report.trace
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_without_the_bug_its_scenario_is_green(bug: Bug) -> None:
+    """It is the planted bug that is found, not the scenario."""
+    report = run(bug.sound)
+    assert report.broken is None, report.story()
