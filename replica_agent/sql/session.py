@@ -23,6 +23,7 @@ from tidelock.errors import (
     TidelockError,
     TooLargeError,
     UnknownTableError,
+    UnsupportedInTransactionError,
 )
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.schema import DEFAULT_NAMESPACE, TableSchema
@@ -40,6 +41,9 @@ TABLES_ALL = 50
 #: Words of statements that ask for the tables themselves.
 _CATALOG_WORDS = ("show", "information_schema", "duckdb_", "pg_", "sqlite_master")
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
+#: How DuckDB begins what is wrong with a statement or its values. Found while rows are read it comes through
+#: Arrow's reader, which raises OSError.
+_OF_THE_STATEMENT = re.compile(r"(Binder|Conversion|Invalid Input|Mismatch Type|Out of Range) Error: ")
 #: DuckDB's own faults, after which nothing in this process is certain.
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 
@@ -114,7 +118,8 @@ class Session:
             return BadRequestError(f"a statement reads the tables of its snapshot and nothing else: {text}")
         if isinstance(error, _BROKEN):
             return TidelockError(f"the SQL engine failed: {text}")
-        if isinstance(error, duckdb.Error | pa.ArrowException | ValueError):
+        statement = isinstance(error, OSError) and _OF_THE_STATEMENT.match(text)
+        if statement or isinstance(error, duckdb.Error | pa.ArrowException | ValueError):
             if match := _NO_TABLE.search(text):
                 csn = self._request.csn
                 return UnknownTableError(
@@ -130,6 +135,11 @@ class Session:
         statements = self._connection.extract_statements(self._request.sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             found = ", ".join(statement.type.name for statement in statements) or "nothing"
+            if self._request.tid is not None:
+                raise UnsupportedInTransactionError(
+                    f"in a transaction SQL is a single SELECT statement; found: {found}. Roll back; rows are "
+                    "added by inserts of Arrow rows, tables by create_table, a transaction of its own"
+                )
             raise BadRequestError(f"a query is a single SELECT statement; found: {found}")
 
     def _require_snapshot(self, reader: CatalogReader) -> None:

@@ -292,6 +292,16 @@ async def test_hostile_statements_are_refused(make_pool: MakePool, directory: Da
     assert not set(directory.path.rglob("*x")) - set(files)
 
 
+@pytest.mark.parametrize("value", ["error('late')", "'x'::int", "9223372036854775807 + i"])
+async def test_an_error_among_the_last_rows(make_pool: MakePool, value: str) -> None:
+    """It is the statement's, as it is among the first ones, and the process takes the next statement."""
+    pool = make_pool()
+    with pytest.raises(BadRequestError, match=r"the statement cannot be run: .* Error: "):
+        await rows(pool, f"SELECT CASE WHEN i < 900000 THEN i ELSE {value} END FROM range(1000000) t(i)")
+    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    assert len(workers()) == 1
+
+
 async def test_what_a_statement_finds_of_its_process(make_pool: MakePool, directory: DataDir) -> None:
     """The one folder that a statement may read is that of its own temporary files: it finds nothing."""
     pool = make_pool()
