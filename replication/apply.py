@@ -151,7 +151,9 @@ class Applier:
             # Parts that came during the look-up follow the records, which then know that they want them.
             events += self._parts
             self._parts.clear()
-            await self._carry_out(self._prefix.step(*events))
+            instructions = self._prefix.step(*events)
+            self._looking = ()
+            await self._carry_out(instructions)
             if not self._full:
                 self._room.set()
 

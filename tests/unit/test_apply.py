@@ -174,6 +174,19 @@ async def test_records_are_applied_in_order_and_in_batches(here: Here) -> None:
     assert here.parts.wanted == []
 
 
+async def test_a_transaction_is_taken_until_it_is_applied(here: Here) -> None:
+    """From its delivery on, and no longer than until the catalog knows it, which knows its time as well."""
+    here.catalog.parts = {part("p2")}
+    here.catalog.gate.clear()
+    await here.applier.deliver(record(2, adds("t2", "p2")))
+    assert here.applier.taken(str(tid("t2"))) == 2
+    await until(lambda: here.catalog.applying)
+    assert here.applier.taken(str(tid("t2"))) == 2
+    here.catalog.gate.set()
+    await here.reaches(2)
+    assert here.applier.taken(str(tid("t2"))) is None
+
+
 async def test_a_missing_part_holds_back_all_that_follows(here: Here) -> None:
     """The replica stays at its CSN, says which part of which tid of which CSN is missing, and why."""
     here.catalog.parts = {part("p3")}
