@@ -281,7 +281,7 @@ class FakeAgent:
         if verb == "heartbeat":
             tx.heartbeats += 1
             return {"lease_s": tx.lease_s, "state": "rolled_back" if tx.state == "expired" else tx.state}
-        if verb == "rollback":
+        if verb in {"rollback", "kill"}:
             if tx.state == "committed":
                 raise TransactionClosedError(f"{tid} is committed", tid=tid, state="committed")
             tx.state = "rolled_back"

@@ -202,7 +202,7 @@ def test_pinned_client_stays_with_its_replica(fake_cluster: FakeCluster) -> None
 def test_begin_sends_its_arguments(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """Label, lease, freshness and metadata reach the agent; what is not given is left to it."""
     fake_db.begin()
-    assert fake_cluster["r1"].requests[-1].json == {}
+    assert fake_cluster["r1"].requests[-1].json == {"isolation": "snapshot"}
     fake_db.begin("load 7", lease="1.5s", fresh=True, meta={"job": 7})
     body = fake_cluster["r1"].requests[-1].json
     expected = {"label": "load 7", "lease_s": 1.5, "fresh": True, "meta": {"job": 7}}

@@ -1,4 +1,4 @@
-"""Commands that change tables: create-table, insert."""
+"""Commands that change something: create-table, insert, kill."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command("create-table", rich_help_panel=_PANEL)(on_target(create_table))
     app.command(rich_help_panel=_PANEL)(on_target(insert))
+    app.command(rich_help_panel=_PANEL)(on_target(kill))
 
 
 def create_table(
@@ -117,6 +118,20 @@ def insert(
         return
     counts = ", ".join(f"{count:,} rows into {table}" for table, count in inserted.items())
     output.say(f"{counts} at CSN {result.csn} (transaction {result.tid})")
+
+
+def kill(
+    target: Target,
+    tid: Annotated[str, typer.Argument(help="Transaction id; `txns` lists them.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Roll back an open transaction of any client; one whose commit was asked for is refused."""
+    with target.connect() as db:
+        db.kill(tid)
+    if as_json:
+        output.print_json({"tid": tid, "state": "rolled_back"})
+    else:
+        output.say(f"{tid} rolled back")
 
 
 def parse_column(text: str) -> pa.Field:

@@ -146,6 +146,7 @@ class Database:
         self,
         label: str | None = None,
         *,
+        isolation: str = "snapshot",
         min_csn: int | None = None,
         fresh: bool = False,
         lease: str | float | None = None,
@@ -156,6 +157,7 @@ class Database:
         Args:
             label: Unique name of this piece of work: a second commit under it is refused with the first one's
                 CSN.
+            isolation: "snapshot"; agents refuse what they do not offer, by its name.
             min_csn: Its snapshot must contain this CSN; what this client has seen is contained anyway.
             fresh: Its snapshot must contain every commit that was acknowledged anywhere before this call.
             lease: How long the home waits for a sign of life, e.g. "60s" (or seconds); default: the agent's.
@@ -168,6 +170,7 @@ class Database:
         """
         body = {
             "label": label,
+            "isolation": isolation,
             "min_csn": self._connection.highest_csn.at_least(min_csn),
             "fresh": fresh or None,
             "lease_s": seconds(lease),
@@ -300,6 +303,24 @@ class Database:
         if len(failed) == len(members) and failed:
             raise failed[0]
         return found
+
+    def kill(self, tid: str) -> None:
+        """Roll back an open transaction of any client; harmless when it is rolled back already.
+
+        Its home alone can do that. Nothing of it becomes visible; its owner is told with the next statement.
+
+        Raises:
+            TransactionClosedError: It is committed, or its commit was asked for and may still succeed.
+            UnknownTransactionError: It ended long ago, or with a former life of its home: see `outcome`.
+            UnavailableError: Its home does not answer; what is open there ends with its lease or its home.
+            BadRequestError: `tid` is no transaction id, or there is no such replica.
+        """
+        home = self._connection.members.find(home_of(tid))
+        try:
+            self._connection.small("POST", f"/transactions/{segment(tid)}/kill")(home)
+        except UnavailableError as error:
+            self._connection.members.note(home, error)
+            raise
 
     def log(self, from_csn: int | None = None, *, limit: int | None = None) -> list[dict[str, Any]]:
         """Return records of the CSN log in their order, the first not below `from_csn`.

@@ -50,9 +50,22 @@ def home_of(tid: str) -> str:
     return fields[1]
 
 
-def ask_outcome(connection: Connection, tid: str) -> Outcome:
-    """Return how a transaction ended, told by its home if it answers, by any other replica if not."""
-    answer = connection.ask("GET", f"/outcomes/{segment(tid)}", first=home_of(tid))
+def ask_outcome(connection: Connection, tid: str, *, applied_on: str | None = None) -> Outcome:
+    """Return how a transaction ended, told by its home if it answers, by any other replica if not.
+
+    Args:
+        connection: Of the client.
+        tid: The transaction.
+        applied_on: "copies" or "all": a commit must be applied there, and the replica that answers waits for
+            that within its own bound.
+
+    Raises:
+        CommitUnknownError: It is committed (`csn`), but not applied there in time.
+    """
+    query = None
+    if applied_on is not None:
+        query = {"wait": applied_on, "timeout_s": connection.members.wait_bound_s or None}
+    answer = connection.ask("GET", f"/outcomes/{segment(tid)}", first=home_of(tid), query=query)
     decision = Decision(answer["outcome"])
     return Outcome(tid, decision, answer.get("csn"), instant(answer.get("time_ms")))
 
@@ -129,8 +142,13 @@ class _Decider:
         return commit_result(answer)
 
     def _by_outcome(self, cause: TidelockError) -> CommitResult:
+        # "home" was to be sure that the home has applied it. Without the home the session's highest CSN takes
+        # care that this client reads its own commit.
+        applied_on = None if self._wait == "home" else self._wait
         try:
-            outcome = ask_outcome(self._connection, self._tid)
+            outcome = ask_outcome(self._connection, self._tid, applied_on=applied_on)
+        except CommitUnknownError as error:
+            raise _UndecidedError from error
         except (UnavailableError, RefusedError):
             raise _UndecidedError from cause
         match outcome.decision:

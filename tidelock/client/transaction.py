@@ -130,6 +130,17 @@ class Transaction:
         """
         return scan(self, table, columns, where, params)
 
+    def sql(self, sql: str, params: Params = ()) -> pa.Table:
+        """Run one SELECT (DuckDB's SQL) over all tables at this transaction's snapshot, with its own inserts.
+
+        Raises:
+            UnsupportedInTransactionError: It is no SELECT; the transaction can only be rolled back.
+            BadRequestError, UnknownTableError: It is wrong; the transaction can only be rolled back.
+            TooLargeError: It needs more memory or time than a replica gives to one statement.
+            UnavailableError: The home does not answer; it may be repeated.
+        """
+        return self.collect({"sql": sql, "params": list(params)})
+
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query inside the transaction (see `scan.Reader`)."""
         transport = self._connection.transport

@@ -1,0 +1,312 @@
+"""outcome(tid) on real agents: whoever asks, whoever has died, whatever was lost: it is true and stays so.
+
+I8 and I17. Design section 4: the session of the home, then the log to its end, then the own catalog; a home
+that is gone is fenced by whoever needs an outcome, once it has been silent for `fence_timeout_s`.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.client_process import ROWS, ClientProcess
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.fault_lab import Gates
+from tests.support.proxy import Direction, Proxy
+from tests.support.refusals import Addresses, http
+from tests.support.truncation import truncate
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.client import Decision, TransactionState, connect
+from tidelock.client.decide import decide
+from tidelock.cluster import LocalCluster
+from tidelock.errors import CommitUnknownError, FencedError, TidelockError, TransactionClosedError
+
+REPLICAS = ("r1", "r2", "r3")
+HOME, PEER = "r1", "r2"
+BEFORE, AFTER = "csnlog.commit.before", "csnlog.commit.after"
+SETTINGS = {
+    **QUICK,
+    "session_timeout_s": 3,
+    "fence_timeout_s": 1,
+    "clean_interval_s": 0.2,
+    "reader_workers": 1,
+}
+TABLE = "t"
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """Where the home can be killed: with its record not sent yet, or in the log and not answered."""
+    return Gates(
+        tmp_path_factory.mktemp("gates"), {HOME: {BEFORE: "crash", AFTER: "crash"}, PEER: {AFTER: "pause"}}
+    )
+
+
+@pytest.fixture(scope="module")
+def shared(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
+    """One cluster for the module, with the table."""
+    made = module_cluster(
+        settings=SETTINGS, environment_of={replica: gates.environment(replica) for replica in (HOME, PEER)}
+    )
+    with made.connect() as db:
+        db.create_table(TABLE, ROWS.schema)
+        db.insert(TABLE, ROWS, wait="all")
+    return made
+
+
+@pytest.fixture
+def local(shared: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster with all replicas up, and nothing left over behind the test."""
+    yield shared
+    for replica in shared.replicas:
+        shared.kill(replica, signal.SIGCONT)
+    shared.up()
+    for replica in shared.replicas:
+        nothing_left(shared.data_dir(replica))
+
+
+def outcome(cluster: LocalCluster, replica: str, tid: str) -> tuple[str, int | None]:
+    """How a transaction ended, in the words of a replica."""
+    answer = ask(cluster, replica, f"/outcomes/{tid}")
+    return answer["outcome"], answer.get("csn")
+
+
+def outcomes(cluster: LocalCluster, tid: str, *replicas: str) -> set[tuple[str, int | None]]:
+    """How a transaction ended, in the words of these replicas, or of all."""
+    return {outcome(cluster, replica, tid) for replica in replicas or REPLICAS}
+
+
+def rows(cluster: LocalCluster, csn: int | None = None) -> int:
+    """Rows of the table, at a CSN or at the newest."""
+    with cluster.connect() as db, db.snapshot(csn) as snap:
+        return snap.scan(TABLE).count()
+
+
+def test_from_any_replica(local: LocalCluster) -> None:
+    """Committed with CSN and time, aborted, running: the same from each replica, and by each client."""
+    with local.connect(HOME) as db:
+        committed, rolled_back, still_open, empty = (db.begin() for _ in range(4))
+        for tx in (committed, rolled_back, still_open):
+            tx.insert(TABLE, ROWS)
+        done = committed.commit(wait="all")
+        rolled_back.rollback()
+        assert empty.commit().csn is None
+        told = []
+        for replica in REPLICAS:
+            with local.connect(replica) as other:
+                told.append([other.outcome(tx.tid) for tx in (committed, rolled_back, still_open, empty)])
+        assert told[1:] == told[:-1]
+        decisions = [one.decision for one in told[0]]
+        # One that changed nothing has left nothing by which it could be told from one that was rolled back.
+        assert decisions == [Decision.COMMITTED, Decision.ABORTED, Decision.RUNNING, Decision.ABORTED]
+        assert (told[0][0].csn, told[0][0].time) == (done.csn, done.time)
+        still_open.rollback()
+
+
+def test_a_commit_whose_answer_is_lost(local: LocalCluster) -> None:
+    """The client asks again and gets the CSN of the first time; so does whoever repeats it over HTTP."""
+    before = rows(local)
+    with Proxy(local.url(HOME).removeprefix("http://")) as proxy:
+        with connect(f"http://{proxy.address}", replica=HOME) as db:
+            tx = db.begin()
+            tx.insert(TABLE, ROWS)
+            proxy.lose_reply()
+            done = tx.commit()
+            assert proxy.counters.lost_replies == 1
+            assert tx.state is TransactionState.COMMITTED
+            assert tx.commit() == done
+        again = f"{Addresses.of(local, HOME).api}/transactions/{tx.tid}/commit"
+        with ThreadPoolExecutor(4) as executor:
+            answers = list(executor.map(lambda _: http("POST", again, {}).json, range(4)))
+    assert {answer["csn"] for answer in answers} == {done.csn}
+    assert outcomes(local, tx.tid) == {("committed", done.csn)}
+    assert rows(local, done.csn) == before + ROWS.num_rows
+
+
+def test_a_commit_whose_answer_is_not_lost_but_late(local: LocalCluster, gates: Gates) -> None:
+    """ZooKeeper's answer is held back: the home finds its own record in the log, and answers by that.
+
+    As ClickHouse's 04141, where the transaction stays in an unknown state: here it cannot be told from the
+    others by anybody, since what makes it visible is what answers it.
+    """
+    with local.connect(PEER) as db:
+        tx = db.begin()
+        tx.insert(TABLE, ROWS)
+        with gates.open(PEER, AFTER):
+            done = tx.commit()
+            assert outcomes(local, tx.tid) == {("committed", done.csn)}
+        assert tx.commit() == done
+
+
+def test_the_client_is_killed_between_commit_and_answer(local: LocalCluster) -> None:
+    """The answer never arrives, and nobody is left who waits for it: everybody can tell how it ended."""
+    before = rows(local)
+    with (
+        Proxy(local.url(HOME).removeprefix("http://")) as proxy,
+        ClientProcess(f"http://{proxy.address}", HOME, TABLE) as client,
+    ):
+        assert outcomes(local, client.tid) == {("running", None)}
+        proxy.black_hole(Direction.TO_CLIENT)
+        client.commit()
+        eventually(lambda: outcome(local, HOME, client.tid)[0] == "committed", what="the commit")
+        client.kill()
+        ((decision, csn),) = outcomes(local, client.tid)
+    assert decision == "committed"
+    assert rows(local, csn) == before + ROWS.num_rows
+
+
+@pytest.mark.parametrize(
+    "client_dies", [pytest.param(False, marks=pytest.mark.slow, id="home"), pytest.param(True, id="both")]
+)
+def test_killed_with_the_record_in_the_log(local: LocalCluster, gates: Gates, client_dies: bool) -> None:
+    """Committed, told by the others while the home is dead, and by the home itself once it is back."""
+    with ClientProcess(local.url(HOME), HOME, TABLE) as client:
+        with gates.open(HOME, AFTER):
+            client.commit()
+            eventually(lambda: local.pid(HOME) is None, what="the death of the home")
+        if client_dies:
+            client.kill()
+        ((decision, csn),) = outcomes(local, client.tid, "r2", "r3")
+        assert decision == "committed"
+        local.start(HOME)
+        if not client_dies:
+            assert client.told() == str(csn)  # pinned to the home, it has waited for it
+    assert outcomes(local, client.tid) == {("committed", csn)}
+    answer = http("POST", f"{Addresses.of(local, HOME).api}/transactions/{client.tid}/commit", {})
+    assert answer.json["csn"] == csn
+
+
+def test_killed_before_the_record_was_sent(local: LocalCluster, gates: Gates) -> None:
+    """Home and client die: running, until a peer has seen the home silent for long enough; then aborted.
+
+    The home is still dead then. Nothing of the transaction is left at the peers, and the home, when it is
+    back, has been fenced and says the same.
+    """
+    before = rows(local)
+    with ClientProcess(local.url(HOME), HOME, TABLE) as client:
+        with gates.open(HOME, BEFORE):
+            client.commit()
+            eventually(lambda: local.pid(HOME) is None, what="the death of the home")
+        client.kill()
+    assert outcomes(local, client.tid, "r2", "r3") == {("running", None)}
+    told = partial(outcome, local, "r3", client.tid)
+    eventually(lambda: told() == ("aborted", None), what="the fence of the home")
+    assert outcomes(local, client.tid, "r2", "r3") == {("aborted", None)}
+    for replica in ("r2", "r3"):
+        nothing_left(local.data_dir(replica))
+    local.start(HOME)
+    assert outcomes(local, client.tid) == {("aborted", None)}
+    with local.connect(HOME) as db:
+        assert (
+            int(db.begin().tid.split("-")[2]) > int(client.tid.split("-")[2]) + 1
+        )  # one boot was the fence's
+        csn = db.insert(TABLE, ROWS).csn
+    assert rows(local, csn) == before + ROWS.num_rows
+
+
+@pytest.mark.slow
+def test_a_frozen_home(local: LocalCluster) -> None:
+    """A home that sleeps for too long is fenced; when it wakes up its transactions are refused."""
+    with local.connect(HOME) as db:
+        tx, other = db.begin(lease="10m"), db.begin(lease="10m")
+        for one in (tx, other):
+            one.insert(TABLE, ROWS)
+        local.kill(HOME, signal.SIGSTOP)
+        eventually(lambda: outcome(local, PEER, tx.tid)[0] == "aborted", what="the fence of the home")
+        local.kill(HOME, signal.SIGCONT)
+        with pytest.raises((FencedError, TransactionClosedError)):
+            tx.commit()
+        assert tx.state is TransactionState.ROLLED_BACK
+        eventually(partial(_serves, local, HOME), what="the next life of the home")
+        with pytest.raises(TidelockError):
+            other.insert(TABLE, ROWS)
+    assert outcomes(local, tx.tid) == {("aborted", None)}
+    assert outcomes(local, other.tid) == {("aborted", None)}  # the fence has ended all of that life
+
+
+def _serves(cluster: LocalCluster, replica: str) -> bool:
+    try:
+        status: dict[str, Any] = ask(cluster, replica, "/status")
+    except TidelockError:
+        return False
+    return bool(status["state"] == "serving")
+
+
+def test_kept_when_the_log_is_truncated(local: LocalCluster) -> None:
+    """The tail passes the records, and they are deleted: the catalogs tell, also after a restart of all."""
+    with local.connect(HOME) as db:
+        committed = [db.insert(TABLE, ROWS) for _ in range(3)]
+        aborted = db.begin()
+        aborted.insert(TABLE, ROWS)
+        aborted.rollback()
+        last = db.insert(TABLE, ROWS, wait="all")
+    assert last.csn is not None
+    truncate(local.zk, last.csn)
+    assert [record["csn"] for record in ask(local, PEER, "/log?from_csn=0")] == [last.csn]
+    expected = [(one.tid, {("committed", one.csn)}) for one in committed]
+    expected.append((aborted.tid, {("aborted", None)}))
+    assert [(tid, outcomes(local, tid)) for tid, _ in expected] == expected
+    for replica in REPLICAS:
+        local.kill(replica)
+    local.up()
+    assert [(tid, outcomes(local, tid)) for tid, _ in expected] == expected
+    again = f"{Addresses.of(local, HOME).api}/transactions/{committed[0].tid}/commit"
+    assert http("POST", again, {}).json["csn"] == committed[0].csn
+
+
+def test_too_old(local: LocalCluster, gates: Gates) -> None:
+    """Below the floor of kept outcomes "too old" is told, which is not "aborted"; other replicas still know.
+
+    What was undecided when the floor passed it is decided all the same, and leaves nothing behind.
+    """
+    with local.connect(HOME) as db, ClientProcess(local.url(HOME), HOME, TABLE) as undecided:
+        old = db.insert(TABLE, ROWS, wait="all")
+        with gates.open(HOME, BEFORE):
+            undecided.commit()
+            eventually(lambda: local.pid(HOME) is None, what="the death of the home")
+    local.stop("r3")
+    local.environment_of["r3"] = {"TIDELOCK_OUTCOME_RETENTION_S": "0.1", "TIDELOCK_FENCE_TIMEOUT_S": "600"}
+    local.start("r3")
+    with local.connect(PEER) as db:
+        floor = db.insert(TABLE, ROWS, wait="all").csn
+        newer = db.begin(min_csn=floor)
+    told = partial(outcome, local, "r3", old.tid)
+    eventually(lambda: told() == ("too_old", None), what="the end of the retention on r3")
+    assert ask(local, "r3", f"/outcomes/{old.tid}")["floor"] >= (old.csn or 0)
+    assert outcome(local, PEER, old.tid) == ("committed", old.csn)
+    assert outcome(local, "r3", newer.tid) == ("running", None)
+    with local.connect("r3") as third:
+        assert third.outcome(old.tid).decision is Decision.TOO_OLD
+    local.start(HOME)
+    eventually(lambda: outcome(local, "r3", undecided.tid)[0] == "too_old", what="r3 that sees the next life")
+    nothing_left(local.data_dir("r3"))
+    assert outcomes(local, undecided.tid, HOME, PEER) == {("aborted", None)}
+    assert outcomes(local, old.tid, HOME, PEER) == {("committed", old.csn)}
+    del local.environment_of["r3"]
+
+
+@pytest.mark.slow
+def test_a_commit_that_nobody_can_tell_any_more(module_cluster: ClusterFactory) -> None:
+    """A client that asks after the retention is told "unknown", never "aborted"."""
+    local = module_cluster(replicas=1, settings={**SETTINGS, "outcome_retention_s": 0.1})
+    with local.connect() as db:
+        db.create_table(TABLE, ROWS.schema)
+        tx = db.begin()
+        tx.insert(TABLE, ROWS)
+        tx.commit()
+        db.insert(TABLE, pa.table({"k": [4]}))
+        local.kill("r1")
+        local.start("r1")
+        eventually(lambda: db.outcome(tx.tid).decision is Decision.TOO_OLD, what="the end of the retention")
+        home = db._connection.members.find("r1")
+        with pytest.raises(CommitUnknownError, match="older than the outcomes that replicas keep"):
+            decide(db._connection, home, tx.tid, wait="home", timeout_s=20.0)  # as a client that was not told
+        assert db.read(TABLE).num_rows == ROWS.num_rows + 1

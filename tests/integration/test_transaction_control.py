@@ -1,0 +1,439 @@
+"""How transactions are begun, refused, ended and killed, on real agents: ClickHouse's own list, item by item.
+
+The list is that of ClickHouse's tests of transaction control, adapted: a transaction is an object of the
+client, not a state of a session, so "without begin" means a tid that nobody has begun.
+
+| ClickHouse | what it asks for | here |
+|---|---|---|
+| 01173 | commit or rollback without begin: 645 | test_end_of_what_was_never_begun |
+| 01173 | a commit over two tables is seen whole | test_two_tables |
+| 01173 | a rollback hides all of it | test_two_tables |
+| 01173 | nested begin: error | test_nested_begin |
+| 01173 | unknown function: rollback only; commit 645 | test_a_failed_statement[unknown function] |
+| 01173 | exception while streaming: the same | test_an_exception_while_rows_stream, ..._are_sent |
+| 01173 | an error of the client ends the session | test_an_exception_in_the_block, test_client_death |
+| 01173 | read-only commit is fine | test_read_only |
+| 01173 | CREATE TABLE inside: 48, and the transaction is dead | test_ddl_inside |
+| 01173 | tables without transactions: 48 | there are none: every table takes part |
+| 01172 | tid and CSN of parts: open, rolled back, committed | test_what_parts_carry |
+| 01172 | they survive detach and attach | test_outcomes.py: test_kept_when_the_log_is_truncated |
+| 01172 | log: AddPart, Commit or Rollback | test_what_parts_carry (LockPart: no removals yet) |
+| 04141 | COMMIT of unknown state | test_outcomes.py: test_a_commit_whose_answer_is_not_lost_but_late |
+| 04516 | kill and commit race | test_kill_and_commit_race |
+| 03915 | rollback with intersecting parts | when there are removals |
+| all | the suite with faults after the commit | test_fault_kinds.py (csnlog.commit.after) |
+
+Beyond the list: states as `tx.state` and GET /transactions tell them, leases, kill by tid. The levels of
+`commit(wait=...)`, `fresh`, `min_csn` and sessions are in test_transaction_control_replicas.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.client_process import ROWS, ClientProcess
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.refusals import Addresses, http, stream
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.cli import app as cli
+from tidelock.cli.exits import Exit
+from tidelock.client import Database, Decision, Transaction, TransactionState
+from tidelock.cluster import LocalCluster
+from tidelock.errors import (
+    BadRequestError,
+    LeaseExpiredError,
+    SchemaMismatchError,
+    TidelockError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTableError,
+    UnknownTransactionError,
+    UnsupportedInTransactionError,
+)
+
+HOME = "r1"
+NAMES = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module."""
+    return module_cluster(settings={**QUICK, "reader_workers": 1})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Database:
+    """A client whose transactions have their home at r1."""
+    return local.connect(HOME)
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """A table of this test alone, with rows."""
+    name = f"t{next(NAMES)}"
+    db.create_table(name, ROWS.schema)
+    db.insert(name, ROWS)
+    return name
+
+
+def at_home(local: LocalCluster, tx: Transaction) -> str:
+    """The state of a transaction in the words of its home."""
+    return str(ask(local, HOME, f"/transactions/{tx.tid}")["state"])
+
+
+def states(local: LocalCluster, tx: Transaction) -> tuple[str, str]:
+    """The state of a transaction as its client and its home see it."""
+    return str(tx.state), at_home(local, tx)
+
+
+def only_rollback_is_left(local: LocalCluster, db: Database, tx: Transaction, table: str) -> None:
+    """Every statement and the commit are refused, by client and home, until it is rolled back."""
+    assert states(local, tx) == ("failed", "failed")
+    statements: list[Callable[[], object]] = [
+        lambda: tx.insert(table, ROWS),
+        lambda: tx.read(table),
+        lambda: tx.sql("select 1"),
+        tx.commit,
+    ]
+    for statement in statements:
+        with pytest.raises(TransactionClosedError, match=r"(?s)is failed .*; roll it back"):
+            statement()
+    own = f"{Addresses.of(local, HOME).api}/transactions/{tx.tid}"
+    for route, body in ((f"/rows/{table}", stream(ROWS)), ("/commit", b"{}")):
+        assert http("POST", own + route, body).json["error"] == "TransactionClosedError"
+    tx.rollback()
+    assert states(local, tx) == ("rolled_back", "rolled_back")
+    assert db.outcome(tx.tid).decision is Decision.ABORTED
+    assert db.read(table) == ROWS
+
+
+# -- ClickHouse 01173
+
+
+@pytest.mark.parametrize("verb", ["commit", "rollback", "heartbeat", "kill"])
+def test_end_of_what_was_never_begun(local: LocalCluster, verb: str) -> None:
+    """There is no such transaction, and it says where else to ask."""
+    answer = http("POST", f"{Addresses.of(local, HOME).api}/transactions/1-r1-1-999999/{verb}", {})
+    assert answer.status == 404
+    assert isinstance(answer.error, UnknownTransactionError)
+    assert "outcome(tid)" in answer.error.message
+
+
+def test_two_tables(db: Database, table: str) -> None:
+    """A commit shows the rows of both tables, a rollback of neither; before it only the owner sees them."""
+    other = f"{table}_other"
+    db.create_table(other, ROWS.schema)
+    for end, expected in ((Transaction.rollback, (3, 0)), (Transaction.commit, (6, 3))):
+        tx = db.begin()
+        tx.insert(table, ROWS)
+        tx.insert(other, ROWS)
+        counts = f"select (select count(*) from {table}), (select count(*) from {other})"
+        assert [column[0].as_py() for column in tx.sql(counts).columns] == [6, 3]
+        with db.snapshot() as before:
+            assert [column[0].as_py() for column in before.sql(counts).columns] == [3, 0]
+        end(tx)
+        with db.snapshot() as after:
+            assert tuple(column[0].as_py() for column in after.sql(counts).columns) == expected
+
+
+def test_nested_begin(local: LocalCluster, db: Database, table: str) -> None:
+    """There is none. A second begin is another transaction, which neither sees nor ends the first."""
+    with db.begin() as outer:
+        outer.insert(table, ROWS)
+        with db.begin() as inner:
+            assert inner.scan(table).count() == 3
+            inner.insert(table, ROWS)
+        assert (inner.state, outer.state) == (TransactionState.COMMITTED, TransactionState.OPEN)
+        assert outer.scan(table).count() == 6  # its own rows, not those committed after its begin
+        outer.rollback()
+    assert db.read(table).num_rows == 6
+    tx = db.begin()
+    with pytest.raises(UnsupportedInTransactionError, match="found: TRANSACTION"):
+        tx.sql("begin")
+    assert states(local, tx) == ("failed", "failed")
+    tx.rollback()
+
+
+FAILING: list[tuple[str, Callable[[Transaction, str], object], type[TidelockError]]] = [
+    ("unknown function", lambda tx, table: tx.read(table, where="no_such_function(k)"), BadRequestError),
+    ("error while running", lambda tx, table: tx.sql(f"select error('x') from {table}"), BadRequestError),
+    ("unknown table", lambda tx, _: tx.insert("nowhere", ROWS), UnknownTableError),
+    ("unknown column", lambda tx, table: tx.read(table, columns=["nowhere"]), BadRequestError),
+    ("rows of another schema", lambda tx, t: tx.insert(t, pa.table({"k": ["x"]})), SchemaMismatchError),
+]
+
+
+@pytest.mark.parametrize(("run", "error"), [item[1:] for item in FAILING], ids=[item[0] for item in FAILING])
+def test_a_failed_statement(
+    local: LocalCluster,
+    db: Database,
+    table: str,
+    run: Callable[[Transaction, str], object],
+    error: type[TidelockError],
+) -> None:
+    """After a refused statement the transaction takes a rollback, and nothing else."""
+    tx = db.begin()
+    tx.insert(table, ROWS)
+    with pytest.raises(error):
+        run(tx, table)
+    only_rollback_is_left(local, db, tx, table)
+
+
+def test_a_swallowed_error_is_no_commit(db: Database, table: str) -> None:
+    """A block that goes on after a refused statement does not end as if it had committed."""
+    with pytest.raises(TransactionClosedError, match="nowhere"), db.begin() as tx:  # noqa: PT012
+        tx.insert(table, ROWS)
+        with pytest.raises(UnknownTableError):
+            tx.insert("nowhere", ROWS)
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert db.read(table) == ROWS
+
+
+def test_an_exception_while_rows_stream(local: LocalCluster, db: Database, table: str) -> None:
+    """A query that fails when its first rows have left: cut for the client, and the transaction is dead."""
+    tx = db.begin()
+    tx.insert(table, ROWS)
+    failing = "select case when i < 9900000 then i else error('in the middle') end from range(10000000) t(i)"
+    with pytest.raises(UnavailableError, match="was cut"):
+        tx.sql(failing)
+    with pytest.raises(TransactionClosedError, match="in the middle"):
+        tx.insert(table, ROWS)
+    only_rollback_is_left(local, db, tx, table)
+
+
+def test_an_exception_while_rows_are_sent(local: LocalCluster, db: Database, table: str) -> None:
+    """The caller's own error ends the block as it is; what had left counts for nothing."""
+
+    def rows() -> Any:
+        yield ROWS.to_batches()[0]
+        raise KeyError("of the rows")
+
+    with pytest.raises(KeyError, match="of the rows"), db.begin() as tx:
+        tx.insert(table, pa.RecordBatchReader.from_batches(ROWS.schema, rows()))
+    assert states(local, tx) == ("rolled_back", "rolled_back")
+    assert db.read(table) == ROWS
+
+
+def test_an_exception_in_the_block(local: LocalCluster, db: Database, table: str) -> None:
+    """The block rolls back, and the exception reaches the caller unchanged."""
+    error = KeyError("of the caller")
+    with pytest.raises(KeyError) as caught, db.begin() as tx:  # noqa: PT012
+        tx.insert(table, ROWS)
+        raise error
+    assert caught.value is error
+    assert states(local, tx) == ("rolled_back", "rolled_back")
+    assert db.read(table) == ROWS
+
+
+def test_read_only(db: Database, table: str) -> None:
+    """A transaction that changed nothing commits, without a CSN of its own."""
+    end = db.status()["end_csn"]
+    with db.begin() as tx:
+        assert tx.read(table) == ROWS
+    assert (tx.state, tx.csn) == (TransactionState.COMMITTED, None)
+    assert tx.commit().csn is None
+    assert db.status()["end_csn"] == end
+
+
+def test_ddl_inside(local: LocalCluster, db: Database, table: str) -> None:
+    """DDL is refused inside a transaction; beside it a table is made by a transaction of its own."""
+    for statement in (f"create table {table}_x as select 1", f"drop table {table}", f"delete from {table}"):
+        tx = db.begin()
+        tx.insert(table, ROWS)
+        with pytest.raises(UnsupportedInTransactionError, match="single SELECT statement; found: "):
+            tx.sql(statement)
+        only_rollback_is_left(local, db, tx, table)
+    with pytest.raises(UnknownTableError, match="a newer snapshot may know more"), db.begin() as tx:  # noqa: PT012
+        db.create_table(f"{table}_new", ROWS.schema)
+        tx.insert(f"{table}_new", ROWS)
+    assert db.read(f"{table}_new").num_rows == 0
+
+
+def test_isolation_levels_are_refused_by_name(db: Database) -> None:
+    """What is not offered is not quietly weakened."""
+    for name in ("serializable", "read_committed", "read committed", "SNAPSHOT", ""):
+        with pytest.raises(BadRequestError, match=f"isolation='{name}' is not offered"):
+            db.begin(isolation=name)
+    db.begin(isolation="snapshot").rollback()
+
+
+# -- ClickHouse 01172
+
+
+def test_what_parts_carry(local: LocalCluster, db: Database, table: str) -> None:
+    """No CSN while the transaction is open, its CSN once it is committed, and nothing after a rollback."""
+
+    def parts(tx: Transaction) -> list[tuple[str, int | None]]:
+        return [(part["table"], part["csn"]) for part in db.explain(tx.tid)["parts"]]
+
+    committed, rolled_back = db.begin(), db.begin()
+    for tx in (committed, rolled_back):
+        tx.insert(table, ROWS)
+        tx.read(table)  # writes the rows out, so that the catalog knows them
+        assert parts(tx) == [(f"default.{table}", None)]
+    csn = committed.commit(wait="all").csn
+    rolled_back.rollback()
+    assert parts(committed) == [(f"default.{table}", csn)]
+    assert parts(rolled_back) == []
+    (record,) = db.log(csn, limit=1)
+    (tid,) = record["tids"]
+    assert (record["home"], tid["tid"], tid["holders"][0]) == (HOME, committed.tid, HOME)
+    assert [entry["action"] for entry in tid["entries"]] == ["AddPart"]
+
+
+# -- kill
+
+
+def test_kill(local: LocalCluster, db: Database, table: str) -> None:
+    """Any client rolls it back by its tid, and its owner is told; a second time does no harm."""
+    tx = db.begin("a load", lease="10m")
+    tx.insert(table, ROWS)
+    with local.connect() as other:
+        (listed,) = (row for row in other.transactions() if row["tid"] == tx.tid)
+        shown = {name: listed[name] for name in ("state", "home", "label", "tables", "rows")}
+        assert shown == {
+            "state": "open", "home": HOME, "label": "a load", "tables": [f"default.{table}"], "rows": 3
+        }  # fmt: skip
+        other.kill(tx.tid)
+        other.kill(tx.tid)
+        assert other.outcome(tx.tid).decision is Decision.ABORTED
+        (listed,) = (row for row in other.transactions() if row["tid"] == tx.tid)
+        assert (listed["state"], listed["lease_left_s"]) == ("rolled_back", None)
+    for statement in (lambda: tx.insert(table, ROWS), tx.commit):
+        with pytest.raises(TransactionClosedError, match="somebody has killed it; begin a new one"):
+            statement()
+    assert tx.state is TransactionState.ROLLED_BACK
+    assert db.read(table) == ROWS
+
+
+def test_kill_in_the_middle_of_an_insert(db: Database, table: str) -> None:
+    """Rows that are on their way are cut off, and the owner learns why."""
+    tx = db.begin()
+    reached, go_on = threading.Event(), threading.Event()
+
+    def batches() -> Any:
+        yield ROWS.to_batches()[0]
+        reached.set()
+        go_on.wait(60)
+        yield ROWS.to_batches()[0]
+
+    with ThreadPoolExecutor(1) as executor:
+        insert = executor.submit(tx.insert, table, pa.RecordBatchReader.from_batches(ROWS.schema, batches()))
+        assert reached.wait(60)
+        db.kill(tx.tid)
+        go_on.set()
+        with pytest.raises(TidelockError):
+            insert.result()
+    with pytest.raises(TransactionClosedError):
+        tx.commit()
+    assert db.read(table) == ROWS
+
+
+def test_what_cannot_be_killed(local: LocalCluster, db: Database, table: str) -> None:
+    """A committed transaction stays; what is no tid, or of a replica that does not exist, is told."""
+    tx = db.begin()
+    tx.insert(table, ROWS)
+    tx.commit()
+    with pytest.raises(TransactionClosedError, match="is committed and cannot be rolled back"):
+        db.kill(tx.tid)
+    with pytest.raises(BadRequestError, match="is no tid"):
+        db.kill("nonsense")
+    with pytest.raises(BadRequestError, match="no replica 'r9'"):
+        db.kill("1-r9-1-1")
+    assert db.read(table).num_rows == 6
+
+
+def test_kill_and_commit_race(local: LocalCluster, table: str) -> None:
+    """Whoever is first wins, the other is refused, and all agree on who that was (ClickHouse 04516)."""
+    with local.connect(HOME) as owner, local.connect("r2") as killer:
+
+        def commit(tx: Transaction) -> int | None:
+            try:
+                return tx.commit().csn
+            except TransactionClosedError:
+                return None
+
+        def kill(tx: Transaction) -> bool:
+            try:
+                killer.kill(tx.tid)
+            except TransactionClosedError:
+                return False
+            return True
+
+        committed = 0
+        with ThreadPoolExecutor(2) as executor:
+            for _ in range(20):
+                tx = owner.begin()
+                tx.insert(table, ROWS)
+                calls: list[Any] = [(commit, tx), (kill, tx)]
+                random.shuffle(calls)
+                futures = {call[0]: executor.submit(*call) for call in calls}
+                csn, killed = futures[commit].result(), futures[kill].result()
+                assert killed == (csn is None)
+                expected = Decision.ABORTED if killed else Decision.COMMITTED
+                assert owner.outcome(tx.tid).decision is expected
+                assert str(tx.state) == ("rolled_back" if killed else "committed")
+                committed += not killed
+        assert owner.read(table).num_rows == (1 + committed) * ROWS.num_rows
+
+
+def test_commands(local: LocalCluster, db: Database, table: str) -> None:
+    """`txns`, `kill` and `outcome` do what the client does, with the exit codes of the one table."""
+
+    def tidelock(*arguments: str) -> Result:
+        return CliRunner().invoke(cli.app, [*arguments, "--url", local.url("r2")])
+
+    tx = db.begin()
+    tx.insert(table, ROWS)
+    listed = json.loads(tidelock("txns", "--json").stdout)
+    assert ("open", HOME) in {(row["state"], row["home"]) for row in listed if row["tid"] == tx.tid}
+    killed = tidelock("kill", tx.tid)
+    assert (killed.exit_code, killed.stdout) == (Exit.OK, f"{tx.tid} rolled back\n")
+    assert json.loads(tidelock("kill", tx.tid, "--json").stdout) == {"tid": tx.tid, "state": "rolled_back"}
+    assert tidelock("outcome", tx.tid).stdout == f"{tx.tid} aborted\n"
+    done = db.insert(table, ROWS)
+    refused = tidelock("kill", done.tid, "--json")
+    assert (refused.exit_code, refused.stdout) == (Exit.REFUSED, "")
+    assert "is committed and cannot be rolled back" in refused.stderr
+
+
+# -- leases and the death of a client
+
+
+def test_a_lease_is_kept_while_the_client_lives(local: LocalCluster, db: Database, table: str) -> None:
+    """Longer than its lease, since the client gives signs of life; without them it is rolled back."""
+    with db.begin(lease="400ms") as tx:
+        tx.insert(table, ROWS)
+        tids = {row["tid"] for row in ask(local, HOME, "/transactions")}
+        later = db.begin(lease="1200ms")
+        db._connection.leases.remove(later)  # as in a program that hangs
+        eventually(lambda: at_home(local, later) == "rolled_back", what="the end of the other lease")
+        assert tx.tid in tids
+        assert states(local, tx) == ("open", "open")
+    assert tx.state is TransactionState.COMMITTED
+    with pytest.raises(LeaseExpiredError, match=r"no sign of life for its lease of 1\.2 s"):
+        later.insert(table, ROWS)
+    assert later.state is TransactionState.ROLLED_BACK
+
+
+def test_client_death(local: LocalCluster, db: Database, table: str) -> None:
+    """A client that is killed gives no sign of life any more: its home rolls back, and nothing is left."""
+    with ClientProcess(local.url(HOME), HOME, table, lease_s=1.0) as client:
+        assert db.outcome(client.tid).decision is Decision.RUNNING
+        client.kill()
+        eventually(lambda: db.outcome(client.tid).decision is Decision.ABORTED, what="the end of its lease")
+    assert db.read(table) == ROWS
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))

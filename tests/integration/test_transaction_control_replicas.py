@@ -1,0 +1,227 @@
+"""What a commit and a begin promise about other replicas: verified by killing and by holding replicas back.
+
+`commit(wait=...)`: "home" = durable on `copies` replicas and applied at home; "copies" = applied on as many;
+"all" = on all that live. So after "all" any two of three may be lost, after the others any one.
+
+`begin(min_csn=...)`, `begin(fresh=True)` and the CSN that a client carries: never older than asked for, by
+waiting, by going on to another replica, or by an error (I11). r3 is held back by a fault in front of its
+apply.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.client_process import ROWS
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.fault_lab import Gates
+from tests.support.refusals import Addresses, check_state, http
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.client import Database, Decision, TransactionState, connect
+from tidelock.client.transaction import Wait
+from tidelock.cluster import LocalCluster
+from tidelock.errors import CommitUnknownError, NoSuchCsnError, StandbyError, TransactionClosedError
+
+REPLICAS = ("r1", "r2", "r3")
+SLOW = "r3"
+APPLY, COMMIT = "replication.apply.before", "csnlog.commit.before"
+NAMES = itertools.count(1)
+#: Who is killed right after the commit has returned; the home is r1.
+FAST_KILLS: list[tuple[Wait, tuple[str, ...]]] = [
+    ("home", ("r1",)),
+    ("copies", ("r1",)),
+    ("all", ("r1", "r2")),
+]
+SLOW_KILLS: list[tuple[Wait, tuple[str, ...]]] = [
+    ("home", ("r2",)),
+    ("home", ("r3",)),
+    ("copies", ("r2",)),
+    ("copies", ("r3",)),
+    ("all", ("r1", "r3")),
+    ("all", ("r2", "r3")),
+]
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """Holds back what r3 applies, and what r1 commits."""
+    return Gates(tmp_path_factory.mktemp("gates"), {SLOW: {APPLY: "pause"}, "r1": {COMMIT: "pause"}})
+
+
+@pytest.fixture(scope="module")
+def shared(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
+    """One cluster for the module."""
+    return module_cluster(
+        settings={**QUICK, "session_timeout_s": 3, "wait_bound_s": 1, "reader_workers": 1},
+        environment_of={replica: gates.environment(replica) for replica in (SLOW, "r1")},
+    )
+
+
+@pytest.fixture
+def local(shared: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster with all replicas up and at the end of the log, before and after the test."""
+    shared.up()
+    yield shared
+    shared.up()
+
+
+@pytest.fixture
+def table(local: LocalCluster) -> str:
+    """A table of this test alone, which all replicas know."""
+    name = f"t{next(NAMES)}"
+    with local.connect("r1") as db:
+        db.create_table(name, ROWS.schema)
+        db.insert(name, ROWS, wait="all")
+    return name
+
+
+def count(db: Database, table: str, csn: int | None = None) -> int:
+    """Rows of a table, at a CSN or at the client's newest."""
+    with db.snapshot(csn) as snap:
+        return snap.scan(table).count()
+
+
+def reached(local: LocalCluster, replica: str) -> int:
+    """The CSN up to which a replica has applied."""
+    return int(ask(local, replica, "/status")["snapshot_csn"])
+
+
+@pytest.mark.parametrize(
+    ("wait", "killed"),
+    [*FAST_KILLS, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_KILLS)],
+)
+def test_replicas_killed_right_after_the_commit(
+    local: LocalCluster, table: str, wait: Wait, killed: tuple[str, ...]
+) -> None:
+    """Whoever is left serves the rows at that CSN."""
+    with local.connect("r1") as db:
+        csn = db.insert(table, ROWS, wait=wait).csn
+        for replica in killed:
+            local.kill(replica)
+    (left, *_) = (replica for replica in REPLICAS if replica not in killed)
+    with local.connect(left) as db:
+        if wait == "home":  # the others need not have applied it yet
+            eventually(lambda: reached(local, left) >= (csn or 0), what=f"CSN {csn} on {left}")
+        else:
+            with db.snapshot(csn) as snap:
+                assert snap.csn == csn
+        assert count(db, table, csn) == 2 * ROWS.num_rows
+
+
+def test_a_level_that_is_not_reached_in_time(local: LocalCluster, gates: Gates, table: str) -> None:
+    """Committed, and said so with its CSN; "copies" does without the replica that "all" waits for."""
+    with local.connect("r1") as db:
+        with gates.open(SLOW, APPLY):
+            tx = db.begin()
+            tx.insert(table, ROWS)
+            with pytest.raises(
+                CommitUnknownError, match=r"committed at CSN \d+, but r3 did not apply it"
+            ) as caught:
+                tx.commit(wait="all", timeout_s=1.5)
+            csn = caught.value.details["csn"]
+            assert (tx.state, tx.csn) == (TransactionState.COMMITTED, csn)
+            assert tx.commit(wait="copies").csn == csn
+            local.kill("r1")  # one of the two; the other one serves it at once
+            with local.connect("r2") as other:
+                assert count(other, table, csn) == 2 * ROWS.num_rows
+            assert reached(local, SLOW) < csn
+        local.start("r1")
+        assert tx.commit(wait="all").csn == csn
+        assert min(reached(local, replica) for replica in REPLICAS) >= csn
+
+
+def test_a_level_outlives_the_home(local: LocalCluster, gates: Gates, table: str) -> None:
+    """A home that is killed or started anew while a commit waits for others does not end the waiting."""
+    with connect(local.url("r1"), timeout_s=20.0) as db:
+        with gates.open(SLOW, APPLY):
+            tx = db.begin()
+            tx.insert(table, ROWS)
+            assert tx.tid.split("-")[1] == "r1"
+            csn = tx.commit().csn
+            assert csn is not None
+            local.kill("r1")
+            with pytest.raises(CommitUnknownError, match=f"committed at CSN {csn}"):
+                tx.commit(wait="all", timeout_s=2.5)
+            local.start("r1")
+            again = http(
+                *("POST", f"{Addresses.of(local, 'r1').api}/transactions/{tx.tid}/commit"),
+                {"wait": "all", "timeout_s": 0.5},
+            )
+            assert (again.json["error"], again.json["details"]["csn"]) == ("CommitUnknownError", csn)
+        assert tx.commit(wait="all").csn == csn
+        assert reached(local, SLOW) >= csn
+
+
+def test_a_commit_under_way(local: LocalCluster, gates: Gates, table: str) -> None:
+    """Asked for and not decided: `sealed` for its client, `running` for all, and nobody can take it back."""
+    with local.connect("r1") as db:
+        tx = db.begin()
+        tx.insert(table, ROWS)
+        with gates.open("r1", COMMIT):
+            with pytest.raises(CommitUnknownError):
+                tx.commit(timeout_s=0.6)
+            check_state(tx, TransactionState.SEALED)
+            for replica in REPLICAS:
+                with local.connect(replica) as other:
+                    assert other.outcome(tx.tid).decision is Decision.RUNNING
+            with pytest.raises(TransactionClosedError, match="is sealed and cannot be rolled back"):
+                db.kill(tx.tid)
+            with pytest.raises(TransactionClosedError, match="is sealed"):
+                tx.rollback()
+            with pytest.raises(TransactionClosedError, match="is sealed"):
+                tx.insert(table, ROWS)
+        csn = tx.commit().csn
+        check_state(tx, TransactionState.COMMITTED)
+        assert count(db, table, csn) == 2 * ROWS.num_rows
+
+
+def test_what_a_begin_may_not_miss(local: LocalCluster, gates: Gates, table: str) -> None:
+    """`min_csn` and `fresh` wait for a replica that is behind, and give up rather than read older rows."""
+    with local.connect("r1") as writer, local.connect(SLOW) as slow, local.connect() as anywhere:
+        with gates.open(SLOW, APPLY):
+            csn = writer.insert(table, ROWS).csn
+            assert csn is not None
+            plain = slow.begin()
+            assert plain.snapshot_csn < csn  # consistent, and as old as the replica is
+            assert plain.scan(table).count() == ROWS.num_rows
+            for newer in ({"min_csn": csn}, {"fresh": True}):
+                with pytest.raises(StandbyError, match=f"did not reach {csn} within"):
+                    slow.begin(**newer)  # type: ignore[arg-type]
+            with pytest.raises(StandbyError):
+                slow.snapshot(min_csn=csn)
+            with anywhere.begin(fresh=True) as tx:  # a client that is not pinned finds one that has it
+                assert tx.scan(table).count() == 2 * ROWS.num_rows
+        for tx in (slow.begin(min_csn=csn), slow.begin(fresh=True)):
+            assert tx.snapshot_csn >= csn
+            assert tx.scan(table).count() == 2 * ROWS.num_rows
+            tx.rollback()
+        with pytest.raises(NoSuchCsnError, match="the log ends at"):
+            slow.begin(min_csn=csn + 1000)
+        assert plain.scan(table).count() == ROWS.num_rows  # still what it has begun with
+        plain.rollback()
+
+
+def test_a_session_never_goes_back(local: LocalCluster, gates: Gates, table: str) -> None:
+    """A client that has to go on to another replica sees its own commits there, or no answer (I11)."""
+    with gates.open(SLOW, APPLY), connect([local.url("r1")], timeout_s=20.0) as session:
+        csn = session.insert(table, ROWS).csn
+        assert csn is not None
+        assert session.seen_csn == csn
+        local.kill("r1")
+        with session.begin() as tx:
+            assert (tx.holder, tx.snapshot_csn >= csn) == ("r2", True)  # r3 is behind
+            assert tx.scan(table).count() == 2 * ROWS.num_rows
+        assert count(session, table) == 2 * ROWS.num_rows
+        assert session.table(table)["rows"] == 2 * ROWS.num_rows
+        with connect(local.url(SLOW), replica=SLOW) as slow:
+            assert count(slow, table) == ROWS.num_rows  # another session: it has seen nothing
+            with pytest.raises(StandbyError):  # the first one's place, handed over
+                slow.snapshot(min_csn=session.seen_csn)
+            with session.snapshot() as snap, pytest.raises(StandbyError):
+                slow.snapshot(snap.csn)
+    with connect(local.url(SLOW), replica=SLOW) as caught_up, caught_up.snapshot(min_csn=csn) as snap:
+        assert snap.scan(table).count() == 2 * ROWS.num_rows
