@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.support.zookeeper",
     "tests.support.cluster",
     "tests.support.tpch",
+    "tests.support.telling",
 ]
 
 LEFT_OUT = pytest.StashKey[int]()

@@ -74,7 +74,11 @@ class Disk:
         self._device = Path(_run("findmnt", "-n", "-o", "SOURCE", "--mountpoint", str(self.at))).name
 
     def _unmount(self) -> None:
-        _run("umount", str(self.at))
+        """A killed process whose threads are still on their way out holds the disk for a moment."""
+        command = ["umount", str(self.at)]
+        eventually(
+            lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0, what="umount"
+        )
 
     def _stat(self) -> tuple[int, int]:
         fields = Path(f"/sys/block/{self._device}/stat").read_text(encoding="ascii").split()

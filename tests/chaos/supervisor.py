@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -30,6 +32,18 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.name}({self.subject})"
+
+
+def census(calls: Iterable[Call]) -> str:
+    """Tell calls by how many of a sort there are: ``4 fdatasync of catalog.db-wal, 1 fsync of *.pack``."""
+    sorts = Counter(f"{call.name} of {_sort(call.subject)}" for call in calls)
+    return ", ".join(f"{count} {sort}" for sort, count in sorts.items())
+
+
+def _sort(subject: str) -> str:
+    """A file is told by its name, without the numbers that differ from commit to commit."""
+    name = Path(subject).name.partition(":")[0]
+    return re.sub(r"^(?:r\d+-\d+-\d+|\d+)(?=\.|$)", "*", name).rstrip(".0123456789")
 
 
 def _every(_: Call) -> bool:

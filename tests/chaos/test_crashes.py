@@ -68,7 +68,7 @@ def test_the_power_of_the_home_is_cut(crash: CrashLab) -> None:
 def test_the_power_of_all_is_cut_at_the_answer(crash: CrashLab) -> None:
     """Acknowledged is durable: the commit is whole on as many platters as were promised."""
     ability.require(disks.unable())
-    with crash.lab.transaction(HOME) as attempt, crash.lab.still():
+    with crash.lab.transaction(HOME) as attempt, crash.still():
         ending = attempt.finish()
         assert (ending.end, ending.error) == (End.OK, None)
         crash.require_copies(attempt.tid)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
-from tests.chaos.supervisor import Trap
+from tests.chaos.supervisor import Call, Trap, census
 from tests.support.cluster import ClusterFactory
 from tests.support.history import End
+from tests.support.telling import Tell
 from tidelock.errors import DiskFullError, NotCommittedError, UnavailableError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -42,12 +43,12 @@ def test_an_error_at_every_call(
     kind: str,
     error: int,
     lasting: bool,
-    record_property: Callable[[str, object], None],
+    tell: Tell,
 ) -> None:
     """Refused with the reason, or committed by copies that are durable; a peer's error hinders nobody."""
     counted = Trap(kind, 0, about=crash.on_disk)
     crash.strike(victim, counted)
-    hits = []
+    hits: dict[End, list[Call]] = {End.OK: [], End.FAIL: []}
     for at in itertools.count(1):
         trap = Trap(kind, at, error, lasting=lasting, about=crash.on_disk)
         ending = crash.strike(victim, trap, cut=kind == "fsync")
@@ -55,8 +56,11 @@ def test_an_error_at_every_call(
             assert victim == HOME
             assert isinstance(ending.error, DiskFullError | NotCommittedError | UnavailableError)
         if trap.hit is not None:
-            hits.append(f"{trap.hit} {ending.end}")
+            hits[ending.end].append(trap.hit)
         elif at > len(counted.passed):
             break
-    assert hits
-    record_property("told", f"{len(hits)} of {victim}'s {kind}, {errno.errorcode[error]}: {', '.join(hits)}")
+    assert any(hits.values())
+    tell(
+        f"{errno.errorcode[error]}: refused after {census(hits[End.FAIL]) or 'none'}; "
+        f"committed after {census(hits[End.OK]) or 'none'}"
+    )

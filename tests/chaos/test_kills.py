@@ -16,14 +16,16 @@ import pytest
 
 from tests.chaos import seccomp
 from tests.chaos.lab import HOME, PEER, CrashLab, crash_lab
-from tests.chaos.supervisor import Trap
+from tests.chaos.supervisor import Call, Trap, census
 from tests.support.cluster import ClusterFactory
 from tests.support.history import End
+from tests.support.telling import Tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-#: What one commit of home or peer surely does, so that a count of 0 is noticed. It removes and cuts no file.
-NEVER_MADE: Final = {"unlink", "ftruncate"}
+
+#: Every other kind is surely hit. A commit removes and cuts no file; a start does.
+NOT_BY_A_COMMIT: Final = {"unlink", "ftruncate"}
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +37,43 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("victim", [HOME, PEER], ids=["home", "peer"])
 @pytest.mark.parametrize("kind", seccomp.KINDS)
-def test_killed_at_every_call(
-    crash: CrashLab, victim: str, kind: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_killed_at_every_call(crash: CrashLab, victim: str, kind: str, tell: Tell) -> None:
     """Killed at each; a peer's death hinders nobody, a home's leaves all of the transaction or nothing."""
-    counted = Trap(kind, 0)
-    crash.strike(victim, counted)
-    hits = []
-    for at in itertools.count(1):
-        trap = Trap(kind, at)
+
+    def strike(trap: Trap) -> None:
         ending = crash.strike(victim, trap)
         assert victim == HOME or (ending.end, ending.error) == (End.OK, None)
+
+    hits = every(kind, strike)
+    assert hits or kind in NOT_BY_A_COMMIT
+    tell(f"killed {len(hits)} times: {census(hits) or 'no such call'}")
+
+
+@pytest.mark.parametrize("kind", ["fsync", "rename", "unlink"])
+def test_killed_while_it_recovers(crash: CrashLab, kind: str, tell: Tell) -> None:
+    """Killed before a pack has its name, then at each call of the start that is to clean up after that."""
+
+    def strike(trap: Trap) -> None:
+        first = Trap("rename", 1, about=lambda call: ".pack" in call.subject)
+        ending = crash.strike(HOME, first, again=trap)
+        assert first.hit is not None
+        assert ending.end is End.FAIL
+
+    hits = every(kind, strike)
+    assert hits
+    tell(f"killed {len(hits)} times: {census(hits)}")
+
+
+def every(kind: str, strike: Callable[[Trap], None]) -> list[Call]:
+    """Strike at every number of which there is a call; returns those that were hit."""
+    counted = Trap(kind, 0)
+    strike(counted)
+    hits: list[Call] = []
+    for at in itertools.count(1):
+        trap = Trap(kind, at)
+        strike(trap)
         if trap.hit is not None:
             hits.append(trap.hit)
         elif at > len(counted.passed):
-            break
-    assert hits or kind in NEVER_MADE
-    record_property("told", f"{len(hits)} of {victim}'s {kind}: " + ", ".join(str(hit) for hit in hits))
+            return hits
+    raise AssertionError("numbers do not end")

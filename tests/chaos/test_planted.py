@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
+from tests.chaos.lab import AGENT, HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap
 from tests.support.cluster import ClusterFactory
 from tests.support.fault_lab import BYSTANDER
@@ -36,9 +36,11 @@ def of_the_catalog(call: Call) -> bool:
     return call.subject.endswith("catalog.db-wal")
 
 
-def plant(bug: Callable[[CrashLab], None], factory: ClusterFactory, folder: Path) -> None:
+def plant(
+    bug: Callable[[CrashLab], None], factory: ClusterFactory, folder: Path, *, program: str = AGENT
+) -> None:
     """Do what finds a bug; the cluster goes without further judgement when it is found."""
-    with crash_lab(factory, folder, supervised=(HOME, PEER), disks_of=REPLICAS) as crash:
+    with crash_lab(factory, folder, supervised=(HOME, PEER), disks_of=REPLICAS, program=program) as crash:
         bug(crash)
 
 
@@ -47,7 +49,7 @@ def forget_fsyncs(crash: CrashLab, forgotten: Callable[[Call], bool]) -> None:
     trap = functools.partial(Trap, "fsync", 1, 0, lasting=True, about=forgotten)
     with (
         crash.lab.transaction(HOME) as attempt,
-        crash.lab.still(),
+        crash.still(),
         crash.supervisors[HOME].armed(trap()),
         crash.supervisors[PEER].armed(trap()),
     ):
@@ -57,7 +59,7 @@ def forget_fsyncs(crash: CrashLab, forgotten: Callable[[Call], bool]) -> None:
 
 def acknowledge_early(crash: CrashLab) -> None:
     """Commit while the peers stand still; cut the power when it is acknowledged."""
-    with crash.lab.transaction(HOME) as attempt, crash.lab.still():
+    with crash.lab.transaction(HOME) as attempt, crash.still():
         for peer in (PEER, BYSTANDER):
             crash.lab.cluster.kill(peer, signal.SIGSTOP)
         assert attempt.finish().end is End.OK
@@ -95,10 +97,9 @@ def test_an_fsync_is_forgotten(
 
 
 def test_a_commit_is_acknowledged_before_its_copies(module_cluster: ClusterFactory, tmp_path: Path) -> None:
-    """With copies = 1 the home waits for no peer: the power cut finds one copy too few."""
-    factory = functools.partial(module_cluster, copies=1)
+    """The home waits for no peer: the power cut finds one copy too few."""
     with pytest.raises(AssertionError, match=r"was acknowledged, and only \['r1'\] had it"):
-        plant(acknowledge_early, factory, tmp_path)
+        plant(acknowledge_early, module_cluster, tmp_path, program="tests.chaos.planted_agent")
 
 
 def test_a_start_leaves_files_behind(module_cluster: ClusterFactory, tmp_path: Path) -> None:

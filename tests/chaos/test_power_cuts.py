@@ -9,7 +9,7 @@ agent that is back mends from its peers what it should not have lost.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -19,6 +19,7 @@ from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.support.cluster import ClusterFactory
 from tests.support.fault_lab import LARGE_ROWS, points
 from tests.support.history import End
+from tests.support.telling import Tell
 from tests.support.waiting import eventually
 from tests.support.workload import ROWS
 from tidelock.csnlog import faults
@@ -103,7 +104,7 @@ def test_at_the_end_of_an_epoch(rare: CrashLab, point: str) -> None:
     lab = rare.lab
     hits = lab.gates.hits(HOME, point)
     with contextlib.ExitStack() as clients:
-        with lab.still(), lab.gates.open(HOME, point):
+        with rare.still(), lab.gates.open(HOME, point):
             while True:
                 attempt = clients.enter_context(lab.transaction(HOME))
                 told = lab.beside(attempt)
@@ -118,13 +119,11 @@ def test_at_the_end_of_an_epoch(rare: CrashLab, point: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [LARGE_ROWS, ROWS[0]], ids=["large", "small"])
-def test_of_all_replicas_at_the_answer(
-    crash: CrashLab, rows: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_of_all_replicas_at_the_answer(crash: CrashLab, rows: int, tell: Tell) -> None:
     """All go dark when a client has its answer: the commit is whole on as many platters as were promised."""
-    with crash.lab.transaction(HOME, rows=rows) as attempt, crash.lab.still():
+    with crash.lab.transaction(HOME, rows=rows) as attempt, crash.still():
         ending = attempt.finish()
         assert (ending.end, ending.error) == (End.OK, None)
         holders = crash.require_copies(attempt.tid)
-    record_property("told", f"{attempt.tid} was acknowledged and on the platters of {', '.join(holders)}")
+    tell(f"{attempt.tid} was acknowledged and on the platters of {', '.join(holders)}")
     crash.lab.require_settled(attempt, ending.csn)

@@ -1,0 +1,25 @@
+"""An agent with a bug: it counts its own copy of a commit, and waits for no other's.
+
+``python -m tests.chaos.planted_agent ...`` in the place of ``tidelock.replica_agent.main``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from unittest import mock
+
+from tidelock.csnlog.ids import ReplicaId
+from tidelock.replica_agent.main import main
+from tidelock.replication.core import Copies
+
+_as_it_is = Copies.__init__
+
+
+def _one_copy_is_enough(self: Copies, home: ReplicaId, copies: int, disks: Mapping[ReplicaId, str]) -> None:
+    _as_it_is(self, home, min(copies, 1), disks)
+
+
+if __name__ == "__main__":
+    with mock.patch.object(Copies, "__init__", _one_copy_is_enough):
+        sys.exit(main())

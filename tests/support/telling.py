@@ -1,0 +1,27 @@
+"""What a test that passed has to tell at the end of the run: how much of what was really done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+#: Takes a sentence for the end of the run.
+Tell = Callable[[str], None]
+
+_PROPERTY: Final = "told"
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Tell:
+    """Keeps a sentence until the end of the run, also when another worker's process is to print it."""
+    return lambda sentence: record_property(_PROPERTY, sentence)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what was told."""
+    for report in terminalreporter.getreports("passed"):
+        for name, sentence in report.user_properties:
+            if name == _PROPERTY:
+                terminalreporter.write_line(f"{report.nodeid}: {sentence}")
