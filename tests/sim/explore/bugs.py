@@ -16,9 +16,10 @@ from unittest import mock
 import msgspec
 
 from tests.sim.explore.commits import Commits
+from tests.sim.explore.ensemble import LogEntry
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
-from tests.sim.explore.world import Budget, Tx
+from tests.sim.explore.world import Budget, Tx, World
 from tidelock.csnlog import batch, codec, tree
 from tidelock.csnlog import committer as committer_module
 from tidelock.csnlog.committer import Committer
@@ -116,8 +117,23 @@ async def _read_until_absent(
     return tuple(found)
 
 
+class ForgetsWhatItMet(Commits):
+    """Outcomes are sought in the log alone, from the tail on: not in what the follower has met before."""
+
+    def read_from(self, w: World, which: int) -> Csn:
+        """The first record that is kept."""
+        return max(self.ensemble.tail(w.history[-1]), w.log[0].csn)
+
+    def met(self, which: int, entry: LogEntry) -> tuple[tuple[str, Csn], ...]:
+        """Nothing."""
+        return ()
+
+
 def _commits(*txs: Tx, **budget: int) -> Callable[..., Model]:
-    return lambda replays, **classes: Commits(replays, txs, Budget(**budget), victims=(0,), **classes)
+    def model(replays: Replays, kind: type[Commits] = Commits, **classes: Any) -> Model:
+        return kind(replays, txs, Budget(**budget), victims=(0,), **classes)
+
+    return model
 
 
 BUGS = (
@@ -150,5 +166,17 @@ BUGS = (
         frozenset({"I8 DECIDED"}),
         _commits(T1, fence=1, ask=1),
         {"log": LogBeforeFence},
+    ),
+    Bug(
+        "NoNode as abort",
+        frozenset({"I17 TRUTHFUL"}),
+        _commits(T1, lose_reply=1, strike=1, tail=1),
+        {"reader": _read_until_absent},
+    ),
+    Bug(
+        "truncated between raise and read",
+        frozenset({"I1 UNIQUE"}),
+        _commits(T1, lose_reply=1, tail=1),
+        {"kind": ForgetsWhatItMet},
     ),
 )

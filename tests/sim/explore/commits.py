@@ -13,8 +13,8 @@ from typing import Final
 
 from tests.sim.explore import promises, words
 from tests.sim.explore.committers import Committers, Said
-from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
-from tests.sim.explore.procedures import Procedures, number_behind
+from tests.sim.explore.ensemble import Ensemble, LogEntry, first_life, new_cluster
+from tests.sim.explore.procedures import Procedures, Reader, number_behind
 from tests.sim.explore.replay import Answered, AsksMulti, AsksRead, Replays, Returned, Script, Turn, View
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.surroundings import Surroundings
@@ -51,6 +51,7 @@ from tidelock.csnlog.messages import (
     Resumed,
     RolloverEnded,
 )
+from tidelock.csnlog.reading import read_to_end
 from tidelock.csnlog.results import Running, Unknown
 from tidelock.csnlog.store import Check
 
@@ -69,7 +70,7 @@ class Commits(Surroundings):
         budget: How much trouble there is.
         victims: The replicas that trouble other than lost messages comes over.
         epoch_limit: Records of an epoch.
-        committer, log: The classes to run; a planted bug may give others.
+        committer, log, reader: What is run of the product; a planted bug may give others.
     """
 
     faults = frozenset(
@@ -87,13 +88,14 @@ class Commits(Surroundings):
         epoch_limit: int = 1000,
         committer: type[Committer] = Committer,
         log: type[CsnLog] = CsnLog,
+        reader: Reader = read_to_end,
     ) -> None:
         super().__init__(
             Ensemble(new_cluster(NAMES, (ORDERS,), epoch_limit=epoch_limit)),
             Committers(LogLimits(batch_tids_max=2, epoch_limit=epoch_limit), committer),
         )
         self.txs, self.budget, self.victims = tuple(txs), budget, victims
-        self.procedures = Procedures(self.ensemble, replays, log)
+        self.procedures = Procedures(self.ensemble, replays, log, reader)
         self._lost = self.ensemble.results.number(LOST)
 
     def initial(self) -> State:
@@ -251,7 +253,15 @@ class Commits(Surroundings):
             return self.ensemble.read(state, tree.session(NAMES[which]))
         if kind == "read epoch":
             return self.ensemble.read(state, tree.EPOCH)
-        return self.procedures.own_tids(NAMES[which], state, number_behind(w.log, w.replicas[which].taken))
+        return self.procedures.own_tids(NAMES[which], state, self.read_from(w, which))
+
+    def read_from(self, w: World, which: int) -> Csn:
+        """Where a replica begins when it reads the log to its end: its follower has met all before that."""
+        return number_behind(w.log, w.replicas[which].taken)
+
+    def met(self, which: int, entry: LogEntry) -> tuple[tuple[str, Csn], ...]:
+        """The own tids that a follower tells the committer of."""
+        return tuple((tid, entry.csn) for tid in entry.tids if entry.home == NAMES[which])
 
     # ----------------------------------------------------------------------------------------- processes
 
@@ -336,7 +346,7 @@ class Commits(Surroundings):
         for at in range(replica.seen, len(w.history)):
             if self.ensemble.tree(w.history[at]).get(path) is not None:
                 after = w.but(which, seen=at, taken=wanted, **self._durable(w, wanted))
-                own = tuple((tid, wanted) for tid in entry.tids if entry.home == NAMES[which])
+                own = self.met(which, entry)
                 yield (
                     ("follow", which),
                     self._step(after, which, ("follow", wanted, own), Followed(wanted, own)),

@@ -60,6 +60,7 @@ class Committers:
         self._limits, self._kind = limits, kind
         self._states: Numbered[tuple[ReplicaId, tuple[object, ...]]] = Numbered()
         self._steps: dict[tuple[int, Hashable], tuple[int, Said]] = {}
+        self._fences: dict[int, int | None] = {}
 
     def begin(self, home: ReplicaId, state: SessionState, fence: int) -> int:
         """Return the number of a committer that begins a life."""
@@ -71,6 +72,13 @@ class Committers:
         machine = self._kind(home, SessionState(0, "", "", ""), 0, self._limits)
         machine.restore(snapshot)
         return machine
+
+    def fence(self, number: int) -> int | None:
+        """The fence that every multi of this process checks; None once it knows that another has raised it."""
+        if number not in self._fences:
+            machine = self.at(number)
+            self._fences[number] = None if machine.fenced else machine.fence.version
+        return self._fences[number]
 
     def step(self, number: int, key: Hashable, event: Event) -> tuple[int, Said]:
         """Take one event, known by its key; returns the state after it and what was said."""

@@ -33,16 +33,17 @@ class Surroundings:
                 log = (*log, entry)
         return w._replace(history=(*w.history, state), log=log), result
 
-    def _send(self, w: World, *ops: Op) -> World | None:
-        """Let a multi of the surroundings happen, whose answer always comes; None if it is refused."""
-        applied = self.apply(w, self.ensemble.multis.number(ops))
+    def _send(self, w: World, which: int, *ops: Op) -> World | None:
+        """Let a fenced multi of a replica happen, whose answer always comes; None if it is refused."""
+        fence = self.committers.fence(w.replicas[which].machine)
+        if fence is None:
+            return None
+        check = Check(tree.session(NAMES[which]), fence)
+        applied = self.apply(w, self.ensemble.multis.number((check, *ops)))
         if isinstance(applied, Broken):
             return None
         after, result = applied
         return after if isinstance(self.ensemble.results.values[result], Ok) else None
-
-    def _fence_of(self, w: World, which: int) -> Check:
-        return Check(tree.session(NAMES[which]), self.committers.at(w.replicas[which].machine).fence.version)
 
     def seize(self, w: World, which: int, kind: str) -> World | None:
         """One replica fences the other, or strikes it."""
@@ -58,7 +59,7 @@ class Surroundings:
         if kind == "strike":
             struck = SessionState(boot=state.boot + 1, disk=state.disk, nonce=nonce, state="struck")
             change = SetData(path, codec.encode_session(struck), found.value.version)
-        after = self._send(w, self._fence_of(w, which), change)
+        after = self._send(w, which, change)
         if after is None:
             return None
         if kind == "strike":
@@ -79,7 +80,7 @@ class Surroundings:
             if entry.csn < tail
         )
         change = SetData(tree.TAIL, codec.encode_csn(tail), present.value.version)
-        after = self._send(w, self._fence_of(w, which), change, *deletes)
+        after = self._send(w, which, change, *deletes)
         return None if after is None else self.trimmed(after.less("tail").but(which, seen=after.now))
 
     def trimmed(self, w: World) -> World:
