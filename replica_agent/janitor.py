@@ -1,14 +1,14 @@
 """Decides what was left undecided here, and gives the parts of what was rolled back away.
 
 A home tells its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
-undecided transaction asks: first the home, which answers for its own tids; where it does not answer,
-``outcome(tid)`` (protocol-review F12). Its own transactions are among them where their rollback could not
-write the catalog.
+undecided transaction, or fetches some early, asks: first the home, which answers for its own tids; where it
+does not answer, ``outcome(tid)`` (protocol-review F12). Its own transactions are among them where their
+rollback could not write the catalog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
@@ -27,7 +27,8 @@ class Janitor:
         ask_home: Asks a home, this one too, for its word on a tid; raises TidelockError when it does not
             answer.
         outcome: ``outcome(tid)`` of this agent.
-        forget: Drops the parts of aborted transactions.
+        forget: Drops the parts of aborted transactions, and fetches no more of them.
+        fetching: Tells the undecided transactions of which parts are being fetched.
     """
 
     def __init__(
@@ -37,15 +38,17 @@ class Janitor:
         ask_home: Callable[[Tid], Awaitable[str]],
         outcome: Callable[[Tid], Awaitable[Outcome]],
         forget: Callable[[list[Tid]], Awaitable[None]],
+        fetching: Callable[[], Collection[str]],
     ) -> None:
         """Look at nothing yet."""
         self._catalog = catalog
         self._ask_home, self._outcome, self._forget = ask_home, outcome, forget
+        self._fetching = fetching
         self._seen: set[str] = set()
 
     async def look(self) -> None:
         """Ask about each transaction that was undecided at the last look already."""
-        undecided = set(self._catalog.reader.prepared())
+        undecided = {*self._catalog.reader.prepared(), *self._fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
         self._seen = undecided
         aborted = [tid for tid in again if await self._aborted(tid)]

@@ -143,6 +143,10 @@ class Fetcher:
             if item.wanted.csn is None and str(item.wanted.tid) in gone:
                 self._stop(item)
 
+    def early(self) -> frozenset[str]:
+        """Return the undecided transactions of which parts are being fetched."""
+        return frozenset(str(item.wanted.tid) for item in self._running.values() if item.wanted.csn is None)
+
     def trouble(self, part: PartId) -> str | None:
         """Return why a wanted part has not come yet, or None if it is not wanted."""
         item = self._running.get(part)

@@ -274,7 +274,9 @@ async def test_wants_of_one_part_are_one_fetch(here: Here, r1: PartHolder) -> No
     here.fetcher.members([r1.peer])
     here.fetcher.want(wanted("p1", SMALL, "r1", csn=None))
     await until(lambda: r1.in_flight)
+    assert here.fetcher.early() == {str(tid("t1"))}
     here.fetcher.want(wanted("p1", SMALL, "r1"))
+    assert here.fetcher.early() == frozenset()
     here.fetcher.cancel([str(tid("t1"))])
     r1.gate.set()
     await until(lambda: here.held)
