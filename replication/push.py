@@ -279,15 +279,16 @@ class Pusher:
                 tids=[item.sealed for item, _ in batch],
                 inline=self._inline(batch),
             )
-        except TooLargeError as error:
+            await PUSH.before()
+            held = await self._client.stage(peer.api, body, timeout_s=self._push_timeout_s)
+            await PUSH.after()
+        except TooLargeError as error:  # here, or by a peer with smaller limits
             if len(batch) > 1:
                 await self._send(lane, batch[: len(batch) // 2])
             else:
-                self._ask_later(lane, batch[0][0], error.message)
+                [(item, by_reference)] = batch
+                self._ask_later(lane, item, error.message, by_reference=not by_reference)
             return
-        await PUSH.before()
-        held = await self._client.stage(peer.api, body, timeout_s=self._push_timeout_s)
-        await PUSH.after()
         if held.replica != peer.replica:
             raise UnavailableError(
                 f"{peer.api} is the address of {peer.replica}, but {held.replica} answers there"
@@ -316,22 +317,29 @@ class Pusher:
         if lane.todo.get(text) is not item:
             return  # rolled back or dropped while the request was under way
         if text in taken:
+            item.acked[lane.peer.replica] = held.disk
+            if held.disk != lane.peer.disk:
+                # It speaks of another disk than the one that counts now: of a former one, or of one that the
+                # member list does not show yet.
+                self._ask_later(lane, item, None, by_reference=True)
+                return
             del lane.todo[text]
             lane.later.pop(text, None)
-            item.acked[lane.peer.replica] = held.disk
             if item.decided and not self._awaited(text):
                 self._drop(text)
         else:
-            self._ask_later(lane, item, held.refused.get(text))
+            # Without a refusal the peer has kept what came inline and is fetching the rest: asking again
+            # needs no bytes.
+            reason = held.refused.get(text)
+            self._ask_later(lane, item, reason, by_reference=reason is None)
 
-    def _ask_later(self, lane: _Lane, item: _Open, reason: str | None) -> None:
+    def _ask_later(self, lane: _Lane, item: _Open, reason: str | None, *, by_reference: bool) -> None:
         text = str(item.sealed.tid)
         attempts = lane.later[text].attempts + 1 if text in lane.later else 1
         if reason is not None and attempts == 1:
             _log.warning("push_refused", peer=lane.peer.replica, tid=text, reason=reason)
-        # Without a refusal the peer has kept what came inline and is fetching the rest: asking again needs
-        # no bytes.
-        lane.later[text] = _Later(_now() + wait_s(attempts, self._retry_wait_max_s), attempts, reason is None)
+        due = _now() + wait_s(attempts, self._retry_wait_max_s)
+        lane.later[text] = _Later(due, attempts, by_reference)
 
 
 def _now() -> float:

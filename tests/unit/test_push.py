@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -12,7 +13,8 @@ from tests.support.aio import until
 from tests.support.scripts import HOME, part, tid
 from tests.support.stage_peer import StagePeer
 from tidelock.csnlog import faults
-from tidelock.csnlog.ids import PartId, ReplicaId, TableName
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.errors import TooLargeError
 from tidelock.replication import wire
 from tidelock.replication.digest import checksum
 from tidelock.replication.model import Held, PartMeta, Peer, SealedTid
@@ -328,3 +330,37 @@ async def test_a_header_that_is_too_large_is_split(
     r2.gate.set()
     await until(lambda: len(home.held()) == 5)
     assert str(tid("t2")) not in {text for push in r2.tids for text in push}
+
+
+async def test_a_peer_with_smaller_limits_gets_less_at_a_time(home: Home, r2: StagePeer) -> None:
+    """A push that the peer finds too large is split; one that alone is too large goes without bytes."""
+
+    def small(push: wire.StageRequest) -> Held | web.Response:
+        if sum(map(len, push.inline.values())) > 250:
+            return web.json_response(TooLargeError("the push is too large").to_wire(), status=413)
+        return r2.holds_all(push)
+
+    r2.answer = small
+    r2.gate.clear()
+    home.pusher.members([r2.peer])
+    home.push("t1")
+    await until(lambda: r2.in_flight == 1)
+    home.push("t2", "t3", "t4", "t5")
+    home.push("t6", parts=5)
+    r2.gate.set()
+    await until(lambda: len(home.held()) == 6)
+
+
+async def test_an_answer_about_a_former_disk_is_no_end(home: Home, r2: StagePeer) -> None:
+    """A peer whose disk was replaced while it answered is asked until the disk that counts holds it."""
+    home.pusher.members([r2.peer])
+    r2.gate.clear()
+    home.push("t1")
+    await until(lambda: r2.in_flight == 1)
+    r2.answer = lambda _: Held(r2.replica, "d-former", 1, Csn(1), names("t1"))
+    home.pusher.members([replace(r2.peer, disk="d-new")])
+    r2.gate.set()
+    await until(lambda: len(r2.pushes) > 2)
+    r2.answer = lambda _: Held(r2.replica, "d-new", 1, Csn(1), names("t1"))
+    await until(lambda: home.pusher._lanes[r2.replica].todo == {})
+    assert home.answers[-1].disk == "d-new"
