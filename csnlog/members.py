@@ -82,12 +82,16 @@ class Members:
                 await self._sleep(_RETRY_S)
         self._task = asyncio.create_task(self._run(), name="members")
 
+    async def watch(self) -> None:
+        """Return when reading has ended; raise what has ended it, for then the view only becomes older."""
+        assert self._task is not None, "not started"
+        await asyncio.shield(self._task)
+
     async def close(self) -> None:
         """Stop reading; the view stays as it is."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` (in the event loop) after every change of the view."""

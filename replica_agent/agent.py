@@ -122,6 +122,7 @@ class Agent:
         machinery.members.on_change(self._members_changed)
         await machinery.members.start()
         self._members_changed()
+        self.keep("members", machinery.members.watch())
         self.keep("apply", machinery.applier.run())
         runner = web.AppRunner(
             application(machinery.operations), access_log=None, shutdown_timeout=self.settings.drain_s

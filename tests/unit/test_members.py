@@ -182,3 +182,14 @@ async def test_a_server_that_lags_behind_takes_nothing_back(
     ensemble.tree = newest
     store.cut()
     await until(lambda: members.snapshot()[R1].alive)
+
+
+async def test_a_reading_that_fails_is_told(store: MemoryStore) -> None:
+    """A view that is not kept up any more must not go on saying whose disk counts."""
+    members = Members(store, refresh_s=10_000)
+    await members.start()
+    members.on_change(lambda: 1 / 0)
+    await start(store, R1, "d1")
+    with pytest.raises(ZeroDivisionError):
+        await members.watch()
+    await members.close()
