@@ -53,6 +53,7 @@ class Membership:
         )
         self._members, self._client, self._waiters, self._clock = members, client, waiters, clock
         self._heard: dict[ReplicaId, Csn] = {}
+        self._asking: asyncio.Task[dict[ReplicaId, Csn]] | None = None
         #: Since when a replica gives no sign of life, by this agent's clock.
         self._silent_since: dict[ReplicaId, float] = {}
 
@@ -115,7 +116,15 @@ class Membership:
         return min(known, default=self._waiters.reached)
 
     async def ask(self) -> dict[ReplicaId, Csn]:
-        """Ask the live peers how far they are; those that do not answer at once are left out."""
+        """Ask the live peers how far they are; those that do not answer at once are left out.
+
+        Who asks while the question is under way gets the same answers: many commits may wait for one peer.
+        """
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_all(), name="ask peers")
+        return await asyncio.shield(self._asking)
+
+    async def _ask_all(self) -> dict[ReplicaId, Csn]:
         peers = [peer for peer in self.peers() if peer.alive and not peer.struck]
         answers = await asyncio.gather(*(self._ask(peer) for peer in peers))
         found = {peer.replica: csn for peer, csn in zip(peers, answers, strict=True) if csn is not None}
@@ -148,15 +157,14 @@ class Membership:
     async def wait_applied(self, csn: Csn, everywhere: bool, timeout_s: float) -> tuple[ReplicaId, ...]:
         """Wait until ``csn`` is applied on ``copies`` replicas, or on all live ones.
 
-        Returns who is missing after ``timeout_s``.
+        Returns who is missing after ``timeout_s``: of the live ones, or of all where copies are missing.
         """
         until = self._clock() + timeout_s
         while True:
             reached = await self.ask()
             done = {replica for replica, at in reached.items() if at >= csn} | {self._replica}
-            wanted = {peer.replica for peer in self.peers() if peer.alive and not peer.struck} | {
-                self._replica
-            }
+            others = [peer for peer in self.peers() if not peer.struck]
+            wanted = {peer.replica for peer in others if peer.alive or not everywhere}
             if wanted <= done if everywhere else len(done) >= self._copies:
                 return ()
             if self._clock() > until:
