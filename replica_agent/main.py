@@ -24,15 +24,22 @@ EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_CORRUPT = 0, 1, 2, 3, 
 
 
 async def run(settings: AgentSettings) -> Ended:
-    """Run one life of the agent and return why it ended."""
+    """Run one life of the agent and return why it ended; a signal ends a start too."""
     agent = Agent(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.ask_to_stop)
+    starting = asyncio.create_task(agent.start(), name="start")
+    ending = asyncio.create_task(agent.until_ended(), name="until ended")
     try:
-        await agent.start()
-        return await agent.until_ended()
+        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+        return await ending
     finally:
+        # A start may wait for ZooKeeper without end.
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
         await agent.close()
 
 
