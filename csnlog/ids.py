@@ -29,9 +29,6 @@ CSN_IMPORT = Csn(1)
 # One value has one text: ASCII digits without leading zeros.
 _NUMBER = r"(0|[1-9][0-9]*)"
 _NAME = r"([a-z][a-z0-9_]{0,31})"
-# One value has one text: ASCII digits without leading zeros.
-_NUMBER = r"(0|[1-9][0-9]*)"
-_NAME = r"([a-z][a-z0-9_]{0,31})"
 _REPLICA = re.compile(_NAME)
 _TID = re.compile(f"{_NUMBER}-{_NAME}-{_NUMBER}-{_NUMBER}")
 _PART = re.compile(f"{_NAME}-{_NUMBER}-{_NUMBER}")

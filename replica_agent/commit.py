@@ -147,6 +147,8 @@ class Commits:
         try:
             return await asyncio.wait_for(asyncio.shield(tx.commit_task), timeout_s)
         except TimeoutError:
+            if tx.outcome is not None:
+                return tx.outcome  # decided, and not yet applied here
             msg = (
                 f"the commit of {tx.tid} is not decided after {timeout_s:.1f} s; repeat commit(), or "
                 "ask outcome(tid)"
@@ -369,7 +371,7 @@ class Commits:
                 unused = await self._catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
                 await remove_files(self._catalog, self._files, unused)
             except TidelockError as failed:
-                # Decided all the same: the next start of this replica takes the rows and files back.
+                # Decided all the same: the janitor takes the rows back, and the files with them.
                 _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)
 
 
@@ -382,13 +384,6 @@ def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:
         return error
     msg = f"{tx.tid} is not committed, and rolled back ({error.message}); begin again"
     return NotCommittedError(msg, **(error.details | {"tid": str(tx.tid)}))
-
-
-async def remove_files(catalog: Catalog, files: PartFs, paths: list[str]) -> None:
-    """Delete files that the catalog has noted as undo, then the notes."""
-    if paths:
-        await asyncio.to_thread(files.delete, paths)
-        await catalog.write(lambda db: jobs.forget_undo(db, paths))
 
 
 def _entry(part: PartMeta) -> AddPart:

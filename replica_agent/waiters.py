@@ -17,6 +17,7 @@ class CsnWaiters:
         self.reached = reached
         self._heap: list[tuple[Csn, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
+        self._given_up = 0
 
     def advance(self, csn: Csn) -> None:
         """Everything up to ``csn`` is applied: wake its waiters."""
@@ -36,4 +37,15 @@ class CsnWaiters:
             await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             return False
+        finally:
+            if future.cancelled():
+                self._forget_one()
         return True
+
+    def _forget_one(self) -> None:
+        """Take out those who gave up, once they are the most: a replica that is stuck is asked for ever."""
+        self._given_up += 1
+        if 2 * self._given_up > len(self._heap):
+            self._heap = [entry for entry in self._heap if not entry[2].done()]
+            heapq.heapify(self._heap)
+            self._given_up = 0

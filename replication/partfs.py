@@ -197,10 +197,11 @@ class PartFs:
     def empty_trash(self) -> int:
         """Give the space of deleted files back; returns their number. What cannot go now stays for later."""
         count = 0
-        for path in (self.data_dir / "trash").iterdir():
-            with contextlib.suppress(OSError):
-                path.unlink()
-                count += 1
+        with contextlib.suppress(OSError):
+            for path in (self.data_dir / "trash").iterdir():
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    count += 1
         return count
 
     def sweep(self, keep: Collection[str], undo: Iterable[str]) -> Swept:

@@ -225,3 +225,14 @@ def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.M
         "flag",
         True,
     )
+
+
+async def test_waiters_that_gave_up_are_forgotten() -> None:
+    """A replica that is stuck is asked for the same CSN again and again; that takes no memory."""
+    waiters = CsnWaiters(Csn(3))
+    patient = asyncio.create_task(waiters.wait(Csn(5), 30))
+    for _ in range(50):
+        assert not await waiters.wait(Csn(4), 0.0)
+    assert len(waiters._heap) <= 3
+    waiters.advance(Csn(5))
+    assert await patient
