@@ -1,0 +1,73 @@
+"""docs/transactions.md: its Python and its commands are run, and print what it shows of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import source
+from tests.support.cluster import ClusterFactory
+from tidelock.cli import app as cli
+from tidelock.cluster import LocalCluster
+
+TID = r"\d+-r\d-\d+-\d+"
+PAGE = (source.ROOT / "docs" / "transactions.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """A cluster in which nothing has happened yet."""
+    return module_cluster(replicas=1, settings={"reader_workers": 1})
+
+
+@pytest.fixture(scope="module")
+def names(local: LocalCluster) -> dict[str, Any]:
+    """What the page's Python leaves behind: all blocks, run one after the other as one program."""
+    found: dict[str, Any] = {"url": local.url("r1")}
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 5
+    for block in blocks:
+        exec(compile(block, "docs/transactions.md", "exec"), found)  # noqa: S102 - it is our own page
+    return found
+
+
+def test_the_python_of_the_page(names: dict[str, Any]) -> None:
+    """It has run; what it claims of results stands in its own asserts."""
+    names["db"].close()
+
+
+def test_the_commands_of_the_page(
+    local: LocalCluster, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each prints what the page shows of it, but for ids and times."""
+    monkeypatch.setenv("TIDELOCK_URL", local.url("r1"))
+    (console,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    shown = re.split(r"^\$ tidelock ", console, flags=re.MULTILINE)[1:]
+    committed, still_open = (
+        re.findall(rf"^({TID}) {word}", console, re.MULTILINE)[0] for word in ("committed", "running")
+    )
+    with local.connect("r1") as db:
+        tx = db.begin("an import")
+        tx.insert("orders", names["rows"])
+        real = {committed: names["result"].tid, still_open: tx.tid}
+        for text in shown:
+            command, _, expected = text.partition("\n")
+            printed = CliRunner().invoke(cli.app, [real.get(word, word) for word in command.split()])
+            assert printed.exit_code == 0, printed.output
+            assert _form(printed.stdout) == _form(expected)
+
+
+def _form(text: str) -> list[list[str]]:
+    """Lines of a text, cells of a table, without what differs from run to run: ids, CSNs, times, widths."""
+    for pattern, word in (
+        (TID, "TID"),
+        (r"CSN \d+", "CSN"),
+        (r"\d{4}-\d\d-\d\dT\S+", "TIME"),
+        (r"\d+\.\d+", "S"),
+    ):
+        text = re.sub(pattern, word, text)
+    lines = [line for line in text.splitlines() if line and line[0] not in "┏┡└"]
+    return [[cell.strip() for cell in re.split("[│┃]", line)] for line in lines]
