@@ -386,5 +386,12 @@ def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:
     return NotCommittedError(msg, **(error.details | {"tid": str(tx.tid)}))
 
 
+async def remove_files(catalog: Catalog, files: PartFs, paths: list[str]) -> None:
+    """Delete files that the catalog has noted as undo, then the notes."""
+    if paths:
+        await asyncio.to_thread(files.delete, paths)
+        await catalog.write(lambda db: jobs.forget_undo(db, paths))
+
+
 def _entry(part: PartMeta) -> AddPart:
     return AddPart(part.table, part.part, part.path, part.rows, part.length, part.checksum)
