@@ -357,10 +357,10 @@ async def test_an_answer_about_a_former_disk_is_no_end(home: Home, r2: StagePeer
     r2.gate.clear()
     home.push("t1")
     await until(lambda: r2.in_flight == 1)
-    r2.answer = lambda _: Held(r2.replica, "d-former", 1, Csn(1), names("t1"))
+    r2.answer = lambda _: Held(r2.replica, "d-former", 1, Csn(1), (str(tid("t1")),))
     home.pusher.members([replace(r2.peer, disk="d-new")])
     r2.gate.set()
     await until(lambda: len(r2.pushes) > 2)
-    r2.answer = lambda _: Held(r2.replica, "d-new", 1, Csn(1), names("t1"))
+    r2.answer = lambda _: Held(r2.replica, "d-new", 1, Csn(1), (str(tid("t1")),))
     await until(lambda: home.pusher._lanes[r2.replica].todo == {})
     assert home.answers[-1].disk == "d-new"
