@@ -190,7 +190,7 @@ def test_what_a_begin_may_not_miss(local: LocalCluster, gates: Gates, table: str
             assert plain.scan(table).count() == ROWS.num_rows
             for newer in ({"min_csn": csn}, {"fresh": True}):
                 with pytest.raises(StandbyError, match=f"did not reach {csn} within"):
-                    slow.begin(**newer)  # type: ignore[arg-type]
+                    slow.begin(**newer)
             with pytest.raises(StandbyError):
                 slow.snapshot(min_csn=csn)
             with anywhere.begin(fresh=True) as tx:  # a client that is not pinned finds one that has it
