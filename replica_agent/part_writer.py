@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import PartId
@@ -164,9 +165,9 @@ class PartWriter:
         if not self._batches:
             return
         schema = self._maker.schema
-        rows = pa.Table.from_batches(self._batches)
+        rows, self._batches = pa.Table.from_batches(self._batches), []
         if schema.sort_by:
-            rows = rows.combine_chunks().sort_by([(name, "ascending") for name in schema.sort_by])
+            rows = _sorted(rows, schema.sort_by)
         if self._writer is None:
             self._writer = pq.ParquetWriter(
                 output,
@@ -177,11 +178,19 @@ class PartWriter:
             )
         self._writer.write_table(rows, row_group_size=self._batch_rows)
         self._rows += self._batch_rows
-        self._batches, self._batch_rows, self._batch_bytes = [], 0, 0
+        self._batch_rows, self._batch_bytes = 0, 0
 
     def _close(self) -> None:
         assert self._writer is not None, "a part has rows"
         self._writer.close()
+
+
+def _sorted(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return the rows sorted; those that are sorted already, as of most loads, are not copied."""
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names])
+    if pc.all(pc.less(order[:-1], order[1:])).as_py():  # of one row too: all of nothing is true
+        return rows
+    return rows.combine_chunks().take(order)
 
 
 class _Partitions:
@@ -269,6 +278,12 @@ def _encode(
         partitions.abandon()
 
 
+def _end(encoded: Generator[EncodedPart, None, None]) -> None:
+    """Give back what a large insert held: Arrow keeps freed row groups for the next ones, maybe for ever."""
+    encoded.close()
+    pa.default_memory_pool().release_unused()
+
+
 def _next_batch(reader: Any) -> pa.RecordBatch | None:
     try:
         batch = reader.read_next_batch()
@@ -341,7 +356,7 @@ class InsertStream:
             body.feed(ConnectionAbortedError("the insert was given up"))
             feeder.cancel()
             await asyncio.gather(feeder, return_exceptions=True)
-            await loop.run_in_executor(thread, encoded.close)
+            await loop.run_in_executor(thread, _end, encoded)
             thread.shutdown()  # it is idle now
 
     async def _feed(self, chunks: AsyncIterable[bytes], body: InsertBody, slots: asyncio.Semaphore) -> None:
