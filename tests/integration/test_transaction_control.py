@@ -409,6 +409,23 @@ def test_commands(local: LocalCluster, db: Database, table: str) -> None:
     assert "is committed and cannot be rolled back" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("wait=never", "wait='never' is not one of all, copies, home"),
+        ("wait=all&timeout_s=0", "timeout_s=0.0 is no time to wait"),
+        ("wait=all&timeout_s=nan", "timeout_s=nan is no time to wait"),
+        ("wait=all&timeout_s=soon", "query parameter timeout_s='soon' is not a number of seconds"),
+    ],
+)
+def test_questions_about_outcomes(local: LocalCluster, query: str, words: str) -> None:
+    """A level or a time that is none is told."""
+    answer = http("GET", f"{Addresses.of(local, HOME).api}/outcomes/1-r1-1-1?{query}")
+    assert answer.status == 400
+    assert isinstance(answer.error, BadRequestError)
+    assert words in answer.error.message
+
+
 # -- leases and the death of a client
 
 
