@@ -1,81 +1,169 @@
-"""``python -m bench [--quick] [--scale-factor SF] [--out DIR]``.
+"""`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Runs everything, prints, writes bench.json and bench.png.
+Parts: commits, raw, peers, lag, load, spark, start; all of them without a name. A run appends one line of
+JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import commits, machine, spark_reads
+from bench import commits, lag, load, machine, raw_zookeeper, report, spark_reads, start, tpch
+from bench.peers import run as peers
 from bench.plot import draw
+from bench.workload import Pace
 from tidelock.cluster import LocalCluster
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much is measured."""
+
+    clients: tuple[int, ...]
+    peer_clients: tuple[int, ...]
+    pace: Pace
+    peer_pace: Pace
+    scale_factor: float
+    repeats: int
+    small_parts: int
+    part_files: tuple[int, ...]
+
+
+FULL: Final = Scale(
+    clients=(1, 8, 32, 128),
+    peer_clients=(1, 8, 32),
+    pace=Pace(3.0, 15.0),
+    peer_pace=Pace(1.0, 8.0),
+    scale_factor=1.0,
+    repeats=5,
+    small_parts=500,
+    part_files=(20_000, 100_000),
+)
+QUICK: Final = Scale(
+    clients=(1, 8),
+    peer_clients=(1, 4),
+    pace=Pace(1.0, 3.0),
+    peer_pace=Pace(0.5, 2.0),
+    scale_factor=0.05,
+    repeats=1,
+    small_parts=20,
+    part_files=(500,),
+)
+#: Clients of the lag's run, and of the rate that it takes as the peak.
+_LAG_CLIENTS: Final = 32
+
+Found = dict[str, Any]
+
+
+def _commits(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+    """Measure what needs a cluster with the two tables: commits, raw creates, lag."""
+    found: Found = {}
+    with LocalCluster.create(folder / "commits") as cluster:
+        if "raw" in wanted:
+            found["raw_zookeeper"] = raw_zookeeper.run(cluster, scale.peer_clients, scale.peer_pace)
+        counts = scale.clients if "commits" in wanted else (_LAG_CLIENTS,)
+        runs = commits.run(cluster, counts, scale.pace) if wanted & {"commits", "lag"} else []
+        if "commits" in wanted:
+            found["commits"] = runs
+        if "lag" in wanted:
+            peak = max(run["per_s"] for run in runs)
+            clients = min(_LAG_CLIENTS, max(counts))
+            found["lag"] = lag.run(cluster, clients, peak, scale.pace)
+    return found
+
+
+def _peers(scale: Scale, folder: Path, _: set[str]) -> Found:
+    return {"peers": peers.run(folder / "peers", scale.peer_clients, scale.peer_pace)}
+
+
+def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+    """Measure what needs TPC-H: the load, and Spark over it."""
+    tpch.generate(folder, scale.scale_factor)
+    found: Found = {}
+    with LocalCluster.create(folder / "tables") as cluster:
+        loaded = load.run(cluster, folder)
+        if "load" in wanted:
+            found["load"] = loaded
+        if "spark" in wanted:
+            found["spark"] = spark_reads.run(
+                cluster, folder, repeats=scale.repeats, small_parts=scale.small_parts
+            )
+    return found
+
+
+def _start(scale: Scale, folder: Path, _: set[str]) -> Found:
+    return {"start": start.run(folder / "start", scale.part_files)}
+
+
+#: Parts that are measured together, since they share what they need.
+_GROUPS: Final[tuple[tuple[set[str], Callable[[Scale, Path, set[str]], Found]], ...]] = (
+    ({"commits", "raw", "lag"}, _commits),
+    ({"peers"}, _peers),
+    ({"load", "spark"}, _tables),
+    ({"start"}, _start),
+)
+_PARTS: Final = sorted(set().union(*(parts for parts, _ in _GROUPS)))
+
+
 def main() -> None:
-    """Run the benchmarks on a cluster of their own, which is gone afterwards."""
+    """Measure what was asked for, on clusters that are gone afterwards."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="short windows and a small scale factor: does it run at all?"
-    )
-    parser.add_argument(
-        "--scale-factor",
-        type=float,
-        default=None,
-        help="TPC-H scale factor of the Spark part (1; quick: 0.05)",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("bench/results"), help="folder for bench.json and bench.png"
-    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="short and small: does it run at all?")
+    parser.add_argument("--scale-factor", type=float, help="of TPC-H (1; quick: 0.05)")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the results")
     args = parser.parse_args()
-    scale_factor = args.scale_factor or (0.05 if args.quick else 1.0)
-    found: dict[str, object] = {"machine": machine.facts()}
+    if unknown := set(args.parts) - set(_PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; parts are {', '.join(_PARTS)}")
+    scale = QUICK if args.quick else FULL
+    if args.scale_factor:
+        scale = dataclasses.replace(scale, scale_factor=args.scale_factor)
+    console = Console(width=160)
+    found: Found = {"machine": machine.facts(), "quick": args.quick}
+    console.print(found["machine"])
+    wanted = set(args.parts) or set(_PARTS)
+    for parts, measure in _GROUPS:
+        if parts & wanted:
+            found |= _in_a_folder(lambda folder, run=measure: run(scale, folder, wanted))
+    keep(found, args.out)
+    for sheet in report.sheets(found):
+        console.print(_table(sheet))
+
+
+def _in_a_folder(measure: Callable[[Path], Found]) -> Found:
     folder = Path(tempfile.mkdtemp(prefix="tidelock-bench-"))
     try:
-        with LocalCluster.create(folder / "commits") as cluster:
-            found["commits"] = commits.run(cluster, quick=args.quick)
-        with LocalCluster.create(folder / "spark") as cluster:
-            repeats = 2 if args.quick else 5
-            found["spark"] = spark_reads.run(cluster, folder, scale_factor=scale_factor, repeats=repeats)
+        return measure(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    draw(found, args.out / "bench.png")
-    show(found)
 
 
-def show(found: dict[str, object]) -> None:
-    """Print the figures as tables."""
-    console = Console()
-    section = found["commits"]
-    assert isinstance(section, dict)
-    table = Table(
-        "clients", "commits/s", "p50 ms", "p99 ms", "tids/CSN", "agent CPU ms", "ZK writes", "x raw creates"
-    )
-    for run in section["runs"]:
-        names = ("clients", "per_s", "p50_ms", "p99_ms", "tids_per_csn", "agent_cpu_ms_per_commit")
-        more = ("zookeeper_writes_per_commit", "ratio_to_raw_creates")
-        table.add_row(*(str(run[name]) for name in (*names, *more)))
-    raw = section["raw_zookeeper_creates"]
-    console.print(f"machine: {found['machine']}")
-    console.print(f"raw ZooKeeper creates, one client: {raw['per_s']}/s, p50 {raw['p50_ms']} ms")
-    console.print(table)
-    spark = found["spark"]
-    assert isinstance(spark, dict)
-    table = Table("query", "snapshot s", "local files s", "ratio")
-    for item in spark["queries"]:
-        table.add_row(item["query"], str(item["tidelock_s"]), str(item["local_s"]), str(item["ratio"]))
-    console.print(f"TPC-H SF {spark['scale_factor']:g}, loaded in {spark['load_s']} s")
-    console.print(table)
-    console.print(f"geometric mean of the ratios: {spark['geometric_mean_ratio']}")
+def keep(found: Mapping[str, Any], out: Path) -> None:
+    """Append the run to the results, and write its picture and tables."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "runs.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(found) + "\n")
+    tables: Iterable[str] = (sheet.markdown() for sheet in report.sheets(found))
+    (out / "report.md").write_text("\n".join(tables), encoding="utf-8")
+    draw(found, out / "bench.png")
+
+
+def _table(sheet: report.Sheet) -> Table:
+    table = Table(*sheet.header, title=sheet.title, title_justify="left")
+    for row in sheet.rows:
+        table.add_row(*row)
+    return table
 
 
 if __name__ == "__main__":

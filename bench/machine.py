@@ -1,9 +1,13 @@
-"""What the machine does meanwhile: CPU time of process groups, load, writes of a ZooKeeper server."""
+"""What figures depend on, and what the machine does meanwhile: processors, load, CPU time, memory, disk."""
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,45 +16,75 @@ from tidelock.cluster import LocalCluster
 
 
 def facts() -> dict[str, Any]:
-    """Return what figures depend on: processors, memory, kernel, Python, and the load before the run."""
+    """Return what figures depend on: processors, memory, kernel, Python, version, and the load before."""
     return {
         "processors": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
+        "git": _git_describe(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "load_before": [round(value, 2) for value in os.getloadavg()],
     }
 
 
+def _git_describe() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    try:
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"  # an archive without its history
+    return found.stdout.strip()
+
+
+def processes(cluster: LocalCluster, replica: str) -> Iterator[psutil.Process]:
+    """Yield the processes of an agent: the protocol process first, then its reader and SQL workers.
+
+    RuntimeError when the agent does not run.
+    """
+    pid = cluster.pid(replica)
+    if pid is None:
+        raise RuntimeError(f"agent {replica} does not run; its log is {cluster.log(replica)}")
+    agent = psutil.Process(pid)
+    yield agent
+    yield from agent.children(recursive=True)
+
+
 def cpu_s(cluster: LocalCluster) -> float:
     """Return the CPU seconds that all agents have used so far, their reader and SQL processes included."""
-    total = 0.0
+    used = (process.cpu_times() for replica in cluster.replicas for process in processes(cluster, replica))
+    return float(sum(times.user + times.system for times in used))
+
+
+def memory_mb(cluster: LocalCluster) -> dict[str, dict[str, float]]:
+    """Return the memory of each agent in MB.
+
+    `protocol` is the resident memory of the process that owns ZooKeeper and the catalog, `peak` its highest
+    ever; `whole` is the proportional share (PSS) of the agent with all its workers.
+    """
+    found: dict[str, dict[str, float]] = {}
     for replica in cluster.replicas:
-        pid = cluster.pid(replica)
-        if pid is None:
-            raise RuntimeError(f"agent {replica} does not run; its log is {cluster.log(replica)}")
-        agent = psutil.Process(pid)
-        for process in (agent, *agent.children(recursive=True)):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+        agent, *workers = processes(cluster, replica)
+        found[replica] = {
+            "protocol": round(agent.memory_info().rss / 1e6, 1),
+            "peak": round(_peak_bytes(agent.pid) / 1e6, 1),
+            "whole": round(sum(item.memory_full_info().pss for item in (agent, *workers)) / 1e6, 1),
+        }
+    return found
 
 
-def resident_mb(cluster: LocalCluster) -> dict[str, float]:
-    """Return the resident memory of each agent's protocol process, in MB."""
-    return {
-        replica: round(psutil.Process(cluster.pid(replica) or 0).memory_info().rss / 1e6, 1)
-        for replica in cluster.replicas
-    }
+def _peak_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the kernel does not show the peak memory of a process")
 
 
 def zookeeper_writes(cluster: LocalCluster) -> int:
-    """Return the number of transactions that the ZooKeeper server has logged.
-
-    The low half of its last zxid.
-    """
+    """Return how many transactions the ZooKeeper server has logged: the low half of its last zxid."""
     assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
-    for line in cluster.zookeeper.servers[0].ask("srvr").splitlines():
+    answer = cluster.zookeeper.servers[0].ask("srvr") or ""
+    for line in answer.splitlines():
         if line.startswith("Zxid:"):
             return int(line.split()[1], 16) & 0xFFFFFFFF
     raise RuntimeError("the ZooKeeper server does not show its zxid")

@@ -1,33 +1,54 @@
-"""Synchronous sequential creates through the project's own store: what one ZooKeeper write costs here."""
+"""Synchronous sequential creates through the project's own store: what one ZooKeeper write costs here.
+
+It is the most that a log without batches could do: one create for each commit.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import statistics
+import functools
 import time
+from dataclasses import asdict
+from typing import Any
 
+from bench.commits import within
+from bench.stats import Latencies
+from bench.workload import Clients, Commit, Pace
+from tidelock.cluster import LocalCluster
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.store import Create
 from tidelock.csnlog.zk import ZkStore
 
 
-def creates(connect: str, run_s: float) -> dict[str, float]:
-    """Create 100-byte znodes one after the other for ``run_s``.
+def open_creates(number: int, connect: str) -> Commit:
+    """Return a client's creates, of 100 bytes each, in a directory of its own."""
+    loop = asyncio.new_event_loop()
+    root = f"{connect}_bench{number}"
+    store = ZkStore(root, session_timeout_s=10, request_timeout_s=5, multi_bytes_max=1 << 19)
+    loop.run_until_complete(store.open())
 
-    Returns creates per second and their median in ms.
-    """
-    return asyncio.run(_creates(connect, run_s))
-
-
-async def _creates(connect: str, run_s: float) -> dict[str, float]:
-    store = ZkStore(connect + "_bench", session_timeout_s=10, request_timeout_s=5, multi_bytes_max=1 << 19)
-    await store.open()
-    taken: list[float] = []
-    end = time.monotonic() + run_s
-    while (begun := time.monotonic()) < end:
-        result = await store.multi((Create("n-", b"x" * 100, sequential=True),))
+    def create(_: int) -> tuple[int, int]:
+        result = loop.run_until_complete(store.multi((Create("n-", b"x" * 100, sequential=True),)))
         if not isinstance(result, Ok):
             raise RuntimeError(f"ZooKeeper did not take a create: {result}")  # noqa: TRY004 - no wrong type
-        taken.append((time.monotonic() - begun) * 1000)
-    await store.close()
-    return {"per_s": round(len(taken) / run_s, 1), "p50_ms": round(statistics.median(taken), 2)}
+        return 0, 0
+
+    return create
+
+
+def run(cluster: LocalCluster, counts: tuple[int, ...], pace: Pace) -> list[dict[str, Any]]:
+    """Measure one number of clients after the other; each makes one create at a time."""
+    return [_measure(cluster, count, pace) for count in counts]
+
+
+def _measure(cluster: LocalCluster, count: int, pace: Pace) -> dict[str, Any]:
+    opener = functools.partial(open_creates, connect=cluster.zk)
+    running = Clients(opener, count, pace, preload=["tidelock.csnlog.zk"])
+    zero = running.begin()
+    time.sleep(max(0.0, zero + pace.run_s - time.monotonic()))
+    inside = within(running.results(), zero, pace.run_s)
+    return {
+        "clients": count,
+        "per_s": round(len(inside) / pace.run_s, 1),
+        "latency": asdict(Latencies.of([item.took_s for item in inside])),
+    }

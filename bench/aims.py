@@ -1,0 +1,63 @@
+"""What the figures are meant to reach, and whether a run does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """One figure and its bound.
+
+    Attributes:
+        what: The figure, with its unit.
+        bound: What it should be.
+        found: What it is.
+        least: Whether it should be at least the bound; otherwise at most.
+    """
+
+    what: str
+    bound: float
+    found: float
+    least: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the figure keeps its bound."""
+        return self.found >= self.bound if self.least else self.found <= self.bound
+
+    @property
+    def asked(self) -> str:
+        """The bound as people write it."""
+        return f"{'>=' if self.least else '<='} {self.bound:g}"
+
+
+def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
+    """Yield the aims whose figures are among what was measured."""
+    runs = {run["clients"]: run for run in found.get("commits", ())}
+    if run := runs.get(32):
+        yield Aim("commits/s, 32 clients", 150, run["per_s"], least=True)
+        yield Aim("ZooKeeper writes per commit, 32 clients", 0.5, run["zookeeper_writes_per_commit"])
+    for clients, run in runs.items():
+        yield Aim(f"agents' CPU ms per commit, {clients} client(s)", 10, run["agent_cpu_ms_per_commit"])
+    if run := runs.get(128):
+        yield Aim("ZooKeeper writes per commit, 128 clients", 0.1, run["zookeeper_writes_per_commit"])
+    if run := runs.get(1):
+        yield Aim("idle commit p50, ms", 20, run["latency"]["p50_ms"])
+    if lag := found.get("lag"):
+        yield Aim("snapshot lag p99, ms", 250, lag["lag"]["p99_ms"])
+    if spark := found.get("spark"):
+        yield Aim(
+            "Spark, geometric mean of the ratios, loopback", 1.15, spark["loopback"]["geometric_mean_ratio"]
+        )
+        yield Aim("Spark, worst ratio of a query, loopback", 1.5, spark["loopback"]["worst_ratio"])
+    if load := found.get("load"):
+        memory = load["memory_after_mb"].values()
+        yield Aim("agent's memory after the load, MB", 250, max(item["protocol"] for item in memory))
+        yield Aim("agent's peak memory, MB", 500, max(item["peak"] for item in memory))
+    bounds = {20_000: 2.0, 100_000: 4.0}
+    for run in found.get("start", ()):
+        if bound := bounds.get(run["part_files"]):
+            yield Aim(f"ready with {run['part_files']:,} part files, s", bound, run["ready_s"])

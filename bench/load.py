@@ -1,0 +1,74 @@
+"""Loads TPC-H; the load of lineitem into three replicas stands beside cp and fsync of what it has written."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from bench import tpch
+from bench.machine import memory_mb
+from tidelock.cluster import LocalCluster
+from tidelock.demo import data
+from tidelock.demo.tables import LINEITEM, TABLES
+
+#: A load has settled when this has passed.
+_SETTLE_S: Final = 5.0
+
+
+def run(cluster: LocalCluster, folder: Path) -> dict[str, Any]:
+    """Load all tables; lineitem alone is timed, until all three replicas have applied it."""
+    before = memory_mb(cluster)
+    with cluster.connect("r1") as db, data.Source(tpch.source(folder)) as source:
+        data.create_tables(db)
+        begun = time.monotonic()
+        for batch in source.rows(LINEITEM):
+            del batch
+        source_s = time.monotonic() - begun
+        begun = time.monotonic()
+        with db.begin() as tx:
+            tx.insert(LINEITEM.name, source.rows(LINEITEM))
+            tx.commit(wait="all")
+        lineitem_s = time.monotonic() - begun
+        written = db.table(LINEITEM.name)
+        copies_s = _copy_three_times(cluster.data_dir("r1"), folder / "copies")
+        with db.begin() as tx:
+            for table in TABLES:
+                if table is not LINEITEM:
+                    tx.insert(table.name, source.rows(table))
+            tx.commit(wait="all")
+    time.sleep(_SETTLE_S)
+    return {
+        "scale_factor": tpch.scale_factor(folder),
+        "lineitem_mb": round(written["bytes"] / 1e6, 1),
+        "lineitem_parts": written["parts"],
+        "lineitem_s": round(lineitem_s, 2),
+        "source_s": round(source_s, 2),
+        "three_copies_s": round(copies_s, 2),
+        "ratio": round(lineitem_s / copies_s, 1),
+        "memory_before_mb": before,
+        "memory_after_mb": memory_mb(cluster),
+    }
+
+
+def _copy_three_times(data_dir: Path, target: Path) -> float:
+    """Copy all part files of a replica three times, each copy forced to disk; returns the seconds."""
+    files = [path for top in ("parts", "packs") for path in (data_dir / top).rglob("*") if path.is_file()]
+    begun = time.monotonic()
+    for number in range(3):
+        folder = target / str(number)
+        folder.mkdir(parents=True)
+        subprocess.run([_program("cp"), *map(str, files), str(folder)], check=True)
+        subprocess.run(
+            [_program("sync"), *(str(folder / path.name) for path in files), str(folder)], check=True
+        )
+    return time.monotonic() - begun
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise RuntimeError(f"the comparison of the load needs `{name}` of GNU coreutils")
+    return found

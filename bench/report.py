@@ -1,0 +1,174 @@
+"""The figures of a run as tables: for people on a terminal, and as Markdown for docs/performance.md. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.aims import aims
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One table of figures."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        lines = [self.header, tuple("---" for _ in self.header), *self.rows]
+        return f"**{self.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def sheets(found: Mapping[str, Any]) -> Iterator[Sheet]:
+    """Yield the tables of all parts that were measured."""
+    if "commits" in found:
+        yield _commits(found["commits"])
+    if "raw_zookeeper" in found or "peers" in found:
+        yield _peers(found.get("raw_zookeeper", ()), found.get("peers", ()))
+    if "lag" in found:
+        yield _lag(found["lag"])
+    if "spark" in found:
+        yield _spark(found["spark"])
+    if "load" in found:
+        yield _load(found["load"])
+        yield _memory(found["load"])
+    if "start" in found:
+        yield _start(found["start"])
+    yield _aims(found)
+
+
+def _texts(*values: object) -> tuple[str, ...]:
+    return tuple("-" if value is None else str(value) for value in values)
+
+
+def _commits(runs: Sequence[Mapping[str, Any]]) -> Sheet:
+    return Sheet(
+        "Durable commits: 100 rows into each of two tables, 2 of 3 copies fsynced, visible at home",
+        (
+            *("clients", "commits/s", "p50 ms", "p99 ms", "tids per CSN"),
+            *("agents' CPU ms per commit", "ZooKeeper writes per commit", "rows counted"),
+        ),
+        [
+            _texts(
+                *(run["clients"], run["per_s"], run["latency"]["p50_ms"], run["latency"]["p99_ms"]),
+                *(run["tids_per_csn"], run["agent_cpu_ms_per_commit"], run["zookeeper_writes_per_commit"]),
+                run["rows"],
+            )
+            for run in runs
+        ],
+    )
+
+
+def _peers(raw: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]]) -> Sheet:
+    rows = [
+        _texts(
+            "ZooKeeper, one create at a time", "-", run["clients"], run["per_s"], *_latency(run), "-", "-", ""
+        )
+        for run in raw
+    ]
+    for peer in peers:
+        if "left_out" in peer:
+            rows.append(_texts(peer["peer"], *["-"] * 7, f"left out: {peer['left_out']}"))
+        for number, run in enumerate(peer.get("runs", ())):
+            counts = (run["failed_attempts"], run["rows_missing"])
+            note = peer["note"] if number == 0 else ""
+            rows.append(
+                _texts(
+                    peer["peer"], peer["tables"], run["clients"], run["per_s"], *_latency(run), *counts, note
+                )
+            )
+    return Sheet(
+        "Beside it: the same 100 rows for each table",
+        (
+            *("system", "tables", "clients", "commits/s", "p50 ms", "p99 ms"),
+            *("failed attempts", "rows missing", "note"),
+        ),
+        rows,
+    )
+
+
+def _latency(run: Mapping[str, Any]) -> tuple[object, object]:
+    latency = run["latency"]
+    return (latency["p50_ms"], latency["p99_ms"]) if latency else (None, None)
+
+
+def _lag(lag: Mapping[str, Any]) -> Sheet:
+    of = lag["lag"]
+    return Sheet(
+        "Snapshot lag of the slowest replica behind the acknowledgement, at 70 % of the peak",
+        ("clients", "commits/s", "commits", "commit p50 ms", "lag p50 ms", "lag p99 ms", "lag max ms"),
+        [
+            _texts(
+                *(lag["clients"], lag["per_s"], lag["commits"], lag["latency"]["p50_ms"]),
+                *(of["p50_ms"], of["p99_ms"], of["max_ms"]),
+            )
+        ],
+    )
+
+
+def _spark(spark: Mapping[str, Any]) -> Sheet:
+    ways = {
+        "loopback": "loopback",
+        "round_trip": "1 ms round trip",
+        "small_parts": f"lineitem in {spark['small_parts_count']} parts",
+    }
+    rows = []
+    for key, name in ways.items():
+        if key not in spark:
+            continue
+        rows += [
+            _texts(name, item["query"], item["tidelock_s"], item["local_s"], item["ratio"])
+            for item in spark[key]["queries"]
+        ]
+        rows.append(_texts(name, "geometric mean", "", "", spark[key]["geometric_mean_ratio"]))
+    return Sheet(
+        f"Spark, TPC-H SF {spark['scale_factor']:g}: a snapshot beside the same bytes as local files",
+        ("way", "query", "snapshot s", "local s", "ratio"),
+        rows,
+    )
+
+
+def _load(load: Mapping[str, Any]) -> Sheet:
+    return Sheet(
+        "Load of lineitem into three replicas",
+        ("MB", "parts", "s", "of which the source alone", "three times cp and fsync, s", "ratio"),
+        [
+            _texts(
+                *(load["lineitem_mb"], load["lineitem_parts"], load["lineitem_s"]),
+                *(load["source_s"], load["three_copies_s"], load["ratio"]),
+            )
+        ],
+    )
+
+
+def _memory(load: Mapping[str, Any]) -> Sheet:
+    return Sheet(
+        f"Memory of the agents, MB, before and after the load of SF {load['scale_factor']:g}",
+        ("replica", "protocol process before", "after", "its peak", "with all workers after"),
+        [
+            _texts(
+                *(replica, load["memory_before_mb"][replica]["protocol"], after["protocol"]),
+                *(after["peak"], after["whole"]),
+            )
+            for replica, after in load["memory_after_mb"].items()
+        ],
+    )
+
+
+def _start(runs: Sequence[Mapping[str, Any]]) -> Sheet:
+    return Sheet(
+        "Start of an agent, from the start of the process until it is ready",
+        ("part files", "s", "protocol process, MB"),
+        [_texts(f"{run['part_files']:,}", run["ready_s"], run["memory_mb"]["protocol"]) for run in runs],
+    )
+
+
+def _aims(found: Mapping[str, Any]) -> Sheet:
+    rows = [
+        _texts(aim.what, aim.asked, f"{aim.found:g}", "yes" if aim.reached else "no") for aim in aims(found)
+    ]
+    return Sheet("Aims", ("figure", "aim", "found", "reached"), rows)

@@ -1,0 +1,169 @@
+"""The pure parts of the benchmark: statistics, lags, aims and tables. What it measures is not tested here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.aims import Aim, aims
+from bench.lag import lags
+from bench.peers.peer import retrying
+from bench.report import Sheet, sheets
+from bench.stats import Latencies, geometric_mean, percentile, reached
+from bench.workload import ROWS, SCHEMA, Done, batch
+
+LATENCY = {"p50_ms": 10.0, "p99_ms": 20.0, "max_ms": 30.0}
+RUN = {
+    "clients": 32,
+    "per_s": 149.9,
+    "latency": LATENCY,
+    "tids_per_csn": 3.0,
+    "agent_cpu_ms_per_commit": 10.0,
+    "zookeeper_writes_per_commit": 0.5,
+    "rows": 800,
+}
+MEMORY = {"r1": {"protocol": 200.0, "peak": 501.0, "whole": 400.0}}
+WAY = {
+    "queries": [{"query": "Q1", "tidelock_s": 1.1, "local_s": 1.0, "ratio": 1.1}],
+    "geometric_mean_ratio": 1.1,
+    "worst_ratio": 1.1,
+}
+FOUND: dict[str, Any] = {
+    "commits": [RUN],
+    "raw_zookeeper": [{"clients": 1, "per_s": 700.0, "latency": LATENCY}],
+    "peers": [
+        {
+            "peer": "deltalake",
+            "tables": 1,
+            "note": "does not fsync",
+            "runs": [{"clients": 8, "per_s": 30.0, "latency": None, "failed_attempts": 7, "rows_missing": 0}],
+        },
+        {"peer": "ducklake", "left_out": "not installed"},
+    ],
+    "lag": {"clients": 32, "per_s": 100.0, "commits": 1500, "latency": LATENCY, "lag": LATENCY},
+    "spark": {"scale_factor": 1.0, "small_parts_count": 500, "loopback": WAY},
+    "load": {
+        "scale_factor": 1.0,
+        "lineitem_mb": 200.0,
+        "lineitem_parts": 7,
+        "lineitem_s": 8.0,
+        "source_s": 3.0,
+        "three_copies_s": 2.0,
+        "ratio": 4.0,
+        "memory_before_mb": MEMORY,
+        "memory_after_mb": MEMORY,
+    },
+    "start": [{"part_files": 20_000, "ready_s": 2.1, "memory_mb": MEMORY["r1"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 1.0), (0.5, 5.0), (0.51, 6.0), (0.9, 9.0), (0.91, 10.0), (1.0, 10.0)]
+)
+def test_percentile_is_a_measured_value(share: float, expected: float) -> None:
+    """A percentile is the smallest measured value that so many do not exceed, whatever their order."""
+    assert percentile([10.0, 1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0, 5.0], share) == expected
+
+
+def test_nothing_has_no_statistics() -> None:
+    """Without values there is no percentile and no mean, instead of a figure that means nothing."""
+    with pytest.raises(ValueError, match="no percentile"):
+        percentile([], 0.5)
+    with pytest.raises(ValueError, match="no geometric mean"):
+        geometric_mean([])
+    with pytest.raises(ValueError, match="no geometric mean"):
+        geometric_mean([1.0, 0.0])
+
+
+def test_geometric_mean_of_opposite_ratios_is_one() -> None:
+    """Twice as slow and twice as fast cancel each other."""
+    assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+
+
+def test_latencies_are_in_milliseconds() -> None:
+    """Seconds come in, milliseconds go out."""
+    assert Latencies.of([0.001, 0.002, 0.1]) == Latencies(2.0, 100.0, 100.0)
+
+
+@pytest.mark.parametrize(("csn", "expected"), [(1, 1.0), (5, 1.0), (6, 2.0), (9, 3.0), (10, None)])
+def test_a_csn_is_reached_by_the_first_moment_that_contains_it(csn: int, expected: float | None) -> None:
+    """A replica that jumps over a CSN has reached it with the jump."""
+    assert reached([(1.0, 5), (2.0, 7), (3.0, 9)], csn) == expected
+
+
+def test_lag_is_that_of_the_slowest_replica_and_never_negative() -> None:
+    """A commit that all had applied before its acknowledgement has no lag."""
+    replicas = [[(0.0, 1), (1.0, 2)], [(0.0, 1), (3.0, 2)]]
+    assert lags([Done(5.0, 0.1, csn=1), Done(2.5, 0.1, csn=2)], replicas) == [0.0, 0.5]
+
+
+def test_a_replica_that_stays_behind_is_an_error() -> None:
+    """The lag of a commit that never arrived is not left out of the figures."""
+    with pytest.raises(RuntimeError, match="CSN 2"):
+        lags([Done(1.0, 0.1, csn=2)], [[(0.0, 1)]])
+
+
+def test_batches_have_the_schema_and_no_key_in_common() -> None:
+    """Rows are as the tables want them, so a count at the end counts every batch once."""
+    keys = set()
+    for client, number in ((0, 0), (0, 1), (1, 0)):
+        rows = batch(client, number)
+        assert rows.schema == SCHEMA
+        keys.update(rows["key"].to_pylist())
+    assert len(keys) == 3 * ROWS
+
+
+def test_failed_attempts_are_repeated_and_counted() -> None:
+    """A peer's commit is tried until it succeeds; other errors end the run."""
+    errors: list[Exception] = [ValueError(), ValueError()]
+
+    def attempt(_: int) -> None:
+        if errors:
+            raise errors.pop()
+
+    assert retrying(attempt, (ValueError,))(0) == (0, 2)
+    errors.append(KeyError())
+    with pytest.raises(KeyError):
+        retrying(attempt, (ValueError,))(0)
+
+
+@pytest.mark.parametrize(
+    ("aim", "kept", "asked"),
+    [
+        (Aim("rate", 150, 150.0, least=True), True, ">= 150"),
+        (Aim("rate", 150, 149.9, least=True), False, ">= 150"),
+        (Aim("time", 0.5, 0.5), True, "<= 0.5"),
+        (Aim("time", 0.5, 0.51), False, "<= 0.5"),
+    ],
+)
+def test_an_aim_has_a_direction(aim: Aim, kept: bool, asked: str) -> None:
+    """A rate wants to be high, a time low; the bound itself is good enough."""
+    assert aim.reached is kept
+    assert aim.asked == asked
+
+
+def test_aims_of_what_was_measured() -> None:
+    """Each figure meets its own bound; parts that were not measured have none."""
+    assert list(aims({})) == []
+    missed = {aim.what for aim in aims(FOUND) if not aim.reached}
+    assert missed == {
+        "commits/s, 32 clients",
+        "agent's peak memory, MB",
+        "ready with 20,000 part files, s",
+    }
+
+
+def test_every_part_has_its_tables() -> None:
+    """All that was measured is shown, a peer that was left out with its reason."""
+    shown = list(sheets(FOUND))
+    assert all(len(row) == len(sheet.header) for sheet in shown for row in sheet.rows)
+    text = "\n".join(sheet.markdown() for sheet in shown)
+    for figure in ("149.9", "700.0", "left out: not installed", "geometric mean", "20,000", "does not fsync"):
+        assert figure in text
+
+
+def test_a_sheet_as_markdown() -> None:
+    """Header, rule and rows have the same number of columns."""
+    sheet = Sheet("Title", ("a", "b"), [("1", "2")])
+    assert sheet.markdown() == "**Title**\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n"
