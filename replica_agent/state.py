@@ -41,6 +41,9 @@ class Action(Enum):
     LATEST = "latest"
     #: Store parts for a peer and say so.
     ACK = "ack"
+    #: Take away what is certainly not needed any more: parts that were rolled back, files without a row,
+    #: outcomes past their retention.
+    COLLECT = "collect"
 
 
 _ALL = frozenset(Action)

@@ -175,6 +175,11 @@ class Transactions:
             raise UnknownTransactionError(msg, tid=tid)
         return tx
 
+    def is_open(self, tid: str) -> bool:
+        """Tell whether a transaction of this replica takes statements."""
+        tx = self._live.get(tid)
+        return tx is not None and tx.state is TxState.OPEN
+
     def touch(self, tx: Transaction) -> None:
         """Take a sign of life: the lease begins anew."""
         if tx.state in {TxState.OPEN, TxState.FAILED}:

@@ -21,6 +21,7 @@ from tidelock.replica_agent.assembly import Machinery
 from tidelock.replica_agent.janitor import Janitor
 from tidelock.replica_agent.local import Local
 from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.state import ALLOWED, Action
 
 Chore = Callable[[], Coroutine[Any, Any, object]]
 
@@ -48,10 +49,19 @@ class Upkeep:
         return [
             ("progress", settings.progress_interval_s, self._publish_progress),
             ("leases", _LEASE_TICK_S, self._end_leases),
-            ("undecided", settings.undecided_check_s, self._janitor.look),
+            ("undecided", settings.undecided_check_s, self._if_collecting(self._janitor.look)),
             ("alive", settings.member_refresh_s, self.keep_alive),
-            ("clean", settings.clean_interval_s, self._clean),
+            ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
         ]
+
+    def _if_collecting(self, work: Chore) -> Chore:
+        """Leave a chore out while the agent's state takes nothing away."""
+
+        async def when_allowed() -> None:
+            if Action.COLLECT in ALLOWED[self._operations.condition.state]:
+                await work()
+
+        return when_allowed
 
     async def keep_alive(self) -> None:
         """Let the sign of life stand in the present ZooKeeper session; the next run repeats what fails."""

@@ -61,7 +61,9 @@ class PeerRoutes:
                 "push_bytes_max differs between the replicas"
             )
             raise TooLargeError(msg, limit=limit, found=request.content_length)
-        return answer(await self._agent.acceptor.stage(await request.read()))
+        held = await self._agent.acceptor.stage(await request.read())
+        self._agent.require(Action.ACK)  # it may have lost ZooKeeper meanwhile, or been fenced
+        return answer(held)
 
     async def forget(self, request: web.Request) -> web.Response:
         """Drop what a home has rolled back."""

@@ -126,6 +126,8 @@ class TransactionRoutes:
         asked = await body(request, CommitBody)
         wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(request.match_info["tid"])
+        if self._agent.transactions.is_open(str(tid)):  # what was asked for before is answered in any state
+            self._agent.require(Action.COMMIT)
         done = await self._agent.commits.commit(tid, wait=wait, timeout_s=asked.timeout_s)
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
         return answer({"tid": str(tid), "csn": csn, "time_ms": time_ms, "state": "committed"})
