@@ -17,6 +17,8 @@ import msgspec
 
 from tests.sim.explore.commits import Commits
 from tests.sim.explore.ensemble import LogEntry
+from tests.sim.explore.followers import Asked
+from tests.sim.explore.following import HOME, WRITTEN, Following, Shard, Trouble
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
 from tests.sim.explore.world import Budget, Tx, World
@@ -24,15 +26,17 @@ from tidelock.csnlog import batch, codec, tree
 from tidelock.csnlog import committer as committer_module
 from tidelock.csnlog.committer import Committer
 from tidelock.csnlog.fence import OwnFence
-from tidelock.csnlog.follow_messages import ABSENT
-from tidelock.csnlog.ids import Csn, Tid
+from tidelock.csnlog.follow_messages import ABSENT, FollowEvent, Got, Missed
+from tidelock.csnlog.ids import Csn, Tid, epoch_of
 from tidelock.csnlog.log import CsnLog
-from tidelock.csnlog.model import LogRecord
+from tidelock.csnlog.model import Kind, LogRecord, Record
 from tidelock.csnlog.reading import read_record
 from tidelock.csnlog.results import Aborted, Committed, Ok, Outcome, Running
-from tidelock.csnlog.store import Op, SetData, Store
+from tidelock.csnlog.store import Create, Op, SetData, Store
 
 T1 = Tx(0, 1)
+
+ROLLOVER_OPS = batch.Rollover.ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +133,38 @@ class ForgetsWhatItMet(Commits):
         return ()
 
 
+class FollowsTheEpoch(Following):
+    """A record that is missing in an epoch that is closed: then the next epoch goes on."""
+
+    def neighbours(self, earlier: LogEntry, later: LogEntry) -> bool:
+        """An epoch may end anywhere."""
+        return True
+
+    def answer(self, s: Shard, asked: Asked, at: int) -> FollowEvent:
+        """Behind a record that is not there ``csn/epoch`` is read, and taken for the END."""
+        event = super().answer(s, asked, at)
+        epoch = self.ensemble.read(s.history[-1], tree.EPOCH)
+        assert isinstance(epoch, Ok)
+        if isinstance(event, Missed) and codec.decode_epoch(epoch.value.data) > epoch_of(event.csn):
+            return Got(event.csn, Record(Kind.END, HOME, 0))
+        return event
+
+
+def _close_without_end(rollover: batch.Rollover, _: int) -> tuple[Op, ...]:
+    """The multi that closes an epoch, without the END record."""
+    return tuple(op for op in ROLLOVER_OPS(rollover, 0) if not (isinstance(op, Create) and op.sequential))
+
+
 def _commits(*txs: Tx, **budget: int) -> Callable[..., Model]:
     def model(replays: Replays, kind: type[Commits] = Commits, **classes: Any) -> Model:
         return kind(replays, txs, Budget(**budget), victims=(0,), **classes)
+
+    return model
+
+
+def _following(txs: int, read_ahead: int = 2, **trouble: int) -> Callable[..., Model]:
+    def model(replays: Replays, kind: type[Following] = Following, **more: Any) -> Model:
+        return kind(replays, txs, Trouble(**trouble), read_ahead=read_ahead, **more)
 
     return model
 
@@ -178,5 +211,18 @@ BUGS = (
         frozenset({"I1 UNIQUE"}),
         _commits(T1, lose_reply=1, tail=1),
         {"kind": ForgetsWhatItMet},
+    ),
+    Bug(
+        "epoch change without END",
+        frozenset({"I4 DURABLE"}),
+        _following(2, read_ahead=1, roll=1),
+        {"kind": FollowsTheEpoch},
+        lambda: mock.patch.object(batch.Rollover, "ops", _close_without_end),
+    ),
+    Bug(
+        "a part is held before it is fsynced",
+        frozenset({"I9 HONEST"}),
+        _following(1, crash=1),
+        {"announced": WRITTEN},
     ),
 )

@@ -77,6 +77,7 @@ class Commits(Surroundings):
         {"lose request", "lose reply", "delay", "session", "crash", "fence", "strike", "expire"}
         | {"again", "ask", "tail"}
     )
+    idle: frozenset[str] = frozenset()
 
     def __init__(
         self,

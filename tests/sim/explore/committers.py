@@ -74,7 +74,7 @@ class Committers:
         return machine
 
     def fence(self, number: int) -> int | None:
-        """The fence that every multi of this process checks; None once it knows that another has raised it."""
+        """The fence that every multi of this process checks; None once it knows that it is fenced."""
         if number not in self._fences:
             machine = self.at(number)
             self._fences[number] = None if machine.fenced else machine.fence.version

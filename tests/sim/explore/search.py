@@ -31,6 +31,8 @@ class Model(Protocol):
 
     #: Kinds of moves that only trouble brings: a system that heals makes none of them.
     faults: frozenset[str]
+    #: Kinds of moves that are repeated for ever, whether they find anything or not.
+    idle: frozenset[str]
 
     def initial(self) -> State:
         """The state at the beginning."""
@@ -42,7 +44,7 @@ class Model(Protocol):
         """The promise that a state breaks, if any."""
 
     def unsettled(self, state: State) -> Broken | None:
-        """What is left undone in a state in which nothing happens any more by itself."""
+        """What is left undone in a state in which nothing but idle moves happens any more by itself."""
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
@@ -137,7 +139,7 @@ def _visit(model: Model, graph: _Graph, states_max: int) -> Report:
     settled: list[int] = []
     number = 0
     while number < len(graph.states):
-        state, heals = graph.states[number], False
+        state, heals, idles = graph.states[number], False, False
         for move, after in model.moves(state):
             report.steps += 1
             if isinstance(after, Broken):
@@ -146,13 +148,16 @@ def _visit(model: Model, graph: _Graph, states_max: int) -> Report:
             if new and (broken := model.check(after)) is not None:
                 return _broken(model, graph, report, number, move, broken)
             if move[0] not in model.faults and target != number:
-                heals = True
+                idles |= move[0] in model.idle
+                heals |= move[0] not in model.idle
                 graph.healing_from.append(number)
                 graph.healing_to.append(target)
         if not heals:
-            if (broken := model.unsettled(state)) is not None:
+            broken = model.unsettled(state)
+            if broken is None:
+                settled.append(number)
+            elif not idles:
                 return _broken(model, graph, report, number, None, broken)
-            settled.append(number)
         number += 1
         if len(graph.states) > states_max:
             report.cut = True

@@ -1,0 +1,110 @@
+"""The product's follower and executed prefix for the explorers: each step of a state is taken once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from tests.sim.explore.ensemble import Numbered
+from tidelock.csnlog.follow_messages import FollowEvent, FollowInstruction, Get, Inquire, Look
+from tidelock.csnlog.follower import Follower
+from tidelock.csnlog.ids import CSN_NONE, Csn
+from tidelock.replication.prefix import Prefix, PrefixEvent, PrefixInstruction
+
+Asked = Get | Look | Inquire
+
+
+class Followers:
+    """All states of the follower that were met.
+
+    The numbers of its inquiries only tell them apart, so they are given anew in every state: otherwise no
+    state would ever come back.
+    """
+
+    def __init__(self, read_ahead: int) -> None:
+        self._read_ahead = read_ahead
+        self._states: Numbered[tuple[object, ...]] = Numbered()
+        self._steps: dict[
+            tuple[int, FollowEvent], tuple[tuple[object, ...], tuple[FollowInstruction, ...]]
+        ] = {}
+
+    def begin(self, position: Csn) -> int:
+        """Return the number of a follower that starts behind a record."""
+        return self._states.number(Follower(position, self._read_ahead).snapshot())
+
+    def at(self, number: int) -> Follower:
+        """A follower in a state."""
+        machine = Follower(CSN_NONE, self._read_ahead)
+        machine.restore(self._states.values[number])
+        return machine
+
+    def step(
+        self, number: int, event: FollowEvent, asked: tuple[Asked, ...]
+    ) -> tuple[int, tuple[Asked, ...], list[FollowInstruction]]:
+        """Take one event; returns the state after it, all that is asked then, and what else was said."""
+        known = self._steps.get((number, event))
+        if known is None:
+            machine = self.at(number)
+            said = machine.step(event)
+            machine.check_invariants()
+            known = self._steps[number, event] = (machine.snapshot(), said)
+        snapshot, said = known
+        asked = (*asked, *(one for one in said if isinstance(one, Asked)))
+        machine = Follower(CSN_NONE, self._read_ahead)
+        machine.restore(snapshot)
+        asked = _renumbered(machine, asked)
+        others = [one for one in said if not isinstance(one, Asked)]
+        return self._states.number(machine.snapshot()), asked, others
+
+
+def _renumbered(machine: Follower, asked: tuple[Asked, ...]) -> tuple[Asked, ...]:
+    inquiry = machine.inquiry
+    numbers = {one.number for one in asked if isinstance(one, Inquire)}
+    if inquiry is not None:
+        numbers.add(inquiry.number)
+    new = {number: place for place, number in enumerate(sorted(numbers), 1)}
+    machine.numbers = len(new)
+    if inquiry is not None:
+        machine.inquiry = replace(inquiry, number=new[inquiry.number])
+    return tuple(replace(one, number=new[one.number]) if isinstance(one, Inquire) else one for one in asked)
+
+
+class PrefixSaid(NamedTuple):
+    """The state of the prefix after a step, and what it said."""
+
+    number: int
+    said: tuple[PrefixInstruction, ...]
+
+
+class Prefixes:
+    """All states of the executed prefix that were met."""
+
+    def __init__(self, apply_records_max: int) -> None:
+        self._apply_records_max = apply_records_max
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._machines: list[Prefix] = []
+        self._steps: dict[tuple[int, tuple[PrefixEvent, ...]], PrefixSaid] = {}
+
+    def begin(self, applied: Csn) -> int:
+        """Return the number of a prefix that has this snapshot CSN."""
+        return self._save(Prefix(applied, 0, apply_records_max=self._apply_records_max))
+
+    def at(self, number: int) -> Prefix:
+        """A prefix in a state; not to be changed."""
+        return self._machines[number]
+
+    def step(self, number: int, *events: PrefixEvent) -> PrefixSaid:
+        """Take events that are known together."""
+        known = self._steps.get((number, events))
+        if known is None:
+            machine = self._machines[number].copy()
+            said = machine.step(*events)
+            machine.check_invariants()
+            known = self._steps[number, events] = PrefixSaid(self._save(machine), said)
+        return known
+
+    def _save(self, machine: Prefix) -> int:
+        number = self._numbers.setdefault(machine.state(), len(self._machines))
+        if number == len(self._machines):
+            self._machines.append(machine)
+        return number

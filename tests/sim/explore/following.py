@@ -1,0 +1,535 @@
+"""One replica that follows the log and applies it, while others commit, close epochs and delete records.
+
+Follower, executed prefix, the reads of ``find_out``, the commit multi and the roll-over are the product's;
+its catalog, its disk and its session to a ZooKeeper that lags are modelled here. Requests of one session are
+answered in the order in which they were sent, each from any state that the session may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from tests.sim.explore.ensemble import Ensemble, LogEntry, follows, new_cluster
+from tests.sim.explore.followers import Asked, Followers, Prefixes
+from tests.sim.explore.replay import Replays, Returned, ScriptedStore, View, never
+from tests.sim.explore.search import Broken, Move, State
+from tests.sim.explore.world import NAMES, ORDERS
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.batch import Proposal, Queued, Rollover, plan
+from tidelock.csnlog.follow_messages import (
+    ABSENT,
+    Deliver,
+    Delivered,
+    Failed,
+    Finding,
+    FollowEvent,
+    Get,
+    Got,
+    Inquire,
+    Learned,
+    Look,
+    Looked,
+    Missed,
+    Question,
+    Stopped,
+    Tick,
+    TooLate,
+    Unreadable,
+    Woken,
+)
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, Tid
+from tidelock.csnlog.messages import LinkChanged, Resumed, RetryLater
+from tidelock.csnlog.model import AddPart, LogRecord, Record, TidRecord
+from tidelock.csnlog.reading import find_out
+from tidelock.csnlog.results import Ok
+from tidelock.csnlog.store import Check, Delete, Op, SetData
+from tidelock.errors import CorruptError
+from tidelock.replication.prefix import (
+    Applied,
+    Apply,
+    NotApplied,
+    PartHeld,
+    PartLost,
+    PrefixEvent,
+    RecordRead,
+)
+
+#: The one that commits, and the one that follows.
+HOME, FOLLOWER = NAMES
+FENCE: Final = Check(tree.session(HOME), 0)
+
+#: What the disk of the follower has of a part.
+ABSENT_PART, WRITTEN, DURABLE = range(3)
+
+Next = tuple[Move, "Shard | Broken"]
+
+
+class Trouble(NamedTuple):
+    """How often each thing may still happen."""
+
+    #: An epoch is closed.
+    roll: int = 0
+    #: The tail moves behind what the follower has applied; the records below are deleted.
+    tail: int = 0
+    #: The follower is struck: the tail moves to the end.
+    strike: int = 0
+    #: A read fails.
+    fail: int = 0
+    #: The session ends; the next one reads from any state that ever was.
+    session: int = 0
+    #: The process dies; what is not fsynced is gone.
+    crash: int = 0
+    #: A part that is held is found damaged.
+    damage: int = 0
+    #: The catalog cannot be written.
+    full: int = 0
+
+    def less(self, name: str) -> Trouble:
+        """One less of a kind."""
+        return self._replace(**{name: getattr(self, name) - 1})
+
+
+class Shard(NamedTuple):
+    """Everything: ZooKeeper, and the process, session, catalog and disk of the follower."""
+
+    history: tuple[int, ...]
+    #: Every record that ever was.
+    log: tuple[LogEntry, ...]
+    #: Number of the follower's state, -1 while no process runs, and that of the prefix.
+    machine: int
+    prefix: int
+    asked: tuple[Asked, ...] = ()
+    paused: bool = False
+    session: int = 1
+    seen: int = 0
+    #: The record whose creation is watched.
+    watched: Csn = CSN_NONE
+    #: Delivered and arrived while the catalog was being written.
+    records: tuple[LogRecord, ...] = ()
+    arrived: tuple[PrefixEvent, ...] = ()
+    #: The last record of the batch that is being written (CSN_NONE = none is), and its tids.
+    writing: Csn = CSN_NONE
+    batch: tuple[str, ...] = ()
+    #: The snapshot CSN in the catalog, and the tids that are visible there, in the order of their CSNs.
+    applied: Csn = Csn(1)
+    visible: tuple[str, ...] = ()
+    #: For each transaction what the disk has of its part.
+    parts: tuple[int, ...] = ()
+    sent: int = 0
+    struck: bool = False
+    trouble: Trouble = Trouble()
+
+    @property
+    def now(self) -> int:
+        """Index of the newest state of ZooKeeper."""
+        return len(self.history) - 1
+
+
+def _record(tx: int) -> TidRecord:
+    tid = Tid(Csn(1), HOME, 1, tx + 1)
+    part = AddPart(ORDERS, PartId(f"{HOME}-1-{tx + 1}"), "", 1, 1, "0" * 32)
+    return TidRecord(str(tid), (part,), holders=(HOME,))
+
+
+class Following:
+    """The model; see the module.
+
+    Args:
+        txs: How many transactions are committed.
+        read_ahead: Of the follower.
+        announced: When a part is said to be held: once it is durable. A planted bug may say it earlier.
+    """
+
+    faults = frozenset({"roll", "tail", "strike", "fail", "session", "crash", "crash, written", "damage"}) | {
+        "full"
+    }
+    idle = frozenset({"tick"})
+
+    def __init__(
+        self,
+        replays: Replays,
+        txs: int,
+        trouble: Trouble,
+        *,
+        read_ahead: int = 2,
+        announced: int = DURABLE,
+    ) -> None:
+        self.ensemble = Ensemble(new_cluster(NAMES, (ORDERS,), epoch_limit=1000))
+        self._followers, self._prefixes = Followers(read_ahead), Prefixes(apply_records_max=2)
+        self._replays, self._announced = replays, announced
+        self._records = tuple(_record(tx) for tx in range(txs))
+        self._tx_of = {record.entries[0].part: tx for tx, record in enumerate(self._records)}  # type: ignore[union-attr]
+        self._trouble = trouble
+        self._findings: dict[tuple[int, Question, Csn], Finding | None] = {}
+
+    def initial(self) -> State:
+        """The log is empty, the follower has just begun."""
+        first = Shard(
+            (0,),
+            self.ensemble.log(0),
+            -1,
+            -1,
+            parts=(ABSENT_PART,) * len(self._records),
+            trouble=self._trouble,
+        )
+        begun = self._begin(first)
+        assert isinstance(begun, Shard)
+        return begun
+
+    def _begin(self, s: Shard) -> Shard | Broken:
+        """A process begins behind what the catalog has; its start has passed a barrier."""
+        begun = s._replace(
+            machine=self._followers.begin(s.applied), prefix=self._prefixes.begin(s.applied), seen=s.now
+        )
+        return self._tell(begun, LinkChanged(connected=True, session=s.session))
+
+    # ---------------------------------------------------------------------------------------------- moves
+
+    def moves(self, state: State) -> Iterator[Next]:
+        """All that can happen next."""
+        assert isinstance(state, Shard)
+        yield from self._of_home(state)
+        for tx, part in enumerate(state.parts):
+            yield from self._of_disk(state, tx, part)
+        if state.machine < 0:
+            if not state.struck:
+                yield ("start", 0), self._begin(state._replace(session=state.session + 1))
+            return
+        yield from self._of_follower(state)
+        yield from self._of_catalog(state)
+        if state.trouble.crash:
+            yield ("crash", 0), self._dies(state)
+            if state.writing and self._lacks(state) is None:
+                yield ("crash, written", 0), self._dies(_made_durable(state))
+
+    def _of_home(self, s: Shard) -> Iterator[Next]:
+        """The others commit, close the epoch, and collect the log."""
+        newest = s.history[-1]
+        found = self.ensemble.read(newest, tree.EPOCH)
+        assert isinstance(found, Ok)
+        epoch, version = codec.decode_epoch(found.value.data), found.value.version
+        if s.sent < len(self._records):
+            item = Queued.of(Proposal(self._records[s.sent], {}))
+            commit = plan((item,), home=HOME, fence=0, epoch=epoch, epoch_version=version)
+            yield ("commit", s.sent), self._apply(s._replace(sent=s.sent + 1), commit.ops(0))
+        if s.trouble.roll:
+            yield ("roll", epoch), self._apply(_less(s, "roll"), Rollover(HOME, 0, epoch, version).ops(0))
+        for kind, end in (("tail", s.applied), ("strike", s.log[-1].csn)):
+            tail = Csn(end + 1)
+            if getattr(s.trouble, kind) and self.ensemble.tail(newest) < tail and end > 1:
+                deletes = [
+                    Delete(tree.record(one.csn), 0) for one in self.ensemble.log(newest) if one.csn < tail
+                ]
+                moved = SetData(tree.TAIL, codec.encode_csn(tail))
+                after = _less(s, kind)._replace(struck=s.struck or kind == "strike")
+                yield (kind, tail), self._apply(after, (FENCE, moved, *deletes))
+
+    def _apply(self, s: Shard, ops: tuple[Op, ...]) -> Shard | Broken:
+        result, state = self.ensemble.apply(s.history[-1], self.ensemble.multis.number(ops))
+        assert isinstance(self.ensemble.results.values[result], Ok), ops
+        log = s.log
+        for entry in self.ensemble.log(state):
+            if entry.csn > log[-1].csn:
+                log = (*log, entry)
+        return self._trimmed(s._replace(history=(*s.history, state), log=log))
+
+    def _of_disk(self, s: Shard, tx: int, part: int) -> Iterator[Next]:
+        """The part of a transaction comes, and becomes durable; a durable one is found damaged."""
+        name = self._records[tx].entries[0].part  # type: ignore[union-attr]
+        if part != DURABLE and (s.machine >= 0):
+            after = s._replace(parts=(*s.parts[:tx], part + 1, *s.parts[tx + 1 :]))
+            if part + 1 == self._announced:
+                yield ("part", tx), self._prefixed(after, PartHeld(name))
+            else:
+                yield ("part", tx), after
+        elif s.trouble.damage and s.machine >= 0 and self._records[tx].tid not in s.visible:
+            after = _less(s, "damage")._replace(parts=(*s.parts[:tx], ABSENT_PART, *s.parts[tx + 1 :]))
+            yield ("damage", tx), self._prefixed(after, PartLost(name))
+
+    def _of_follower(self, s: Shard) -> Iterator[Next]:
+        """What the follower's session does."""
+        if s.asked:
+            yield from self._serve(s, s.asked[0])
+            if s.trouble.fail:
+                after = _less(s, "fail")._replace(asked=s.asked[1:])
+                yield ("fail", 0), self._tell(after, _failure(s.asked[0], s.session))
+        if s.paused:
+            yield ("resume", 0), self._tell(s._replace(paused=False), Resumed())
+        if s.watched:
+            for at in range(s.seen, len(s.history)):
+                if self.ensemble.tree(s.history[at]).get(tree.record(s.watched)) is not None:
+                    after = s._replace(watched=CSN_NONE, seen=at)
+                    yield ("watch", at), self._tell(after, Woken(s.watched))
+                    break
+        machine = self._followers.at(s.machine)
+        if machine.resting and machine.inquiry is None:
+            yield ("tick", 0), self._tell(s, Tick())
+        if s.trouble.session:
+            for seen in range(len(s.history)):
+                yield ("session", seen), self._new_session(_less(s, "session"), seen)
+
+    def _new_session(self, s: Shard, seen: int) -> Shard | Broken:
+        """Everything under way fails, and the new session starts from an older state."""
+        session, asked = s.session + 1, s.asked
+        after: Shard | Broken = s._replace(session=session, seen=seen, asked=(), watched=CSN_NONE)
+        assert isinstance(after, Shard)
+        # What was asked stays known to the machine until its failure is told.
+        after = self._tell(after._replace(asked=asked), LinkChanged(connected=True, session=session))
+        for _ in asked:
+            if isinstance(after, Broken):
+                return after
+            after = self._tell(after._replace(asked=after.asked[1:]), _failure(after.asked[0], 0))
+        return after
+
+    def _serve(self, s: Shard, asked: Asked) -> Iterator[Next]:
+        """Answer a read: each different answer once, from the oldest state that gives it."""
+        answers: dict[FollowEvent, int] = {}
+        for at in range(s.seen, len(s.history)):
+            barrier = isinstance(asked, Inquire) and asked.question is Question.BARRIER
+            if barrier and at < s.now:
+                continue
+            answers.setdefault(self.answer(s, asked, at), at)
+        for event, at in answers.items():
+            after = s._replace(asked=s.asked[1:], seen=at)
+            if isinstance(event, Looked) and event.exists is False:
+                after = after._replace(watched=event.csn)
+            yield ("serve", at), self._tell(after, event)
+
+    def answer(self, s: Shard, asked: Asked, at: int) -> FollowEvent:
+        """The answer to a read from a state of ZooKeeper, as the shell gives it to the follower."""
+        state = s.history[at]
+        match asked:
+            case Get(number):
+                record = self._find_out(state, Question.RECORD, number)
+                assert isinstance(record, Record | Unreadable) or record is ABSENT
+                return Missed(number) if record is ABSENT else Got(number, record)
+            case Look(number):
+                return Looked(number, bool(self._find_out(state, Question.LOOK, number)))
+            case Inquire(number, Question.BARRIER, _):
+                return Learned(number, s.session, finding=True)
+            case Inquire(number, question, about):
+                return Learned(number, s.session, self._find_out(state, question, about))
+
+    def _find_out(self, state: int, question: Question, about: Csn) -> Any:
+        key = (state, question, about)
+        if key not in self._findings:
+            store = ScriptedStore(self.ensemble, (View(state),), never)
+            turn = self._replays.run(find_out(store, question, about, fence=FENCE, watch=_unheard))
+            assert isinstance(turn, Returned), turn
+            self._findings[key] = turn.value
+        return self._findings[key]
+
+    # ----------------------------------------------------------------------------------------- the machines
+
+    def _tell(self, s: Shard, event: FollowEvent) -> Shard | Broken:
+        """Give the follower an event."""
+        machine, asked, said = self._followers.step(s.machine, event, s.asked)
+        after: Shard | Broken = s._replace(machine=machine, asked=asked)
+        for instruction in said:
+            assert isinstance(after, Shard)
+            match instruction:
+                case RetryLater():
+                    after = after._replace(paused=True)
+                case Deliver(records):
+                    after = self._delivered(after, records)
+                case TooLate(tail) if not after.struck:
+                    return Broken("I12 GC-SAFE", f"the follower needs records below the tail {tail}")
+                case TooLate():
+                    after = self._ends(after)
+                case Stopped(number, reason):
+                    return Broken("I15 FAILSTOP", f"stops at {number} although nothing is wrong: {reason}")
+            if isinstance(after, Broken) or after.machine < 0:
+                break
+        return after if isinstance(after, Broken) else self._trimmed(after)
+
+    def _delivered(self, s: Shard, records: tuple[LogRecord, ...]) -> Shard | Broken:
+        """The applier takes records, and the follower goes on."""
+        after: Shard | Broken = s._replace(records=(*s.records, *records))
+        assert isinstance(after, Shard)
+        after = self._looked_up(after)
+        return after if isinstance(after, Broken) else self._tell(after, Delivered())
+
+    def _looked_up(self, s: Shard) -> Shard | Broken:
+        """Unless the catalog is being written, the prefix hears of records and parts."""
+        if s.writing or not (s.records or s.arrived):
+            return s
+        held = frozenset(name for name, tx in self._tx_of.items() if s.parts[tx] >= self._announced)
+        known = frozenset(tid for entry in s.log if entry.csn <= s.applied for tid in entry.tids)
+        events = [RecordRead(one, held, known) for one in s.records]
+        return self._stepped(s._replace(records=(), arrived=()), *events, *s.arrived)
+
+    def _prefixed(self, s: Shard, event: PrefixEvent) -> Shard | Broken:
+        return self._looked_up(s._replace(arrived=(*s.arrived, event)))
+
+    def _stepped(self, s: Shard, *events: PrefixEvent) -> Shard | Broken:
+        try:
+            number, said = self._prefixes.step(s.prefix, *events)
+        except CorruptError as error:
+            return Broken("I10 AGREE", error.message)
+        after = s._replace(prefix=number)
+        for instruction in said:
+            if isinstance(instruction, Apply):
+                tids = tuple(tid.tid for one in instruction.records for tid in one.tids)
+                after = after._replace(writing=instruction.records[-1].csn, batch=tids)
+        return after
+
+    def _of_catalog(self, s: Shard) -> Iterator[Next]:
+        """The batch becomes durable, or cannot be written."""
+        if not s.writing:
+            return
+        lost = self._lacks(s)
+        if lost is None:
+            written = self._stepped(_made_durable(s), Applied(s.writing))
+            yield ("catalog", s.writing), written if isinstance(written, Broken) else self._looked_up(written)
+        elif lost in {one.part for one in s.arrived if isinstance(one, PartLost)}:
+            failed = self._stepped(_not_written(s), PartLost(lost), NotApplied())
+            yield ("catalog", s.writing), failed if isinstance(failed, Broken) else self._looked_up(failed)
+        else:
+            broken = Broken("I9 HONEST", f"claims CSN {s.writing} without a durable part {lost}")
+            yield ("catalog", s.writing), broken
+        if s.trouble.full:
+            after = self._stepped(_not_written(_less(s, "full")), NotApplied())
+            yield ("full", s.writing), after if isinstance(after, Broken) else self._looked_up(after)
+
+    def _lacks(self, s: Shard) -> PartId | None:
+        """A part of the batch being written that the disk has not."""
+        for name, tx in self._tx_of.items():
+            if self._records[tx].tid in s.batch and s.parts[tx] != DURABLE:
+                return name
+        return None
+
+    def _ends(self, s: Shard) -> Shard:
+        return s._replace(
+            machine=-1, prefix=-1, asked=(), paused=False, seen=0, watched=CSN_NONE, records=(), arrived=(),
+            writing=CSN_NONE, batch=(),
+        )  # fmt: skip
+
+    def _dies(self, s: Shard) -> Shard:
+        parts = tuple(part if part == DURABLE else ABSENT_PART for part in s.parts)
+        return self._trimmed(self._ends(_less(s, "crash"))._replace(parts=parts))
+
+    def _trimmed(self, s: Shard) -> Shard:
+        """Forget the states of ZooKeeper that nobody can read any more."""
+        oldest = s.seen if s.machine >= 0 else s.now
+        if s.trouble.session or not oldest:
+            return s
+        return s._replace(history=s.history[oldest:], seen=max(0, s.seen - oldest))
+
+    # ------------------------------------------------------------------------------------------- promises
+
+    def check(self, state: State) -> Broken | None:
+        """What the replica claims is durable here."""
+        assert isinstance(state, Shard)
+        for before, entry in zip(state.log, state.log[1:], strict=False):
+            if not self.neighbours(before, entry):
+                return Broken("I2 MONOTONE", f"CSN {entry.csn} follows CSN {before.csn} in the log")
+        for tx, record in enumerate(self._records):
+            if record.tid in state.visible and state.parts[tx] != DURABLE:
+                return Broken("I9 HONEST", f"claims CSN {state.applied} without the part of {record.tid}")
+        committed = tuple(tid for one in state.log if one.csn <= state.applied for tid in one.tids)
+        if committed != state.visible:
+            claim = f"claims CSN {state.applied}, where {_list(committed)} are committed"
+            return Broken("I4 DURABLE", f"{claim}, and shows {_list(state.visible)}")
+        return None
+
+    def neighbours(self, earlier: LogEntry, later: LogEntry) -> bool:
+        """Tell whether one record may follow the other in the log."""
+        return follows(earlier, later)
+
+    def unsettled(self, state: State) -> Broken | None:
+        """Everything is committed and applied."""
+        assert isinstance(state, Shard)
+        if state.struck and state.machine < 0:
+            return None
+        if state.applied != state.log[-1].csn:
+            end = state.log[-1].csn
+            return Broken("I4 DURABLE", f"has applied up to {state.applied}, the log ends at {end}")
+        return None
+
+    def describe(self, state: State, move: Move) -> str:
+        """A move in words."""
+        assert isinstance(state, Shard)
+        kind, about = str(move[0]), move[1]
+        if kind == "serve":
+            assert isinstance(about, int)
+            event = self.answer(state, state.asked[0], about)
+            return f"{_behind(state, about)} answers {_short(state.asked[0])}: {_short(event)}"
+        if kind == "session":
+            assert isinstance(about, int)
+            return f"a new session, on {_behind(state, about)}"
+        return _WORDS[kind].format(about=about, asked=_short(state.asked[0]) if state.asked else "")
+
+
+_WORDS: Final = {
+    "commit": "transaction {about} is committed",
+    "roll": "epoch {about} is closed",
+    "tail": "the tail moves to {about}, and the records below are deleted",
+    "strike": "the follower is struck: the tail moves to {about}",
+    "part": "the part of transaction {about} comes a step further: written, durable",
+    "damage": "the part of transaction {about} is found damaged",
+    "start": "the follower's process starts",
+    "crash": "the follower's process dies",
+    "crash, written": "the follower's process dies right behind the write of its catalog",
+    "fail": "{asked} fails",
+    "resume": "the follower tries again",
+    "watch": "the watch fires",
+    "tick": "the follower looks again",
+    "catalog": "the catalog is written up to CSN {about}",
+    "full": "the catalog cannot be written",
+}
+
+
+def _less(s: Shard, name: str) -> Shard:
+    return s._replace(trouble=s.trouble.less(name))
+
+
+def _made_durable(s: Shard) -> Shard:
+    return s._replace(applied=s.writing, visible=(*s.visible, *s.batch), writing=CSN_NONE, batch=())
+
+
+def _not_written(s: Shard) -> Shard:
+    return s._replace(writing=CSN_NONE, batch=())
+
+
+def _list(tids: tuple[str, ...]) -> str:
+    return " and ".join(tids) or "no transactions"
+
+
+def _failure(asked: Asked, session: int) -> FollowEvent:
+    match asked:
+        case Get(number):
+            return Failed(number)
+        case Look(number):
+            return Looked(number, None)
+    return Learned(asked.number, session, None)
+
+
+def _behind(s: Shard, at: int) -> str:
+    behind = s.now - at
+    return f"a server {behind} write{'s' if behind > 1 else ''} behind" if behind else "ZooKeeper"
+
+
+def _short(value: object) -> str:
+    match value:
+        case Get(number):
+            return f"get {number}"
+        case Look(number):
+            return f"look for {number}"
+        case Inquire(_, question, about):
+            return f"{question.value} {about}"
+        case Got(_, record):
+            return record.kind.value if isinstance(record, Record) else "unreadable"
+        case Missed() | Looked(_, False):
+            return "not there"
+        case Looked():
+            return "there"
+        case Learned(_, _, finding):
+            return _short(finding) if isinstance(finding, Record) else str(finding)
+        case Record():
+            return value.kind.value
+    return str(value)
+
+
+def _unheard() -> None:
+    """Watches are part of the model."""
