@@ -2,24 +2,27 @@
 
 For unit tests and simulation. It runs in one event loop, keeps one total order of all requests, and has no
 clock and no randomness of its own. A request is applied when it is called; its answer comes in a later turn
-of the loop. What is not modelled: followers that lag behind for readers, apart from :attr:`Fault.LATE`.
+of the loop, unless the connection breaks before. A server may lag behind for its readers
+(:mod:`tidelock.csnlog.memory_servers`); a client sees its own writes, and goes back in time only where
+ZooKeeper lets it: after a lost answer, and in a new session.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import enum
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tidelock.csnlog.memory_servers import Server, Watch
 from tidelock.csnlog.memory_tree import Tree
 from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.store import Delete, Link, Node, Op, multi_bytes
 
 T = TypeVar("T")
-Watch = Callable[[], None]
 
 _ANY_VERSION = -1
 _NOT_CONNECTED = Refused(Reason.NOT_CONNECTED)
@@ -95,6 +98,8 @@ class MemoryEnsemble:
         plan: Asked about every request; None = no faults. May be replaced at any time.
         multi_bytes_max: A larger multi is refused before it is sent.
         turn: Awaited between the application of a request and its answer; a simulation schedules by it.
+        servers: How many there are. The first never lags.
+        reconnect: Called with what lets a client come back; None = in a later turn of the loop.
     """
 
     def __init__(
@@ -103,16 +108,20 @@ class MemoryEnsemble:
         plan: Plan | None = None,
         multi_bytes_max: int = 512 * 1024,
         turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
+        servers: int = 1,
+        reconnect: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self.plan = plan
         self.multi_bytes_max = multi_bytes_max
         self.turn = turn
+        self.reconnect = reconnect or (lambda connect: asyncio.get_running_loop().call_soon(connect))
         self.tree = Tree()
         self._sessions = 0
         self._live: set[int] = set()
         self._late: list[tuple[int, tuple[Op, ...]]] = []
-        #: Watches by (of the children, path), in the order in which they were armed.
-        self._watches: dict[tuple[bool, str], dict[tuple[MemoryStore, Watch], None]] = {}
+        self.servers = tuple(Server(lambda: self.tree) for _ in range(servers))
+        #: Chooses the server of a client that connects, among those that are not behind what it has seen.
+        self.choose: Callable[[Sequence[Server]], Server] = lambda servers: servers[0]
 
     def store(self, name: str = "") -> MemoryStore:
         """Return a client with a session of its own."""
@@ -161,25 +170,11 @@ class MemoryEnsemble:
         """Keep a multi on its way."""
         self._late.append((session, ops))
 
-    def arm(self, store: MemoryStore, watch: Watch, *, path: str, of_children: bool) -> None:
-        """Arm a watch of a store."""
-        self._watches.setdefault((of_children, path), {})[store, watch] = None
-
-    def disarm(self, store: MemoryStore) -> tuple[Watch, ...]:
-        """Take away and return all armed watches of a store, as the end of its connection does."""
-        taken: list[Watch] = []
-        for armed in self._watches.values():
-            for key in [key for key in armed if key[0] is store]:
-                del armed[key]
-                taken.append(key[1])
-        return tuple(taken)
-
     def _apply(self, ops: tuple[Op, ...], session: int) -> Ok[tuple[object, ...]] | Refused | Unknown:
         result, changes = self.tree.apply(ops, session)
-        for of_children, paths in ((False, changes.nodes), (True, changes.children)):
-            for path in sorted(paths):
-                for _, watch in self._watches.pop((of_children, path), {}):
-                    asyncio.get_running_loop().call_soon(watch)
+        if isinstance(result, Ok):
+            for server in self.servers:
+                server.decided(ops, session, changes)
         return result
 
 
@@ -190,7 +185,13 @@ class MemoryStore:
         self.name = name
         self._ensemble = ensemble
         self._session = ensemble.new_session()
+        self._server = ensemble.choose(ensemble.servers)
+        #: Writes of which a server has told it.
+        self._seen = 0
+        #: Its listeners are called in the context of whoever made it, not of whoever breaks its connection.
+        self._context = contextvars.copy_context()
         self._connected = True
+        self._breaks = 0
         self._held_down = False
         self._closed = False
         self._calls = 0
@@ -217,35 +218,29 @@ class MemoryStore:
             return Ok(())
         if multi_bytes(ops) > self._ensemble.multi_bytes_max:
             return Refused(Reason.TOO_LARGE)
-        result = self._send("multi", "", ops, lambda: self._ensemble.write(ops, self._session))
-        await self._ensemble.turn()
-        return result
+        return await self._send("multi", "", ops, lambda: self._ensemble.write(ops, self._session))
 
     async def get(self, path: str, *, watch: Watch | None = None) -> Ok[Node] | Refused | Unknown:
         """Read a znode; see :class:`~tidelock.csnlog.store.Store`."""
 
         def read() -> Ok[Node] | Refused:
-            znode = self._ensemble.tree.get(path)
+            znode = self._server.tree.get(path)
             if znode is None:
                 return Refused(Reason.NO_NODE)
             self._arm(watch, path)
             return Ok(znode.node)
 
-        result = self._send("get", path, (), read)
-        await self._ensemble.turn()
-        return result
+        return await self._send("get", path, (), read)
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Ok[Node | None] | Refused | Unknown:
         """Facts of a znode, or None; see :class:`~tidelock.csnlog.store.Store`."""
 
         def read() -> Ok[Node | None]:
             self._arm(watch, path)
-            znode = self._ensemble.tree.get(path)
+            znode = self._server.tree.get(path)
             return Ok(None if znode is None else replace(znode.node, data=b""))
 
-        result = self._send("exists", path, (), read)
-        await self._ensemble.turn()
-        return result
+        return await self._send("exists", path, (), read)
 
     async def children(
         self, path: str, *, watch: Watch | None = None
@@ -253,15 +248,13 @@ class MemoryStore:
         """Names of the children, unordered; see :class:`~tidelock.csnlog.store.Store`."""
 
         def read() -> Ok[tuple[str, ...]] | Refused:
-            znode = self._ensemble.tree.get(path)
+            znode = self._server.tree.get(path)
             if znode is None:
                 return Refused(Reason.NO_NODE)
             self._arm(watch, path, of_children=True)
             return Ok(tuple(znode.children))
 
-        result = self._send("children", path, (), read)
-        await self._ensemble.turn()
-        return result
+        return await self._send("children", path, (), read)
 
     async def close(self) -> None:
         """End the session; ephemeral znodes vanish at once."""
@@ -270,10 +263,17 @@ class MemoryStore:
             self._ensemble.end_session(self._session)
             self._break()
 
+    def abandon(self) -> None:
+        """Its process is gone: it hears and sends nothing more. The session lives until somebody ends it."""
+        self._closed = True
+        self._listeners.clear()
+        self._break()
+        self._lost_watches.clear()
+
     def cut(self) -> None:
         """Break the connection; it comes back in a later turn, in the same session if that lives."""
         self._break()
-        asyncio.get_running_loop().call_soon(self._reconnect)
+        self._ensemble.reconnect(self._reconnect)
 
     def suspend(self) -> None:
         """Break the connection until :meth:`resume`; the session lives on until somebody ends it."""
@@ -283,14 +283,23 @@ class MemoryStore:
     def resume(self) -> None:
         """Let the connection come back, in the old session or, if that has ended, in a new one."""
         self._held_down = False
-        asyncio.get_running_loop().call_soon(self._reconnect)
+        self._ensemble.reconnect(self._reconnect)
 
     def expire(self) -> None:
         """Let the session expire; a new one is made in a later turn of the loop."""
         self._ensemble.end_session(self._session)
         self.cut()
 
-    def _send(
+    async def _send(
+        self, kind: str, path: str, ops: tuple[Op, ...], apply: Callable[[], T]
+    ) -> T | Refused | Unknown:
+        """Let a request reach the servers, and its answer come back if the connection holds until then."""
+        result = self._arrive(kind, path, ops, apply)
+        breaks = self._breaks
+        await self._ensemble.turn()
+        return result if breaks == self._breaks or result is _NOT_CONNECTED else _LOST
+
+    def _arrive(
         self, kind: str, path: str, ops: tuple[Op, ...], apply: Callable[[], T]
     ) -> T | Refused | Unknown:
         """Let a request reach the servers, or let happen to it what the plan says."""
@@ -303,7 +312,11 @@ class MemoryStore:
         plan = self._ensemble.plan
         fault = plan(Call(self.name, self._calls, kind, path, ops)) if plan is not None else None
         if fault is None:
-            return apply()
+            result = apply()
+            if ops:  # the answer of a write comes from a server that has applied it
+                self._server.catch_up()
+            self._seen = self._server.zxid
+            return result
         if fault in {Fault.REPLY_LOST, Fault.REPLY_LOST_EXPIRED} and ops:
             apply()
         elif fault is Fault.LATE and ops:
@@ -315,25 +328,29 @@ class MemoryStore:
 
     def _arm(self, watch: Watch | None, path: str, *, of_children: bool = False) -> None:
         if watch is not None:
-            self._ensemble.arm(self, watch, path=path, of_children=of_children)
+            self._server.arm(self, watch, path=path, of_children=of_children)
 
     def _break(self) -> None:
         if self._connected:
             self._connected = False
-            self._lost_watches.extend(self._ensemble.disarm(self))
+            self._breaks += 1
+            self._lost_watches.extend(self._server.disarm(self))
             self._tell()
 
     def _reconnect(self) -> None:
         if self._connected or self._held_down or self._closed:
             return
         if not self._ensemble.is_live(self._session):
-            self._session = self._ensemble.new_session()
+            self._session, self._seen = self._ensemble.new_session(), 0
+        self._server = self._ensemble.choose(
+            [server for server in self._ensemble.servers if server.zxid >= self._seen]
+        )
         self._connected = True
         lost, self._lost_watches = self._lost_watches, []
         for watch in lost:
-            watch()
+            self._context.copy().run(watch)
         self._tell()
 
     def _tell(self) -> None:
         for listener in self._listeners:
-            listener()
+            self._context.copy().run(listener)

@@ -119,7 +119,7 @@ async def test_lost_hints_are_made_up_for(ensemble: MemoryEnsemble, store: Memor
     """Everything is read again every refresh_s, whatever was told (S34)."""
     members = Members(store, refresh_s=0.02)
     await members.start()
-    ensemble.disarm(store)
+    ensemble.servers[0].disarm(store)
     await start(ensemble.store(), R1, "disk1")
     await until(lambda: members.disk_of(R1) == "disk1")
     await members.close()

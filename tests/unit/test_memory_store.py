@@ -231,3 +231,74 @@ async def test_a_plan_sees_every_request(ensemble: MemoryEnsemble, store: Memory
         (store.name, "children", "", ()),
     ]
     assert [call.number for call in calls] == [2, 3, 4, 5]
+
+
+async def test_a_server_that_lags_shows_its_readers_the_past() -> None:
+    """Nothing new and no watch until it catches up; a client's own write makes it catch up with that."""
+    ensemble = MemoryEnsemble(servers=2)
+    writer = ensemble.store()
+    ensemble.choose = lambda servers: servers[-1]
+    reader = ensemble.store()
+    await done(writer, Create("a"))
+    ensemble.servers[1].lag()
+    watch = Counter()
+    await node(reader, "a", watch)
+    await done(writer, SetData("a", b"1"), Create("b"))
+    assert (await node(reader, "a")).data == b""
+    assert await reader.exists("b") == Ok(None)
+    assert watch.fired == 0
+    await done(reader, Check("a", 1))
+    assert (await node(reader, "a")).data == b"1"
+    assert watch.fired == 1
+
+
+async def test_a_client_never_reconnects_to_a_server_behind_what_it_has_seen() -> None:
+    """In the same session; a new one starts from anywhere, and after a lost answer it has seen nothing."""
+    ensemble = MemoryEnsemble(servers=2)
+    ensemble.choose = lambda servers: servers[-1]
+    store = ensemble.store()
+    ensemble.servers[1].lag()
+    ensemble.plan = nth(1, Fault.REPLY_LOST)
+    assert isinstance(await store.multi((Create("a"),)), Unknown)
+    await reconnected(store)
+    assert await store.exists("a") == Ok(None)  # the write is decided, and this server has not heard of it
+    ensemble.servers[1].catch_up()
+    await node(store, "a")
+    ensemble.choose = lambda servers: servers[0]
+    store.cut()
+    await reconnected(store)
+    await done(store, SetData("a", b"1"))
+    ensemble.servers[1].lag()
+    await done(store, SetData("a", b"2"))
+    ensemble.choose = lambda servers: servers[-1]
+    store.cut()
+    await reconnected(store)
+    assert (await node(store, "a")).data == b"2"
+    store.expire()
+    await reconnected(store)
+    assert (await node(store, "a")).data == b"1"
+
+
+async def test_an_answer_whose_connection_breaks_on_its_way_is_lost() -> None:
+    """The write was applied, and nobody hears of it."""
+    turn = asyncio.Event()
+    ensemble = MemoryEnsemble(turn=turn.wait)  # type: ignore[arg-type]
+    store = ensemble.store()
+    writing = asyncio.create_task(store.multi((Create("a"),)))
+    await asyncio.sleep(0)
+    store.cut()
+    turn.set()
+    assert isinstance(await writing, Unknown)
+    await reconnected(store)
+    assert (await node(store, "a")).version == 0
+
+
+async def test_a_client_whose_process_is_gone_leaves_its_session(ensemble: MemoryEnsemble) -> None:
+    """Its ephemeral znodes stand until the servers end the session."""
+    store, other = ensemble.store(), ensemble.store()
+    await done(store, Create("e", ephemeral=True))
+    store.abandon()
+    assert await store.get("e") == Refused(Reason.NOT_CONNECTED)
+    assert isinstance(await other.get("e"), Ok)
+    ensemble.end_session(store.session)
+    assert await other.get("e") == Refused(Reason.NO_NODE)
