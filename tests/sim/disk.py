@@ -1,0 +1,178 @@
+"""Disks: real files below a temporary folder, of which a power cut takes what was not fsynced.
+
+The product's own file layer runs on them. Each fsync that it asks for is noted: of a file its length, of a
+folder its names. At a power cut everything else may be there or not, by chance, as the promises of POSIX have
+it: a name may be missing or stand for what it stood for before, a file may be shorter, or have zeros at its
+end. What SQLite has committed is durable (WAL, synchronous=FULL); what it has not is not.
+
+Calls that the product hands to threads run in the loop, after a while, each as a whole. One that is under way
+at a crash has been carried out or not, and at a power cut only some of its fsyncs count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.sim.life import Life
+from tests.sim.loop import SimFuture
+from tests.sim.trace import Trace
+
+#: A call takes about so long, in seconds.
+DELAY_S: Final = 0.002
+#: Folders of which nothing has to survive.
+_VOLATILE = ("tmp", "trash")
+
+
+class Disk:
+    """One data directory.
+
+    Attributes:
+        delay_s: How long a call takes, about.
+        broken: Share of fsyncs that fail.
+    """
+
+    def __init__(self, folder: Path, chance: random.Random, trace: Trace) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.kept = folder / "kept"
+        self.kept.mkdir(parents=True)
+        self.delay_s = DELAY_S
+        self.broken = 0.0
+        self._chance = chance
+        self._trace = trace
+        self._lengths: dict[int, int] = {}
+        self._names: dict[Path, dict[str, int]] = {}
+        self._jobs: dict[SimFuture, Callable[[], Any]] = {}
+        #: How many more fsyncs count; None = all.
+        self._fsyncs_left: int | None = None
+
+    def calm(self) -> None:
+        """Be as fast and as good as a disk should be."""
+        self.delay_s, self.broken = DELAY_S, 0.0
+
+    # -- calls -----------------------------------------------------------------------------------------------
+
+    def submit(self, life: Life, call: Callable[[], Any], future: SimFuture) -> None:
+        """Run a call of a life after a while."""
+        if life.dead:
+            future.cancel()
+            return
+        self._jobs[future] = call
+        asyncio.get_running_loop().call_later(self._delay(), self._run, future)
+
+    def _delay(self) -> float:
+        return self.delay_s * self._chance.uniform(0.2, 2.0)
+
+    def _run(self, future: SimFuture) -> None:
+        call = self._jobs.pop(future, None)
+        if call is None:
+            return
+        try:
+            result, error = call(), None
+        except Exception as raised:
+            result, error = None, raised
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def crash(self, *, power: bool) -> None:
+        """End all calls: some under way are carried out, and nobody is told. Then the power may go."""
+        jobs, self._jobs = self._jobs, {}
+        for future, call in jobs.items():
+            if self._chance.random() < 0.5:
+                self._fsyncs_left = self._chance.randrange(4) if power else None
+                try:
+                    call()
+                except Exception as error:  # nobody is there to hear of it
+                    self._trace.comment(f"a call under way failed: {error!r}")
+            future.cancel()
+        self._fsyncs_left = None
+        if power:
+            self._cut_power()
+
+    # -- fsync -----------------------------------------------------------------------------------------------
+
+    def fsync(self, fd: int, path: Path) -> None:
+        """Note what is durable from here on.
+
+        Raises:
+            OSError: The disk fails.
+        """
+        if self._fsyncs_left is not None:
+            if self._fsyncs_left == 0:
+                return
+            self._fsyncs_left -= 1
+        if self._chance.random() < self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        facts = os.fstat(fd)
+        if stat.S_ISDIR(facts.st_mode):
+            self._names[path] = _files(path)
+        else:
+            self._lengths[facts.st_ino] = facts.st_size
+            if not (self.kept / str(facts.st_ino)).exists():
+                os.link(path, self.kept / str(facts.st_ino))
+
+    def _cut_power(self) -> None:
+        folders = [path for top in ("parts", "packs") for path in sorted((self.data / top).glob("*"))]
+        folders += [self.data / name for name in _VOLATILE]
+        for folder in folders:
+            if folder.exists():
+                self._forget_names(folder)
+        self._names = {folder: _files(folder) for folder in folders if folder in self._names}
+
+    def _forget_names(self, folder: Path) -> None:
+        now, durable = _files(folder), self._names.get(folder, {})
+        for name in sorted(now.keys() | durable.keys()):
+            if now.get(name) != durable.get(name) and self._chance.random() < 0.5:
+                (folder / name).unlink(missing_ok=True)
+                if name in durable:
+                    os.link(self.kept / str(durable[name]), folder / name)
+                self._trace.note("undone", name)
+            if (folder / name).exists():
+                self._forget_content(folder / name)
+
+    def _forget_content(self, path: Path) -> None:
+        facts = path.stat()
+        durable = self._lengths.get(facts.st_ino, 0)
+        if facts.st_size > durable:
+            length = self._chance.randint(durable, facts.st_size)
+            os.truncate(path, length)
+            if self._chance.random() < 0.3:
+                os.truncate(path, facts.st_size)
+            self._trace.note("torn", path.name, length)
+
+
+def _files(folder: Path) -> dict[str, int]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.inode() for entry in entries if entry.is_file()}
+
+
+class DiskOs:
+    """Stands for the module ``os`` in the product's file layer.
+
+    Args:
+        disks: Finds the disk that a path lies on.
+    """
+
+    def __init__(self, disks: Callable[[Path], Disk | None]) -> None:
+        self._disks = disks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fsync(self, fd: int) -> None:
+        """Make durable, on a simulated disk."""
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        disk = self._disks(path)
+        if disk is not None:
+            disk.fsync(fd, path)

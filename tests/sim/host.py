@@ -1,0 +1,145 @@
+"""A machine with one replica: it starts the agent's process again whenever that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.sim.disk import Disk
+from tests.sim.life import LIFE, Life
+from tidelock.csnlog.memory import MemoryStore
+from tidelock.errors import TidelockError
+from tidelock.replica_agent.agent import Agent, Ended
+from tidelock.replica_agent.main import run
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.state import AgentState
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+#: Pause before a process that has ended is started again, in seconds.
+RESTART_S: Final = 0.3
+#: Bytes above which the entries of a transaction travel in a manifest, where the plan wants that.
+MANIFEST_BYTES: Final = 64
+
+#: Bounds that suit a run of a minute; all others are the product's own.
+_BOUNDS: Final = {
+    "session_timeout_s": 4.0,
+    "connect_timeout_s": 3.0,
+    "commit_timeout_s": 6.0,
+    "lease_s": 6.0,
+    "push_timeout_s": 2.0,
+    "retry_wait_max_s": 0.5,
+    "undecided_check_s": 1.0,
+    "member_refresh_s": 1.5,
+    "wait_bound_s": 1.5,
+    "catch_up_wait_s": 5.0,
+    "closed_kept_s": 5.0,
+    "drain_s": 2.0,
+    "fence_timeout_s": 5.0,
+}
+
+
+class Host:
+    """One machine.
+
+    Attributes:
+        skew_s: How far its wall clock is ahead.
+        cut_off: No connection to ZooKeeper.
+        may_run: Cleared while the machine is down.
+    """
+
+    def __init__(self, world: World, name: str, template: AgentSettings) -> None:
+        self.name = name
+        self.settings = template.model_copy(update={"replica": name, "advertise": name})
+        self.skew_s = 0.0
+        self.cut_off = False
+        self.may_run = asyncio.Event()
+        self.may_run.set()
+        self.life: Life | None = None
+        self.store: MemoryStore | None = None
+        self._world = world
+        self._lives = 0
+        self._disks = 0
+        self.disk = self._new_disk()
+
+    @property
+    def agent(self) -> Agent | None:
+        """The agent that runs now."""
+        return self.life.agent if self.life is not None and not self.life.dead else None
+
+    @property
+    def serving(self) -> bool:
+        """Whether its agent does everything."""
+        return self.agent is not None and self.agent.condition.state is AgentState.SERVING
+
+    async def keep_running(self) -> None:
+        """Start one life after the other."""
+        while True:
+            await self.may_run.wait()
+            self._lives += 1
+            life = Life(self, self._lives)
+            context = life.context.copy()
+            task = asyncio.get_running_loop().create_task(run(self.settings), context=context)
+            self.life = life
+            self._world.trace.note("start", self.name, life.number)
+            await asyncio.wait([task])
+            self._world.trace.note("ended", self.name, life.number, self._how(life, task))
+            life.dead = True
+            await asyncio.sleep(RESTART_S)
+
+    def _how(self, life: Life, task: asyncio.Task[Ended]) -> str:
+        if life.dead or task.cancelled():
+            return "killed"
+        error = task.exception()
+        if error is None:
+            if task.result() is Ended.STOPPED and life.agent is not None:
+                self._world.oracle.stopped(self.name, life.agent.condition.reason)
+            return task.result().value
+        if not isinstance(error, TidelockError):
+            self._world.unforeseen(f"the start of {self.name}", error)
+        self._world.trace.comment(f"{self.name} ended: {error!r}")
+        return type(error).__name__
+
+    def crash(self, *, power: bool, replace: bool = False) -> None:
+        """Kill the process, or cut the power of the machine, or replace its disk as well."""
+        if self.life is not None and not self.life.dead:
+            self.life.kill()
+        self.disk.crash(power=power)
+        self._world.oracle.look_again(self.disk)
+        if replace:
+            self.disk = self._new_disk()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.life is not None and self.agent is not None:
+            self.life.context.copy().run(self.agent.ask_to_stop)
+
+    def _new_disk(self) -> Disk:
+        self._disks += 1
+        name = f"{self.name}d{self._disks}"
+        return Disk(self._world.folder / name, self._world.chance(f"disk {name}"), self._world.trace)
+
+
+def template(zookeeper_root: str, plan_copies: int, epoch_limit: int, replicas: list[str]) -> AgentSettings:
+    """Return settings that all hosts share."""
+    known: dict[str, Any] = {
+        name: value for name, value in _BOUNDS.items() if name in AgentSettings.model_fields
+    }
+    return AgentSettings(
+        replica=replicas[0],
+        data_dir=Path("unused"),
+        zk=zookeeper_root,
+        bootstrap=replicas,
+        copies=plan_copies,
+        epoch_limit=epoch_limit,
+        reader_workers=1,
+        **known,
+    )
+
+
+def life_name() -> str:
+    """Return who runs this, for the trace."""
+    life = LIFE.get(None)
+    return f"{life.host.name}.{life.number}" if life is not None else "-"

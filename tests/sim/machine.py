@@ -1,0 +1,195 @@
+"""What the product finds instead of the machine: clocks, unique texts, sockets, threads and processes.
+
+The product runs unmodified from ``replica_agent.main.run`` on. Only names that its modules have imported are
+replaced for the length of a run: the modules ``time``, ``secrets`` and ``random``, ``os`` in the file layer,
+the web server, the client of the peers, the reader processes, the connection to ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import structlog
+
+from tests.sim.catalog import NoThread, SimCatalog
+from tests.sim.disk import DiskOs
+from tests.sim.life import LIFE
+from tests.sim.peers import SimPeerClient
+from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.log import CsnLog, Proposal
+from tidelock.csnlog.results import Committed
+from tidelock.csnlog.store import Store
+from tidelock.errors import UnavailableError
+from tidelock.replica_agent import agent, assembly, catalog
+from tidelock.replica_agent.local import Local, _sweep
+from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replication import partfs
+from tidelock.replication.partfs import PartFs
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+#: Wall clock at the start of a run, Unix seconds.
+EPOCH_S = 1_700_000_000.0
+
+
+class SimTime:
+    """Stands for the module ``time``."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.monotonic = now
+
+    def time(self) -> float:
+        """Wall clock of the host in whose name this is asked."""
+        life = LIFE.get(None)
+        return EPOCH_S + self.monotonic() + (life.host.skew_s if life is not None else 0.0)
+
+    def time_ns(self) -> int:
+        """Wall clock, in nanoseconds."""
+        return int(self.time() * 1_000_000_000)
+
+
+class SimSecrets:
+    """Stands for the module ``secrets``."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def token_hex(self, count: int) -> str:
+        """Return a text that nobody else has."""
+        return self._chance.randbytes(count).hex()
+
+
+class SimReaders:
+    """Stands for the reader processes: clients of a simulation read the files themselves."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    @staticmethod
+    def counters() -> Mapping[str, int]:
+        """Nothing is counted."""
+        return {}
+
+    def released(self, part: PartId) -> None:
+        """Readers ask anew each time."""
+
+    async def drain(self, seconds: float) -> None:
+        """Nobody reads for long."""
+
+
+class SimListener:
+    """Stands for the listening socket."""
+
+    @staticmethod
+    def getsockname() -> tuple[str, int]:
+        """Return an address."""
+        return "", 1
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Site:
+    """Stands for the web server's runner and its site: both of one application."""
+
+    def __init__(self, world: World, operations: Operations) -> None:
+        self._world = world
+        self._operations = operations
+
+    async def setup(self) -> None:
+        """Nothing to prepare."""
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        self._world.network.listen(self._operations.replica, self._operations)
+
+    async def cleanup(self) -> None:
+        """Answer no more; what runs may end."""
+        self._world.network.close(self._operations.replica, LIFE.get())
+        await self._world.network.drain(LIFE.get(), self._operations.settings.drain_s)
+
+
+@contextmanager
+def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
+    """Let the product find the simulation."""
+
+    async def open_local(settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
+        return await _open_local(world, settings, callbacks, stack)
+
+    async def connect(_local: Local, _stack: AsyncExitStack) -> Store:
+        return await _connect(world)
+
+    stands_in = {
+        time: SimTime(now),
+        secrets: SimSecrets(world.chance("secrets")),
+        random: world.chance("product"),
+    }
+    web = SimpleNamespace(
+        AppRunner=lambda operations, **_: Site(world, operations), SockSite=lambda site, *_, **__: site
+    )
+    with ExitStack() as stack:
+        for module in [module for name, module in sys.modules.items() if name.startswith("tidelock.")]:
+            for name, value in list(vars(module).items()):
+                if isinstance(value, type(sys)) and value in stands_in:
+                    stack.enter_context(mock.patch.object(module, name, stands_in[value]))
+        for module, name, value in (
+            (agent, "open_local", open_local),
+            (agent, "connect", connect),
+            (agent, "application", lambda operations: operations),
+            (agent, "web", web),
+            (assembly, "PeerClient", lambda **options: SimPeerClient(world.network, **options)),
+            (catalog, "threading", SimpleNamespace(Thread=NoThread, Lock=threading.Lock)),
+            (partfs, "os", DiskOs(world.disk_of)),
+        ):
+            stack.enter_context(mock.patch.object(module, name, value))
+        propose = CsnLog.commit
+
+        async def commit(log: CsnLog, proposal: Proposal, *, timeout_s: float) -> Committed:
+            world.oracle.proposed(LIFE.get(), proposal)
+            return await propose(log, proposal, timeout_s=timeout_s)
+
+        stack.enter_context(mock.patch.object(CsnLog, "commit", commit))
+        before = structlog.get_config()
+        structlog.configure(processors=[world.heard], cache_logger_on_first_use=False)
+        stack.callback(lambda: structlog.configure(**before))
+        yield
+
+
+async def _open_local(world: World, settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
+    """As :func:`tidelock.replica_agent.local.open_local`, without sockets and processes."""
+    life = LIFE.get()
+    life.agent = callbacks
+    disk = life.host.disk
+    files = PartFs(disk.data)
+    files.open()
+    stack.callback(files.close)
+    life.on_kill.append(files.close)
+    initial = {"replica": settings.replica, "disk": disk.folder.name}
+    made = SimCatalog(disk, world.chance(f"catalog {disk.folder.name} {life.number}"), initial=initial)
+    stack.push_async_callback(made.close)
+    await _sweep(files, made)
+    waiters = CsnWaiters(made.reader.snapshot_csn())
+    readers: Any = SimReaders(f"{settings.replica}:2")
+    listener: Any = SimListener()
+    return Local(settings, files, made, waiters, listener, readers)
+
+
+async def _connect(world: World) -> Store:
+    life = LIFE.get()
+    if life.host.cut_off:
+        await asyncio.sleep(life.host.settings.connect_timeout_s)
+        raise UnavailableError("no ZooKeeper server answers")
+    return world.connect(life)

@@ -1,0 +1,147 @@
+"""Carries out the faults of a plan, within what the product promises to bear.
+
+It promises to bear the loss of any disk of which all committed parts lie on another one as well; so a disk is
+replaced only then, and the fault is left out otherwise. Everything else may come at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tests.sim.network import Weather
+from tests.sim.plan import FAULTS_S, Fault
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.fence import seize
+from tidelock.csnlog.results import Ok
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+_SLOW: Final = 200.0
+_SLOW_DISK_S: Final = 0.4
+_BROKEN_SHARE: Final = 0.3
+#: Wall clocks jump by up to a day.
+_SKEW_S: Final = 86_400.0
+
+
+class Nemesis:
+    """The faults of a run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chance = world.chance("nemesis")
+        self.did: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Carry out all faults; returns when the time for them is over."""
+        world, loop = self._world, asyncio.get_running_loop()
+        begun_s = loop.time()
+        world.zookeeper.rate = world.plan.requests
+        weather = world.network.weather
+        weather.loss, weather.twice, weather.late = world.plan.loss, world.plan.twice, world.plan.late
+        async with asyncio.TaskGroup() as group:
+            for fault in world.plan.faults:
+                await asyncio.sleep(begun_s + fault.at_s - loop.time())
+                group.create_task(self._befall(fault))
+            await asyncio.sleep(begun_s + FAULTS_S - loop.time())
+
+    async def _befall(self, fault: Fault) -> None:
+        world = self._world
+        host = world.hosts[fault.target % len(world.hosts)]
+        if fault.kind == "replace" and not world.oracle.may_lose(host.disk):
+            world.trace.note("spared", host.name)
+            return
+        world.trace.note("nemesis", fault.kind, host.name, fault.length_s)
+        self.did[fault.kind] += 1
+        world.oracle.did[fault.kind] += 1
+        match fault.kind:
+            case "kill" | "power" | "replace":
+                host.may_run.clear()
+                host.crash(power=fault.kind != "kill", replace=fault.kind == "replace")
+            case "stop":
+                host.stop()
+            case "fence":
+                await self._fence(host)
+            case "zookeeper":
+                self._cut_off(host)
+            case "expire":
+                if host.store is not None and host.agent is not None:
+                    host.store.expire()
+            case "mute" | "deaf":
+                for other in world.hosts:
+                    pair = (host.name, other.name) if fault.kind == "mute" else (other.name, host.name)
+                    world.network.weather.cut.add(pair)
+            case "slow":
+                world.network.weather.slow[host.name] = _SLOW
+            case "slow_disk":
+                host.disk.delay_s = _SLOW_DISK_S
+            case "disk_errors":
+                host.disk.broken = _BROKEN_SHARE
+            case "lag":
+                servers = world.zookeeper.servers
+                servers[1 + fault.target % (len(servers) - 1)].lag()
+            case "skew":
+                host.skew_s = self._chance.uniform(-_SKEW_S, _SKEW_S)
+        await asyncio.sleep(fault.length_s)
+        self._end(fault, host)
+
+    def _end(self, fault: Fault, host: Host) -> None:
+        world = self._world
+        world.trace.note("over", fault.kind, host.name)
+        match fault.kind:
+            case "kill" | "power" | "replace":
+                host.may_run.set()
+            case "zookeeper":
+                self._reconnect(host)
+            case "mute" | "deaf":
+                cut = world.network.weather.cut
+                cut.difference_update([pair for pair in cut if host.name in pair])
+            case "slow":
+                world.network.weather.slow.pop(host.name, None)
+            case "slow_disk" | "disk_errors":
+                host.disk.calm()
+            case "lag":
+                for server in world.zookeeper.servers:
+                    server.catch_up()
+
+    async def _fence(self, host: Host) -> None:
+        """Raise the fence of a replica, as a peer does that needs its outcomes."""
+        store = self._world.zookeeper.store("nemesis")
+        path = tree.session(host.name)  # type: ignore[arg-type]
+        node = await store.get(path)
+        if isinstance(node, Ok):
+            boot = codec.decode_session(node.value.data).boot
+            change = seize(path, node.value, boot, f"fence {self._chance.random()}")
+            assert change is not None
+            await store.multi((change,))
+        await store.close()
+
+    def _cut_off(self, host: Host) -> None:
+        host.cut_off = True
+        if host.store is not None and host.agent is not None:
+            host.store.suspend()
+            self._world.zookeeper.expire_later(host.store, host.settings.session_timeout_s)
+
+    @staticmethod
+    def _reconnect(host: Host) -> None:
+        host.cut_off = False
+        if host.store is not None and host.agent is not None:
+            host.store.resume()
+
+    def heal(self) -> None:
+        """End every fault."""
+        world = self._world
+        world.trace.note("healed")
+        world.zookeeper.rate = 0.0
+        world.network.weather = Weather()
+        for server in world.zookeeper.servers:
+            server.catch_up()
+        for host in world.hosts:
+            host.may_run.set()
+            host.disk.calm()
+            if host.cut_off:
+                self._reconnect(host)
+        world.zookeeper.deliver_late()

@@ -1,0 +1,168 @@
+"""The network between hosts and clients: requests that are slow, lost, cut off, or delivered twice.
+
+A request that was lost is a silence until the caller's timeout; a process that is gone is a refused or broken
+connection. Nothing is carried back from a life that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.life import LIFE, Life
+from tests.sim.trace import Trace
+from tidelock.errors import TidelockError, UnavailableError
+
+if TYPE_CHECKING:
+    from tidelock.replica_agent.operations import Operations
+
+Serve = Callable[["Operations"], Awaitable[Any]]
+
+
+class SilentError(UnavailableError):
+    """No answer: the request may have been carried out."""
+
+
+class RefusedConnectionError(UnavailableError):
+    """Nobody listens: the request was certainly not carried out."""
+
+
+@dataclass
+class Weather:
+    """How the network is now; times in seconds."""
+
+    delay_s: float = 0.0005
+    #: Share of messages that are lost, each way.
+    loss: float = 0.0
+    #: Share of messages between replicas that come a second time, up to :attr:`late_s` later.
+    twice: float = 0.0
+    #: Share of messages that come up to :attr:`late_s` late.
+    late: float = 0.0
+    late_s: float = 3.0
+    #: Delay factor by host.
+    slow: dict[str, float] = field(default_factory=dict)
+    #: Pairs of which the first does not reach the second.
+    cut: set[tuple[str, str]] = field(default_factory=set)
+
+
+class Network:
+    """All connections.
+
+    Args:
+        unforeseen: Told of an error that a request must not end with.
+    """
+
+    def __init__(
+        self, chance: random.Random, trace: Trace, unforeseen: Callable[[str, BaseException], None]
+    ) -> None:
+        self.weather = Weather()
+        self._chance = chance
+        self._trace = trace
+        self._unforeseen = unforeseen
+        self._listening: dict[str, tuple[Life, Operations]] = {}
+        #: What runs at a life for somebody.
+        self._running: dict[Life, dict[asyncio.Task[Any], None]] = {}
+
+    def listen(self, name: str, operations: Operations) -> None:
+        """Let the present life answer under a name."""
+        life = LIFE.get()
+        if not life.dead:
+            self._listening[name] = (life, operations)
+            life.on_kill.append(lambda: self.close(name, life))
+
+    def close(self, name: str, life: Life | None = None) -> None:
+        """Let nobody answer any more."""
+        if name in self._listening and (life is None or self._listening[name][0] is life):
+            del self._listening[name]
+
+    async def drain(self, life: Life, timeout_s: float) -> None:
+        """Let what runs at a life end, or end it."""
+        running = self._running.pop(life, {})
+        if running:
+            await asyncio.wait(running, timeout=timeout_s)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def call(self, src: str, dst: str, what: str, serve: Serve, *, timeout_s: float) -> Any:
+        """Have ``serve`` run at another host; its result or its TidelockError comes back.
+
+        Raises:
+            SilentError, RefusedConnectionError: As they say.
+        """
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._trace.note("call", src, dst, what)
+        self._carry(src, dst, lambda: self._arrive(src, dst, what, serve, reply))
+        if not src.startswith("c") and self._chance.random() < self.weather.twice:
+            lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._later(
+                self._chance.uniform(0, self.weather.late_s),
+                lambda: self._arrive(src, dst, f"{what} again", serve, lost),
+            )
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await reply
+        except TimeoutError:
+            raise SilentError(f"{dst} does not answer {what} within {timeout_s} s") from None
+
+    def _carry(self, src: str, dst: str, deliver: Callable[[], None]) -> None:
+        weather = self.weather
+        if (src, dst) in weather.cut or self._chance.random() < weather.loss:
+            self._trace.note("lost", src, dst)
+            return
+        factor = max(weather.slow.get(src, 1.0), weather.slow.get(dst, 1.0))
+        delay_s = weather.delay_s * factor * self._chance.uniform(0.5, 2.0)
+        if self._chance.random() < weather.late:
+            delay_s += self._chance.uniform(0, weather.late_s)
+        self._later(delay_s, deliver)
+
+    @staticmethod
+    def _later(delay_s: float, deliver: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(delay_s, deliver)
+
+    def _arrive(self, src: str, dst: str, what: str, serve: Serve, reply: asyncio.Future[Any]) -> None:
+        found = self._listening.get(dst)
+        if found is None:
+            error = RefusedConnectionError(f"nobody listens at {dst}")
+            self._carry(dst, src, lambda: _end(reply, error=error))
+            return
+        life, operations = found
+        self._trace.note("serve", src, dst, what)
+        work = _awaited(serve(operations))
+        task = asyncio.get_running_loop().create_task(work, context=life.context.copy())
+        running = self._running.setdefault(life, {})
+        running[task] = None
+        task.add_done_callback(running.pop)
+        task.add_done_callback(lambda done: self._answer(src, dst, what, done, reply))
+
+    def _answer(
+        self, src: str, dst: str, what: str, done: asyncio.Task[Any], reply: asyncio.Future[Any]
+    ) -> None:
+        if done.cancelled():
+            broken = SilentError(f"{dst} broke the connection")
+            self._carry(dst, src, lambda: _end(reply, error=broken))
+            return
+        error = done.exception()
+        if error is not None and not isinstance(error, TidelockError):
+            self._unforeseen(f"{what} at {dst}", error)
+            error = SilentError(f"{dst} failed: {error!r}")
+        self._trace.note("answer", dst, src, what, type(error).__name__ if error else "ok")
+        result = None if error else done.result()
+        self._carry(dst, src, lambda: _end(reply, result, error))
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+def _end(reply: asyncio.Future[Any], result: Any = None, error: BaseException | None = None) -> None:
+    if reply.done():
+        return
+    if error is None:
+        reply.set_result(result)
+    else:
+        reply.set_exception(error)
+        reply.exception()  # a reply that nobody waits for any more is no error

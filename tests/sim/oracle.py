@@ -1,0 +1,198 @@
+"""What is judged while a run goes on, from outside: ZooKeeper's writes, and the disks themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from tests.sim.catalog import reading
+from tests.sim.disk import Disk
+from tests.support.checker import SHOWN, Violation
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.ids import CSN_NONE, Csn
+from tidelock.csnlog.model import AddPart, Record, TidRecord
+from tidelock.csnlog.store import Create, Op, SetData
+from tidelock.errors import CorruptError
+from tidelock.replication.model import Location
+from tidelock.replication.partfs import PartFs
+
+if TYPE_CHECKING:
+    from tests.sim.life import Life
+    from tests.sim.world import World
+    from tidelock.csnlog.log import Proposal
+
+#: The disks are looked at so often, in virtual seconds.
+LOOK_S: Final = 0.7
+#: How long a home may count copies on a disk that its peer has just lost: until it has read the new session.
+STALE_S: Final = 10.0
+
+
+class Oracle:
+    """Collects violations."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.violations: list[Violation] = []
+        #: All commit records, in the order in which they came to be.
+        self.records: dict[Csn, Record] = {}
+        self.did: Counter[str] = Counter()
+        self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
+        self._current: dict[str, str] = {}
+        self._catalogs: dict[str, sqlite3.Connection] = {}
+        self._looked: dict[str, Csn] = {}
+        self._proposed: set[str] = set()
+
+    def violated(self, invariant: str, what: str) -> None:
+        """Take a violation."""
+        self._world.trace.note("VIOLATED", invariant, what)
+        if sum(known.invariant == invariant for known in self.violations) < SHOWN:
+            self.violations.append(Violation(invariant, what))
+
+    def stopped(self, replica: str, reason: str) -> None:
+        """An agent has stopped because it could not prove its state; nothing here may bring it to that."""
+        self.violated("I15 FAILSTOP", f"{replica} stopped: {reason}")
+
+    def counts(self) -> dict[str, int]:
+        """Return how many of what happened."""
+        return {"records": len(self.records), **self.did}
+
+    # -- ZooKeeper -------------------------------------------------------------------------------------------
+
+    def wrote(self, ops: Sequence[Op], values: Sequence[object]) -> None:
+        """Take a multi that was applied."""
+        for op, value in zip(ops, values, strict=True):
+            if isinstance(op, Create) and op.sequential:
+                csn, record = tree.csn_of(str(value)), codec.decode_record(op.data)
+                self._recorded(csn, record)
+            elif isinstance(op, SetData) and op.path.endswith("/session"):
+                self._registered(op.path.split("/")[1], codec.decode_session(op.data).disk)
+
+    def _registered(self, replica: str, disk: str) -> None:
+        now = self._world.loop.time()
+        known = self._disks.setdefault(replica, {})
+        if (before := self._current.get(replica)) is not None:
+            known[before] = now
+        self._current[replica] = disk
+        known[disk] = now
+
+    def _recorded(self, csn: Csn, record: Record) -> None:
+        if self.records and csn <= max(self.records):
+            self.violated("I2 MONOTONE", f"CSN {csn} came to be after {max(self.records)}")
+        self.records[csn] = record
+        self._world.trace.note("record", csn, record.kind.name, *(tid.tid for tid in record.tids))
+        for tid in record.tids:
+            parts = _parts(tid)
+            if not parts:
+                continue
+            if len(set(tid.holders)) < self._world.plan.copies:
+                self.violated("I4 DURABLE", f"{tid.tid} went into the log with holders {tid.holders}")
+            for holder in tid.holders:
+                if not any(self._holds(disk, parts) for disk in self._lately(holder)):
+                    self.violated("I4 DURABLE", f"{tid.tid} went into the log, and {holder} lacks its parts")
+
+    def proposed(self, life: Life, proposal: Proposal) -> None:
+        """A home hands a transaction to the log: as far as it can know, it has its copies (I4)."""
+        parts = _parts(proposal.record)
+        if not parts or proposal.tid in self._proposed or life.agent is None:
+            return
+        self._proposed.add(proposal.tid)
+        for holder in proposal.record.holders:
+            disk = life.agent.machinery.members.disk_of(holder)
+            if disk is None or not self._holds(disk, parts):
+                what = f"{proposal.tid} counts a copy of {holder}, whose disk {disk} lacks its parts"
+                self.violated("I4 DURABLE", what)
+
+    def _lately(self, replica: str) -> list[str]:
+        """The disks that were registered for a replica a moment ago."""
+        now, known = self._world.loop.time(), self._disks.get(replica, {})
+        current = self._current.get(replica)
+        return [disk for disk, until in known.items() if disk == current or now - until < STALE_S]
+
+    def _holds(self, disk: str, parts: Sequence[str]) -> bool:
+        db = self._catalog(disk)
+        marks = ",".join("?" * len(parts))
+        sql = f"SELECT count(*) FROM parts WHERE state = 'held' AND part IN ({marks})"
+        return bool(db.execute(sql, parts).fetchone()[0] == len(parts))
+
+    def _catalog(self, disk: str) -> sqlite3.Connection:
+        if disk not in self._catalogs:
+            self._catalogs[disk] = reading(self._world.folder / disk / "data")
+        return self._catalogs[disk]
+
+    def close(self) -> None:
+        """Give the catalogs back."""
+        for db in self._catalogs.values():
+            db.close()
+
+    # -- disks -----------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Look at the disks again and again."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for host in self._world.hosts:
+                if (host.disk.data / "catalog.db").exists():
+                    self._look(host.name, host.disk)
+
+    def _look(self, name: str, disk: Disk) -> None:
+        """What a catalog claims lies on its disk, and it never claims less than before (I9)."""
+        db = self._catalog(disk.folder.name)
+        row = _snapshot(db)
+        before = self._looked.get(disk.folder.name, CSN_NONE)
+        if row < before:
+            self.violated("I11 MONOREAD", f"{name} went back from CSN {before} to {row}")
+        for csn, record in self.records.items():
+            if before < csn <= row:
+                for tid in record.tids:
+                    self._applied(name, disk, db, csn, tid)
+        self._looked[disk.folder.name] = row
+
+    def look_again(self, disk: Disk) -> None:
+        """The power was cut: all that the catalog claims is to be looked at anew."""
+        self._looked.pop(disk.folder.name, None)
+
+    def _applied(self, name: str, disk: Disk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:
+        sql = "SELECT state, creation_csn, file, offset, length, blocks FROM parts WHERE part = ?"
+        for part in _parts(tid):
+            found = db.execute(sql, (part,)).fetchone()
+            if found is None or found[1] != csn:
+                self.violated("I9 HONEST", f"{name} has applied CSN {csn}, and of {part} it has {found}")
+                continue
+            state, _, file, offset, length, blocks = found
+            if state != "held":
+                continue  # known to be damaged or gone: it is not served and fetched again
+            try:
+                PartFs(disk.data).read(Location(file, offset, length, blocks))
+            except CorruptError as error:
+                self.violated("I9 HONEST", f"{name} has applied CSN {csn}, and {part}: {error.message}")
+
+    def tables_made(self) -> Csn:
+        """Return the CSN from which on all tables exist."""
+        db = self._catalog(self._world.hosts[0].disk.folder.name)
+        return Csn(db.execute("SELECT max(from_csn) FROM tables").fetchone()[0])
+
+    def may_lose(self, disk: Disk) -> bool:
+        """Tell whether every part of every record lies on some other disk that is in use."""
+        others = [host.disk.folder.name for host in self._world.hosts if host.disk is not disk]
+        others = [name for name in others if (self._world.folder / name / "data" / "catalog.db").exists()]
+        return all(
+            any(self._holds(other, parts) for other in others)
+            for record in self.records.values()
+            for tid in record.tids
+            if (parts := _parts(tid))
+        )
+
+
+def _parts(tid: TidRecord) -> list[str]:
+    """The parts that a record names; those of a manifest are named in there."""
+    if tid.manifest is not None:
+        return [tid.manifest.part]
+    return [entry.part for entry in tid.entries if isinstance(entry, AddPart)]
+
+
+def _snapshot(db: sqlite3.Connection) -> Csn:
+    row = db.execute("SELECT value FROM meta WHERE key = 'snapshot_csn'").fetchone()
+    return Csn(row[0]) if row else CSN_NONE

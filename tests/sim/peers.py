@@ -1,0 +1,92 @@
+"""The client of the other agents, over the simulated network instead of HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.life import LIFE
+from tests.sim.network import Network, Serve
+from tidelock.csnlog.ids import Tid
+from tidelock.errors import UnavailableError
+from tidelock.replica_agent.state import Action
+from tidelock.replication.model import Held, Location, PartMeta
+from tidelock.replication.peers import PeerClient, PeerStatus
+
+if TYPE_CHECKING:
+    from tidelock.replica_agent.operations import Operations
+
+
+class SimPeerClient(PeerClient):
+    """What the routes of /peer/v1 and /parts do, called by name."""
+
+    def __init__(self, network: Network, **options: Any) -> None:
+        super().__init__(**options)
+        self._network = network
+        self._life = LIFE.get()
+
+    async def stage(self, api: str, body: Sequence[bytes], *, timeout_s: float) -> Held:
+        """Push; see :class:`PeerClient`."""
+        raw = b"".join(body)
+
+        async def serve(operations: Operations) -> Held:
+            operations.require(Action.ACK)
+            return await operations.acceptor.stage(raw)
+
+        held: Held = await self._ask(api, "stage", serve, timeout_s)
+        return held
+
+    async def forget(self, api: str, tids: Iterable[Tid]) -> None:
+        """Hint; see :class:`PeerClient`."""
+        gone = list(tids)
+        await self._ask(api, "forget", lambda operations: operations.acceptor.forget(gone))
+
+    async def hint(self, api: str, tid: Tid, parts: Sequence[PartMeta]) -> None:
+        """Hint; see :class:`PeerClient`."""
+
+        async def serve(operations: Operations) -> None:
+            operations.acceptor.hint(tid, parts)
+
+        await self._ask(api, "hint", serve)
+
+    async def outcome(self, api: str, tid: Tid) -> str:
+        """Ask a home; see :class:`PeerClient`."""
+
+        async def serve(operations: Operations) -> str:
+            return operations.commits.own_word(tid)
+
+        return str(await self._ask(api, "outcome", serve))
+
+    async def status(self, api: str) -> PeerStatus:
+        """Ask how far it is; see :class:`PeerClient`."""
+
+        async def serve(operations: Operations) -> PeerStatus:
+            own = operations.session
+            state = operations.condition.state.value
+            return PeerStatus(own.replica, own.disk, own.boot, state, operations.waiters.reached)
+
+        found: PeerStatus = await self._ask(api, "status", serve)
+        return found
+
+    async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """Bytes of a part, in two pieces; see :class:`PeerClient`."""
+
+        async def serve(operations: Operations) -> bytes:
+            row = operations.catalog.reader.part(meta.part)
+            if row is None or row.file is None or row.state != "held":
+                raise UnavailableError(f"part {meta.part} is not held here")
+            location = Location(row.file, row.offset, row.length, row.blocks)
+            return operations.inserts.files.read(location, start, end - start)
+
+        if start == end:
+            return
+        raw = await self._ask(data, "part", serve)
+        yield raw[: len(raw) // 2]
+        yield raw[len(raw) // 2 :]
+
+    async def _ask(self, address: str, what: str, serve: Serve, timeout_s: float | None = None) -> Any:
+        if self._life.dead:
+            raise UnavailableError("this process is gone")
+        own, other = self._life.host.name, address.partition(":")[0]
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return await self._network.call(own, other, what, serve, timeout_s=timeout_s)

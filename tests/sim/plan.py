@@ -1,0 +1,136 @@
+"""What a seed stands for: the size of the shard, its load, and the faults that befall it.
+
+A plan is a value: the same plan gives the same run, whatever made it. Faults are a list and not a stream of
+random numbers, so that one can be left out and the others stay what they were (tests/sim/shrink.py). Which
+kinds of fault a seed has at all is drawn first (swarm testing): a run that has all of them has few moments
+in which the rarer ones meet a healthy shard.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from tidelock.csnlog.memory import Fault as Lost
+
+#: Virtual seconds in which faults come.
+FAULTS_S: Final = 40.0
+#: Faults of a burst come within so many seconds.
+BURST_S: Final = 4.0
+#: So many faults a run has at most.
+FAULTS_MAX: Final = 10
+
+#: What befalls one replica, and for how long about (0 = for a moment).
+KINDS: Final[dict[str, float]] = {
+    "kill": 2.0,  # the process; what it wrote stays
+    "power": 2.0,  # the machine: what was not fsynced may be lost
+    "replace": 2.0,  # power, and an empty disk afterwards
+    "stop": 2.0,  # SIGTERM
+    "fence": 0.0,  # another replica raises its fence
+    "zookeeper": 3.0,  # no connection; longer than the session timeout it expires
+    "expire": 0.0,  # the session, at once
+    "mute": 4.0,  # no peer hears it
+    "deaf": 4.0,  # it hears no peer
+    "slow": 5.0,  # its network
+    "slow_disk": 5.0,
+    "disk_errors": 2.0,
+    "lag": 4.0,  # the ZooKeeper server of that number is behind for its readers
+    "skew": 0.0,  # its wall clock jumps
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: when, what, to whom, and for how long (seconds)."""
+
+    at_s: float
+    kind: str
+    target: int
+    length_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a run depends on.
+
+    Attributes:
+        seed: Of everything that is left to chance: delays, choices of clients, what a power cut leaves.
+        transactions: Of each writer.
+        epoch_limit: Records of an epoch.
+        manifests: Entries travel in a manifest and not in the record.
+        requests: Share of the requests to ZooKeeper that fail, and how they may.
+        loss, twice, late: Shares of the messages between hosts that are lost, doubled, late.
+        faults: In the order of their times.
+    """
+
+    seed: int
+    replicas: int = 3
+    copies: int = 2
+    writers: int = 3
+    readers: int = 2
+    transactions: int = 10
+    epoch_limit: int = 1000
+    manifests: bool = False
+    requests: float = 0.0
+    request_kinds: tuple[str, ...] = ()
+    loss: float = 0.0
+    twice: float = 0.0
+    late: float = 0.0
+    faults: tuple[Fault, ...] = field(default=())
+
+    def to_json(self) -> str:
+        """Return the plan as one line."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read a plan back; TypeError when it is none."""
+        found: dict[str, Any] = json.loads(text)
+        found["faults"] = tuple(Fault(**fault) for fault in found["faults"])
+        found["request_kinds"] = tuple(found["request_kinds"])
+        return cls(**found)
+
+    @property
+    def size(self) -> int:
+        """How much happens by this plan: shrinking makes it smaller."""
+        rates = sum(bool(rate) for rate in (self.requests, self.loss, self.twice, self.late))
+        toggles = self.manifests + (self.epoch_limit < 1000) + len(self.request_kinds)
+        load = self.replicas + self.writers * self.transactions + self.readers
+        return 10 * len(self.faults) + load + 5 * rates + toggles
+
+
+def draw(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    chance = random.Random(f"plan {seed}")
+    replicas = chance.choice([2, 3, 3, 3, 3, 4])
+    kinds = [kind for kind in KINDS if chance.random() < 0.4]
+    count = chance.randint(0, FAULTS_MAX) if kinds else 0
+    # What befalls several replicas at about the same time is worse than the same over a minute.
+    bursts = [chance.uniform(1.0, FAULTS_S - BURST_S) for _ in range(3)] if chance.random() < 0.5 else []
+    faults = [_fault(chance, kinds, replicas, bursts) for _ in range(count)]
+    lost = tuple(kind.name for kind in Lost if chance.random() < 0.5)
+    return Plan(
+        seed=seed,
+        replicas=replicas,
+        copies=min(replicas, chance.choice([2, 2, 2, 3])),
+        writers=chance.randint(1, 4),
+        readers=chance.randint(0, 2),
+        transactions=chance.randint(4, 16),
+        epoch_limit=chance.choice([10, 25, 1000]),
+        manifests=chance.random() < 0.3,
+        requests=chance.choice([0.0, 0.005, 0.03]) if lost else 0.0,
+        request_kinds=lost,
+        loss=chance.choice([0.0, 0.0, 0.01, 0.1]),
+        twice=chance.choice([0.0, 0.0, 0.2]),
+        late=chance.choice([0.0, 0.0, 0.05, 0.2]),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def _fault(chance: random.Random, kinds: list[str], replicas: int, bursts: list[float]) -> Fault:
+    kind = chance.choice(kinds)
+    at_s = chance.choice(bursts) + chance.uniform(0.0, BURST_S) if bursts else chance.uniform(0.5, FAULTS_S)
+    length_s = KINDS[kind] * chance.choice([0.2, 1.0, 1.0, 4.0])
+    return Fault(round(at_s, 3), kind, chance.randrange(replicas), round(length_s, 3))

@@ -1,0 +1,135 @@
+"""The simulation holds the product, tells the same of the same seed, and finds bugs that are planted."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.sim.__main__ import command
+from tests.sim.bugs import BUGS
+from tests.sim.plan import Fault, Plan, draw
+from tests.sim.shrink import shrink
+from tests.sim.world import simulate
+
+ROOT = Path(__file__).parents[2]
+
+#: Seeds that every run has; together they have every kind of fault.
+FIXED = range(8)
+#: Fresh seeds of every run.
+FRESH = 3
+#: Of the long form.
+MANY = 300
+#: How many seeds the search for a planted bug may take.
+FOUND_WITHIN = 10
+#: A bug that shows only when a disk is replaced while another replica is away: most seeds have no such time.
+REPLACED = Plan(
+    seed=0,
+    copies=3,
+    writers=4,
+    faults=tuple(
+        fault
+        for at_s in (4.0, 16.0, 28.0)
+        for fault in (Fault(at_s, "kill", 2, 4.5), Fault(at_s + 1.5, "replace", 1, 0.2))
+    ),
+)
+
+
+def hold(seed: int) -> None:
+    """Carry a seed out, which must go well."""
+    plan = draw(seed)
+    found = simulate(plan)
+    assert not found.violations, f"{command(plan)}: {found.violations}"
+
+
+@pytest.mark.parametrize("seed", FIXED)
+def test_the_product_holds(seed: int) -> None:
+    """All invariants under faults, and convergence afterwards."""
+    hold(seed)
+
+
+def test_the_product_holds_under_fresh_seeds() -> None:
+    """Others every time; the output of a failure says which."""
+    for _ in range(FRESH):
+        seed = secrets.randbelow(1 << 31)
+        sys.stdout.write(f"{command(draw(seed))}\n")
+        hold(seed)
+
+
+@pytest.mark.slow
+def test_the_product_holds_under_many_seeds() -> None:
+    """The long form: several hundred fresh seeds."""
+    first = secrets.randbelow(1 << 31)
+    sys.stdout.write(f"python -m tests.sim --seeds {MANY} --first {first}\n")
+    for seed in range(first, first + MANY):
+        hold(seed)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Here and in another process, whose sets have other orders."""
+    plan = draw(3)
+    trace = simulate(plan).trace
+    assert simulate(plan).trace == trace
+    words = [sys.executable, *command(plan).split()[1:]]
+    told = subprocess.run(
+        words,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "4711"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"^trace (\w+)", told.stdout, re.MULTILINE)[1] == trace  # type: ignore[index]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    """Each within a few seeds."""
+    plans = (
+        replace(REPLACED, seed=n) if bug == "count-a-replaced-disk" else draw(n) for n in range(FOUND_WITHIN)
+    )
+    assert any(simulate(plan, around=BUGS[bug]).violations for plan in plans)
+
+
+def test_shrinking_leaves_what_matters() -> None:
+    """Of a large plan that fails because of two faults and one rate nothing else is left."""
+    plan = replace(
+        draw(5),
+        faults=tuple(
+            Fault(float(n), kind, n) for n, kind in enumerate(("kill", "lag", "power", "skew", "stop"))
+        ),
+        requests=0.03,
+        request_kinds=("LATE", "EXPIRED"),
+        loss=0.1,
+    )
+
+    def fails(tried: Plan) -> bool:
+        kinds = {fault.kind for fault in tried.faults}
+        return {"lag", "stop"} <= kinds and "LATE" in tried.request_kinds and tried.requests > 0
+
+    small = shrink(plan, fails)
+    assert [fault.kind for fault in small.faults] == ["lag", "stop"]
+    assert (small.loss, small.request_kinds, small.readers) == (0.0, ("LATE",), 0)
+    assert (small.writers, small.transactions) == (1, 1)
+    assert small.size < plan.size
+
+
+def test_a_failing_run_is_shrunk() -> None:
+    """The smaller plan fails as well, and its command is that of itself."""
+    plan = replace(draw(1), transactions=4)
+    bug = BUGS["acknowledge-before-durable"]
+
+    def fails(tried: Plan) -> bool:
+        return bool(simulate(tried, around=bug).violations)
+
+    small = shrink(plan, fails, runs_max=8)
+    assert small.size < plan.size
+    assert fails(small)
+    assert Plan.from_json(small.to_json()) == small
+    assert small.to_json() in command(small)

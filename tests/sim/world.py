@@ -1,0 +1,221 @@
+"""All of it: hosts, clients, ZooKeeper, network and faults of one run, from a plan to a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from tests.sim import machine
+from tests.sim.clients import Reader, Writer, create_tables
+from tests.sim.healing import converge, judge
+from tests.sim.host import MANIFEST_BYTES, Host, life_name, template
+from tests.sim.life import LIFE, Life
+from tests.sim.loop import HorizonError, SimFuture, SimLoop, SimTask, StandstillError
+from tests.sim.nemesis import Nemesis
+from tests.sim.network import Network
+from tests.sim.oracle import Oracle
+from tests.sim.plan import Plan
+from tests.sim.trace import Trace
+from tests.sim.zookeeper import SimEnsemble
+from tests.support.checker import Violation
+from tests.support.history import End
+from tidelock.csnlog.memory import MemoryStore
+
+#: Virtual seconds that a run may take in all; a healthy one takes about two minutes.
+HORIZON_S: Final = 900.0
+#: Virtual seconds in which all clients have ended after the last fault.
+CLIENTS_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        violations: What is wrong; none in a good run.
+        trace: Digest of all that happened.
+        virtual_s: Virtual seconds that passed.
+        counts: How many of what happened.
+    """
+
+    plan: Plan
+    violations: tuple[Violation, ...]
+    trace: str
+    virtual_s: float
+    counts: dict[str, int] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+
+
+class World:
+    """One run."""
+
+    def __init__(self, plan: Plan, folder: Path, loop: SimLoop, *, keep_trace: bool) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.loop = loop
+        self.trace = Trace(loop.time, keep=keep_trace)
+        self.lines: list[dict[str, Any]] = []
+        self.oracle = Oracle(self)
+        self.network = Network(self.chance("network"), self.trace, self.unforeseen)
+        self.zookeeper = SimEnsemble(self)
+        names = [f"r{number + 1}" for number in range(plan.replicas)]
+        shared = template("zk:2181/sim", plan.copies, plan.epoch_limit, names)
+        if plan.manifests:
+            shared = shared.model_copy(update={"inline_entries_bytes_max": MANIFEST_BYTES})
+        self.hosts = [Host(self, name, shared) for name in names]
+
+    def chance(self, of: str) -> random.Random:
+        """Return a source of chance of its own: what one thing draws moves no other."""
+        return random.Random(f"{self.plan.seed} {of}")
+
+    # -- what the machine asks -------------------------------------------------------------------------------
+
+    def disk_of(self, path: Path) -> Any:
+        """Return the disk that a path lies on, if it lies on one of the simulation."""
+        for host in self.hosts:
+            if path.is_relative_to(host.disk.data):
+                return host.disk
+        return None
+
+    def connect(self, life: Life) -> MemoryStore:
+        """Make the connection of a life to ZooKeeper."""
+        store = self.zookeeper.store(life_name())
+
+        def abandon() -> None:
+            store.abandon()
+            self.zookeeper.expire_later(store, life.host.settings.session_timeout_s)
+
+        life.on_kill.append(abandon)
+        life.host.store = store
+        return store
+
+    def heard(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+        """Take a line of the product's log."""
+        self.trace.comment(f"[{life_name()}] {method} {dict(event)}")
+        raise structlog.DropEvent
+
+    def unforeseen(self, what: str, error: BaseException) -> None:
+        """Take an error that nothing may end with."""
+        self.oracle.violated("I17 TRUTHFUL", f"unforeseen in {what}: {type(error).__name__}: {error}")
+
+    def note(self, kind: End | str, f: str, process: str, **fields: Any) -> None:
+        """Write a line of the clients' history."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        ns = int(self.loop.time() * 1_000_000_000)
+        self.lines.append({"type": str(kind), "f": f, "process": process, "ns": ns, **given})
+        if f in {"write", "commit"}:
+            self.trace.note(str(kind), f, process, fields.get("key"), fields.get("csn"), fields.get("tid"))
+        if "error" in given:
+            self.trace.comment(f"{process}: {given['error']}")
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Phase one: load and faults. Phase two: all is healed, and has to converge."""
+        keepers = [asyncio.create_task(host.keep_running()) for host in self.hosts]
+        watching = asyncio.create_task(self.oracle.watch())
+        try:
+            await create_tables(self)
+            nemesis = Nemesis(self)
+            evil = asyncio.create_task(nemesis.run())
+            clients: list[Writer | Reader] = [Writer(self, f"c{n}") for n in range(self.plan.writers)]
+            clients += [Reader(self, f"cr{n}") for n in range(self.plan.readers)]
+            working = [asyncio.create_task(client.run()) for client in clients]
+            await asyncio.wait([evil])
+            nemesis.heal()
+            done, late = await asyncio.wait(working, timeout=CLIENTS_S)
+            for task in [*done, evil]:
+                task.result()
+            if late:
+                self.oracle.violated(
+                    "I14 LIVE", f"{len(late)} clients have not ended {CLIENTS_S:.0f} s after"
+                )
+                return
+            await converge(self)
+            judge(self)
+        finally:
+            for task in (*keepers, watching):
+                task.cancel()
+
+
+def simulate(
+    plan: Plan, *, keep_trace: bool = False, around: Callable[[], Any] = contextlib.nullcontext
+) -> Result:
+    """Carry a plan out and return what came of it.
+
+    Args:
+        plan: What is to happen.
+        keep_trace: Keep the lines of the trace, and those of the product's log.
+        around: Makes a context manager that is entered for the length of the run: a planted bug.
+    """
+    shared_memory = Path("/dev/shm")  # noqa: S108 - a folder of its own below it; many small files
+    parent = shared_memory if shared_memory.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="tidelock-sim-", dir=parent))
+    waiting_gc = gc.isenabled()
+    gc.disable()  # finalisers must not run at moments of their own
+    try:
+        with warnings.catch_warnings():
+            # A task that is killed before its first step leaves the coroutine that it was to await.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return _simulate(plan, folder, keep_trace, around)
+    finally:
+        if waiting_gc:
+            gc.enable()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _simulate(plan: Plan, folder: Path, keep_trace: bool, around: Callable[[], Any]) -> Result:
+    def blocking(call: Callable[[], Any], future: SimFuture) -> None:
+        life = LIFE.get()
+        life.host.disk.submit(life, call, future)
+
+    loop = SimLoop(blocking, HORIZON_S)
+    world = World(plan, folder, loop, keep_trace=keep_trace)
+    loop.set_exception_handler(lambda _loop, context: world.trace.comment(f"loop: {context.get('message')}"))
+    loop.on_task = _adopt
+    begun_s = loop.time()
+    try:
+        with machine.replaced(world, loop.time), around():
+            try:
+                loop.run_until_complete(world.run())
+            except (HorizonError, StandstillError) as error:
+                world.oracle.violated("I14 LIVE", str(error))
+            finally:
+                _end(loop)
+    finally:
+        loop.close()
+    return Result(
+        plan,
+        tuple(world.oracle.violations),
+        world.trace.digest,
+        loop.time() - begun_s,
+        world.oracle.counts(),
+        tuple(world.trace.lines),
+    )
+
+
+def _adopt(task: SimTask, context: Any) -> None:
+    life = context.get(LIFE)
+    if life is not None:
+        life.adopt(task)
+
+
+def _end(loop: SimLoop) -> None:
+    """End all that still runs."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=60.0))
+    loop.run_until_complete(loop.shutdown_asyncgens())
