@@ -35,6 +35,7 @@ from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.copies import CopyMaker
 from tidelock.replica_agent.departures import Departures
 from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.removal import remove_files
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes
 from tidelock.replica_agent.transactions import Transaction, Transactions, TxState
@@ -384,13 +385,6 @@ def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:
         return error
     msg = f"{tx.tid} is not committed, and rolled back ({error.message}); begin again"
     return NotCommittedError(msg, **(error.details | {"tid": str(tx.tid)}))
-
-
-async def remove_files(catalog: Catalog, files: PartFs, paths: list[str]) -> None:
-    """Delete files that the catalog has noted as undo, then the notes."""
-    if paths:
-        await asyncio.to_thread(files.delete, paths)
-        await catalog.write(lambda db: jobs.forget_undo(db, paths))
 
 
 def _entry(part: PartMeta) -> AddPart:

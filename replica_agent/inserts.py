@@ -22,9 +22,9 @@ from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError, RefusedError, TidelockError, TooLargeError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
-from tidelock.replica_agent.commit import remove_files
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
+from tidelock.replica_agent.removal import remove_files
 from tidelock.replica_agent.schema import TableSchema, full_name
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes, Stager
@@ -223,8 +223,9 @@ class _Upload:
             self._means.transactions.drop_memory(self._tx, part)
             self._tx.stored.pop(part, None)
         if dropped or self._files:
-            # Also the rows of a write that was cut. What stays when this fails are undo rows, and undecided
-            # parts that no commit will name.
+            # Also the rows of a write that was cut. What stays when this fails are undecided parts that no
+            # commit will name, for the janitor, and files.
+            self._means.catalog.late_removals.update(self._files)
             with contextlib.suppress(TidelockError):
                 unused = await self._means.catalog.write(lambda db: jobs.drop_parts(db, dropped))
                 await remove_files(self._means.catalog, self._means.files, [*unused, *self._files])

@@ -20,6 +20,7 @@ from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.assembly import Machinery
 from tidelock.replica_agent.janitor import Janitor
 from tidelock.replica_agent.local import Local
+from tidelock.replica_agent.removal import remove_late
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.state import ALLOWED, Action
 
@@ -94,6 +95,7 @@ class Upkeep:
         operations.metrics.staged_memory.set(operations.transactions.memory_bytes)
 
     async def _clean(self) -> None:
+        await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
         before_ms = int((time.time() - self._settings.outcome_retention_s) * 1000)
         await self._local.catalog.write(lambda db: jobs.prune_outcomes(db, before_ms))

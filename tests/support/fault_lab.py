@@ -39,6 +39,7 @@ from tidelock.errors import CommitUnknownError, RefusedError, TidelockError
 LARGE_ROWS: Final = 6000
 #: Short pauses, one reader process: a restart costs what it must. Small parts are small.
 SETTINGS: Final[dict[str, Any]] = {
+    "clean_interval_s": 1,
     "inline_part_bytes_max": 16 * 1024,
     "reader_workers": 1,
     "retry_wait_max_s": 0.2,

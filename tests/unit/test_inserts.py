@@ -14,15 +14,17 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.rows import settings, stream
+from tidelock.csnlog import faults
 from tidelock.csnlog.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.log import Proposal
 from tidelock.csnlog.model import AddPart
 from tidelock.csnlog.results import Committed
-from tidelock.errors import TransactionClosedError
+from tidelock.errors import DiskFullError, TransactionClosedError
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.commit import Commits, WaitFor
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.removal import remove_late
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.transactions import Transaction, Transactions
@@ -189,3 +191,14 @@ async def test_an_insert_that_the_seal_cuts_is_not_committed_in_part(home: Home)
         await cut
     assert parts_in(home.proposed[0]) == {whole}
     assert {row.part for row in home.catalog.reader.parts_of(str(tx.tid))} == {whole}
+
+
+async def test_a_full_disk_in_the_middle_of_an_insert(home: Home, tmp_path: Path) -> None:
+    """Neither the insert nor its taking back can write: nothing is left when there is room again."""
+    tx = home.transactions.begin(Csn(5))
+    with faults.armed("agent.catalog.before", "enospc@2"), pytest.raises(DiskFullError):
+        await home.insert(tx, Body(stream(rows(LARGE))))
+    _, undo = home.catalog.reader.files()
+    assert undo
+    await remove_late(home.catalog, PartFs(tmp_path))
+    assert home.catalog.reader.files() == (set(), [])
