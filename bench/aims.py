@@ -39,9 +39,8 @@ def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
     runs = {run["clients"]: run for run in found.get("commits", ())}
     if run := runs.get(32):
         yield Aim("commits/s, 32 clients", 150, run["per_s"], least=True)
+        yield Aim("agents' CPU ms per commit, 32 clients", 10, run["agent_cpu_ms_per_commit"])
         yield Aim("ZooKeeper writes per commit, 32 clients", 0.5, run["zookeeper_writes_per_commit"])
-    for clients, run in runs.items():
-        yield Aim(f"agents' CPU ms per commit, {clients} client(s)", 10, run["agent_cpu_ms_per_commit"])
     if run := runs.get(128):
         yield Aim("ZooKeeper writes per commit, 128 clients", 0.1, run["zookeeper_writes_per_commit"])
     if run := runs.get(1):

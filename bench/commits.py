@@ -28,6 +28,7 @@ class Commits:
     latency: Latencies
     tids_per_csn: float
     agent_cpu_ms_per_commit: float
+    client_cpu_ms_per_commit: float
     zookeeper_writes_per_commit: float
     rows: int
 
@@ -52,7 +53,8 @@ def measure(cluster: LocalCluster, clients: int, pace: Pace) -> Commits:
     cpu, writes = cpu_s(cluster), zookeeper_writes(cluster)
     time.sleep(max(0.0, zero + pace.run_s - time.monotonic()))
     cpu, writes = cpu_s(cluster) - cpu, zookeeper_writes(cluster) - writes
-    done = running.results()
+    work = running.results()
+    done = work.done
     expected, present = len(done) * ROWS * len(TABLES), rows(cluster) - before
     if expected != present:
         raise RuntimeError(f"{expected} rows were acknowledged, {present} are there")
@@ -65,6 +67,7 @@ def measure(cluster: LocalCluster, clients: int, pace: Pace) -> Commits:
         latency=Latencies.of([item.took_s for item in inside]),
         tids_per_csn=round(len(inside) / len({item.csn for item in inside}), 2),
         agent_cpu_ms_per_commit=round(cpu * 1000 / len(inside), 2),
+        client_cpu_ms_per_commit=work.cpu_ms_per_commit,
         zookeeper_writes_per_commit=round(writes / len(inside), 3),
         rows=present,
     )

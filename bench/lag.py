@@ -54,7 +54,7 @@ def run(cluster: LocalCluster, clients: int, peak_per_s: float, pace: Pace) -> d
     running = Clients(clients_of(cluster), clients, paced)
     watcher.start()
     zero = running.begin()
-    done = running.results()
+    done = running.results().done
     last.value = max(item.csn for item in done)
     moments = found.get(timeout=CATCH_UP_S + paced.run_s)
     watcher.join()

@@ -71,6 +71,19 @@ class Done:
     failed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What clients have done, those of the warm-up too, and the CPU seconds that it took them."""
+
+    done: list[Done]
+    cpu_s: float
+
+    @property
+    def cpu_ms_per_commit(self) -> float:
+        """The clients' own CPU ms per commit."""
+        return round(self.cpu_s * 1000 / max(1, len(self.done)), 2)
+
+
 #: Commits the n-th batch; returns its CSN and how many tries had failed.
 Commit = Callable[[int], tuple[int, int]]
 #: Makes the commits of a client, given its number; called in the client's process.
@@ -139,7 +152,7 @@ class Clients:
         self.count, self.pace = count, pace
         self._ready: Queue[str] = context.Queue()
         self._start: Queue[float] = context.Queue()
-        self._results: Queue[list[Done] | str] = context.Queue()
+        self._results: Queue[Work | str] = context.Queue()
         channels = (self._ready, self._start, self._results)
         self._processes = [
             context.Process(target=_client, args=(opener, number, count, pace, *channels), daemon=True)
@@ -161,20 +174,19 @@ class Clients:
             self._start.put(zero)
         return zero
 
-    def results(self) -> list[Done]:
-        """Wait for the end of the run; returns every commit of every client, those of the warm-up too.
-
-        RuntimeError with what a client has failed with.
-        """
+    def results(self) -> Work:
+        """Wait for the end of the run; RuntimeError with what a client has failed with."""
         done: list[Done] = []
+        cpu_s = 0.0
         for _ in self._processes:
             found = self._take(self._results, self.pace.warm_s + self.pace.run_s + START_TIMEOUT_S)
             if isinstance(found, str):
                 raise RuntimeError(f"a client failed: {found}")  # noqa: TRY004 - no wrong type
-            done += found
+            done += found.done
+            cpu_s += found.cpu_s
         for process in self._processes:
             process.join()
-        return done
+        return Work(done, cpu_s)
 
     def _take(self, queue: Queue[T], timeout_s: float) -> T:
         """Take the next word of a client; RuntimeError when there is none in time, or one died in silence."""
@@ -194,7 +206,7 @@ def _client(
     pace: Pace,
     ready: Queue[str],
     start: Queue[float],
-    results: Queue[list[Done] | str],
+    results: Queue[Work | str],
 ) -> None:
     try:
         commit = opener(number)
@@ -209,8 +221,9 @@ def _client(
         raise
 
 
-def _commits(commit: Commit, zero: float, pace: Pace, phase: float) -> list[Done]:
+def _commits(commit: Commit, zero: float, pace: Pace, phase: float) -> Work:
     done: list[Done] = []
+    cpu_s = time.process_time()
     due = zero - pace.warm_s + phase * pace.interval_s
     while (begun := time.monotonic()) < zero + pace.run_s:
         if pace.interval_s:
@@ -220,4 +233,4 @@ def _commits(commit: Commit, zero: float, pace: Pace, phase: float) -> list[Done
         csn, failed = commit(len(done))
         now = time.monotonic()
         done.append(Done(now, now - begun, csn, failed))
-    return done
+    return Work(done, time.process_time() - cpu_s)

@@ -44,7 +44,7 @@ def _measure(name: str, folder: Path, count: int, pace: Pace) -> dict[str, Any]:
     peer.prepare(folder)
     running = Clients(functools.partial(_open, name=name, folder=folder), count, pace, [PEERS[name][0]])
     zero = running.begin()
-    done = running.results()
+    done = running.results().done
     committed = [item for item in done if item.csn != GAVE_UP]
     good = [item for item in committed if zero <= item.at <= zero + pace.run_s]
     return {

@@ -20,6 +20,7 @@ RUN = {
     "latency": LATENCY,
     "tids_per_csn": 3.0,
     "agent_cpu_ms_per_commit": 10.0,
+    "client_cpu_ms_per_commit": 4.0,
     "zookeeper_writes_per_commit": 0.5,
     "rows": 800,
 }
