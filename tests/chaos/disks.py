@@ -8,6 +8,7 @@ replays its journal, as after a power cut.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ _BYTES: Final = 96 << 20
 #: Only what is asked for is flushed: by itself the journal would be written every 5 seconds.
 _OPTIONS: Final = "loop,noatime,commit=3600"
 _MKFS: Final = ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0")
+_PROGRAMS: Final = ("mkfs.ext4", "mount", "umount", "findmnt")
 _TIMEOUT_S: Final = 60
 #: Fields of /sys/block/<device>/stat: writes that were completed, requests in flight.
 _WRITES, _IN_FLIGHT = 4, 8
@@ -30,6 +32,8 @@ def unable() -> str:
         return "only root on Linux can mount the disks whose power is cut"
     if not Path("/dev/loop-control").exists():
         return "there are no loop devices (/dev/loop-control) for disks whose power is cut"
+    if lacking := [program for program in _PROGRAMS if shutil.which(program) is None]:
+        return f"there is no {', '.join(lacking)} for disks whose power is cut"
     return ""
 
 

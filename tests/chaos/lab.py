@@ -103,7 +103,8 @@ class CrashLab:
             victim: Whose calls count.
             trap: It kills, or fails calls.
             rows: Of the first table; with the default, its part is a file of its own, which the peers fetch.
-            cut: Whether the power of all replicas is cut when the client has been told of the commit.
+            cut: Whether the power of all replicas is cut when the client has been told of the commit. After
+                a refusal the victim is killed instead: what it gave up must not come back from its page cache.
             again: Kills the victim that is started again, which is then started once more.
 
         Returns:
@@ -120,6 +121,9 @@ class CrashLab:
             ending = told.result()
             if cut and ending.end is End.OK:
                 self.require_copies(attempt.tid)
+            elif cut:
+                lab.cluster.kill(victim)
+                lab.cluster.start(victim)
         assert ending.end in {End.OK, End.FAIL}, ending
         lab.require_settled(attempt, ending.csn)
         return ending

@@ -2,7 +2,8 @@
 
 The call is not carried out, so what it was to flush stays unflushed. A failed fsync ends in a refusal or a
 stop, or its work is done anew: after each commit that was acknowledged all the same, the power of all
-replicas is cut at once, and it must be on as many platters as were promised.
+replicas is cut at once, and it must be on as many platters as were promised. After a refusal the victim is
+killed, and what it refused stays refused.
 """
 
 from __future__ import annotations
