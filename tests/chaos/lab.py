@@ -104,7 +104,7 @@ class CrashLab:
             trap: It kills, or fails calls.
             rows: Of the first table; with the default, its part is a file of its own, which the peers fetch.
             cut: Whether the power of all replicas is cut when the client has been told of the commit. After
-                a refusal the victim is killed instead: what it gave up must not come back from its page cache.
+                a refusal the victim is killed instead: what it gave up must not come back from the cache.
             again: Kills the victim that is started again, which is then started once more.
 
         Returns:
