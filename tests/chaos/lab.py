@@ -96,8 +96,9 @@ class CrashLab:
     ) -> Ending:
         """Let a trap spring in one commit over two tables, heal, and require that the commit is settled.
 
-        The trap counts from before the first insert until the client has its answer and all replicas have
-        applied the log. A victim that dies is started again. Whether the trap has hit is for the caller.
+        The trap counts from before the first insert until the client has its answer and, if it has not hit by
+        then, until all replicas have applied the log. A victim that dies is started again. Whether the trap
+        has hit is for the caller.
 
         Args:
             victim: Whose calls count.
@@ -138,12 +139,12 @@ class CrashLab:
 
     def _over(self, victim: str, attempt: Attempt, told: Future[Ending], trap: Trap) -> bool:
         """Whether nothing more can come of the trap, or it has done what it should."""
-        if trap.hit is not None and (trap.error is None or self.lab.cluster.pid(victim) is None):
+        if trap.hit is None:
+            return told.done() and self.lab.at_the_end() is not None
+        if trap.error is None or told.done() or self.lab.cluster.pid(victim) is None:
             return True
-        if trap.hit is not None and trap.lasting:
-            # A home that cannot apply its own record answers when it can: the trap must not outlast that.
-            return told.done() or self.lab.outcome(BYSTANDER, attempt.tid)[0] == "committed"
-        return told.done() and self.lab.at_the_end() is not None
+        # A home that cannot apply its own record answers when it can: the trap must not outlast that.
+        return trap.lasting and self.lab.outcome(BYSTANDER, attempt.tid)[0] == "committed"
 
     def dark_at(self, victim: str, point: str, *, rows: int = LARGE_ROWS, also: str | None = None) -> Ending:
         """Cut the power of a replica that pauses at a fault point of one commit, and start it again.
