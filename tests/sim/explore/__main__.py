@@ -15,7 +15,7 @@ from tests.sim.explore.replay import Replays
 from tests.sim.explore.scenarios import SCENARIOS
 from tests.sim.explore.search import Model, Report, explore
 
-_ROW = "{:<44} {:>9} {:>10} {:>6} {:>7} {:>7}  {}"
+_ROW = "{:<72} {:>9} {:>10} {:>6} {:>7} {:>7}  {}"
 
 
 def _say(line: str) -> None:

@@ -7,7 +7,7 @@ product makes them: a class is replaced by a subclass, or a function for the tim
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,23 +16,26 @@ from unittest import mock
 import msgspec
 
 from tests.sim.explore.commits import Commits
+from tests.sim.explore.copying import Copying, Mishaps
 from tests.sim.explore.ensemble import LogEntry
 from tests.sim.explore.followers import Asked
-from tests.sim.explore.following import HOME, WRITTEN, Following, Shard, Trouble
+from tests.sim.explore.following import HOME, Following
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
+from tests.sim.explore.shard import WRITTEN, Shard, Trouble
 from tests.sim.explore.world import Budget, Tx, World
 from tidelock.csnlog import batch, codec, tree
 from tidelock.csnlog import committer as committer_module
 from tidelock.csnlog.committer import Committer
 from tidelock.csnlog.fence import OwnFence
 from tidelock.csnlog.follow_messages import ABSENT, FollowEvent, Got, Missed
-from tidelock.csnlog.ids import Csn, Tid, epoch_of
+from tidelock.csnlog.ids import Csn, ReplicaId, Tid, epoch_of
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.model import Kind, LogRecord, Record
 from tidelock.csnlog.reading import read_record
 from tidelock.csnlog.results import Aborted, Committed, Ok, Outcome, Running
 from tidelock.csnlog.store import Create, Op, SetData, Store
+from tidelock.replication.core import Copies
 
 T1 = Tx(0, 1)
 
@@ -133,6 +136,20 @@ class ForgetsWhatItMet(Commits):
         return ()
 
 
+class CountsAnyDisk(Copies):
+    """A copy counts on whatever disk it was made."""
+
+    def copy(self) -> CountsAnyDisk:
+        """As the product's, of this class."""
+        twin = CountsAnyDisk(self.home, self.copies, self._disks)
+        twin._open = dict(self._open)
+        return twin
+
+    def _holders(self, state: Any) -> tuple[ReplicaId, ...]:
+        acked = sorted({replica for replica, _ in state.acks})
+        return (self.home, *acked) if state.persisted else tuple(acked)
+
+
 class FollowsTheEpoch(Following):
     """A record that is missing in an epoch that is closed: then the next epoch goes on."""
 
@@ -162,7 +179,7 @@ def _commits(*txs: Tx, **budget: int) -> Callable[..., Model]:
     return model
 
 
-def _following(txs: int, read_ahead: int = 2, **trouble: int) -> Callable[..., Model]:
+def _following(txs: Sequence[int], read_ahead: int = 2, **trouble: int) -> Callable[..., Model]:
     def model(replays: Replays, kind: type[Following] = Following, **more: Any) -> Model:
         return kind(replays, txs, Trouble(**trouble), read_ahead=read_ahead, **more)
 
@@ -215,14 +232,26 @@ BUGS = (
     Bug(
         "epoch change without END",
         frozenset({"I4 DURABLE"}),
-        _following(2, read_ahead=1, roll=1),
+        _following((1, 1), read_ahead=1, roll=1),
         {"kind": FollowsTheEpoch},
         lambda: mock.patch.object(batch.Rollover, "ops", _close_without_end),
     ),
     Bug(
         "a part is held before it is fsynced",
         frozenset({"I9 HONEST"}),
-        _following(1, crash=1),
+        _following((1,), crash=1),
         {"announced": WRITTEN},
+    ),
+    Bug(
+        "acknowledge before the catalog row",
+        frozenset({"I4 DURABLE"}),
+        lambda replays, **more: Copying(replays, 1, 1, Mishaps(crash=1), **more),
+        {"early": True},
+    ),
+    Bug(
+        "count a replaced disk",
+        frozenset({"I4 DURABLE"}),
+        lambda replays, **more: Copying(replays, 1, 1, Mishaps(crash=1, replace=1), **more),
+        {"kind": CountsAnyDisk},
     ),
 )

@@ -43,6 +43,7 @@ from tidelock.csnlog.messages import (
     EpochRead,
     Event,
     FenceRead,
+    FenceWanted,
     Followed,
     LinkChanged,
     LogRead,
@@ -75,7 +76,7 @@ class Commits(Surroundings):
 
     faults = frozenset(
         {"lose request", "lose reply", "delay", "session", "crash", "fence", "strike", "expire"}
-        | {"again", "ask", "tail"}
+        | {"again", "ask", "tail", "want"}
     )
     idle: frozenset[str] = frozenset()
 
@@ -175,6 +176,9 @@ class Commits(Surroundings):
         if w.budget.session and which in self.victims:
             for seen in range(len(w.history)):
                 yield ("session", which, seen), self._new_session(w.less("session"), which, replica, seen)
+        fence = self.committers.fence(replica.machine)
+        if w.budget.want and which in self.victims and fence is not None:
+            yield ("want", which), self._step(w.less("want"), which, ("want", fence), FenceWanted(fence))
         if replica.asked >= 0:
             yield from self._go_on_asking(w, which, replica)
 
@@ -191,9 +195,10 @@ class Commits(Surroundings):
         if heard == WAITING and w.budget.expire:
             expired = DeadlinePassed(str(self.txs[tx].tid(boot)))
             yield ("expire", tx), self._step(w.less("expire"), home, ("expire", tx), expired)
-        other = 1 - home
-        if boot and w.budget.ask and w.replicas[other].running and w.replicas[other].asked < 0:
-            yield ("ask", tx), w.less("ask").but(other, asked=tx, answers=())
+        for which, asker in enumerate(w.replicas):
+            strange = which != home or asker.boot > boot
+            if boot and w.budget.ask and asker.running and asker.asked < 0 and strange:
+                yield ("ask", tx, which), w.less("ask").but(which, asked=tx, answers=())
 
     def _of_peer(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
         """What a replica does to the other, or for all."""

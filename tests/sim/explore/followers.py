@@ -6,9 +6,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tests.sim.explore.ensemble import Numbered
-from tidelock.csnlog.follow_messages import FollowEvent, FollowInstruction, Get, Inquire, Look
+from tidelock.csnlog.follow_messages import (
+    Failed,
+    FollowEvent,
+    FollowInstruction,
+    Get,
+    Got,
+    Inquire,
+    Learned,
+    Look,
+    Looked,
+    Missed,
+)
 from tidelock.csnlog.follower import Follower
 from tidelock.csnlog.ids import CSN_NONE, Csn
+from tidelock.csnlog.model import Record
 from tidelock.replication.prefix import Prefix, PrefixEvent, PrefixInstruction
 
 Asked = Get | Look | Inquire
@@ -40,7 +52,7 @@ class Followers:
 
     def step(
         self, number: int, event: FollowEvent, asked: tuple[Asked, ...]
-    ) -> tuple[int, tuple[Asked, ...], list[FollowInstruction]]:
+    ) -> tuple[int, tuple[Asked, ...], tuple[FollowInstruction, ...]]:
         """Take one event; returns the state after it, all that is asked then, and what else was said."""
         known = self._steps.get((number, event))
         if known is None:
@@ -53,7 +65,7 @@ class Followers:
         machine = Follower(CSN_NONE, self._read_ahead)
         machine.restore(snapshot)
         asked = _renumbered(machine, asked)
-        others = [one for one in said if not isinstance(one, Asked)]
+        others: tuple[FollowInstruction, ...] = tuple(one for one in said if not isinstance(one, Asked))
         return self._states.number(machine.snapshot()), asked, others
 
 
@@ -108,3 +120,35 @@ class Prefixes:
         if number == len(self._machines):
             self._machines.append(machine)
         return number
+
+
+def failure(asked: Asked, session: int) -> FollowEvent:
+    """What the shell says when a read has failed."""
+    match asked:
+        case Get(number):
+            return Failed(number)
+        case Look(number):
+            return Looked(number, None)
+    return Learned(asked.number, session, None)
+
+
+def short(value: object) -> str:
+    """A request or an answer, in words."""
+    match value:
+        case Get(number):
+            return f"get {number}"
+        case Look(number):
+            return f"look for {number}"
+        case Inquire(_, question, about):
+            return f"{question.value} {about}"
+        case Got(_, record):
+            return record.kind.value if isinstance(record, Record) else "unreadable"
+        case Missed() | Looked(_, False):
+            return "not there"
+        case Looked():
+            return "there"
+        case Learned(_, _, finding):
+            return short(finding) if isinstance(finding, Record) else str(finding)
+        case Record():
+            return value.kind.value
+    return str(value)

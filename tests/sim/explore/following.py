@@ -7,13 +7,24 @@ answered in the order in which they were sent, each from any state that the sess
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from tests.sim.explore.ensemble import Ensemble, LogEntry, follows, new_cluster
-from tests.sim.explore.followers import Asked, Followers, Prefixes
+from tests.sim.explore.followers import Asked, Followers, Prefixes, failure, short
 from tests.sim.explore.replay import Replays, Returned, ScriptedStore, View, never
 from tests.sim.explore.search import Broken, Move, State
+from tests.sim.explore.shard import (
+    ABSENT_PART,
+    DURABLE,
+    Shard,
+    Trouble,
+    behind,
+    less,
+    made_durable,
+    not_written,
+)
 from tests.sim.explore.world import NAMES, ORDERS
 from tidelock.csnlog import codec, tree
 from tidelock.csnlog.batch import Proposal, Queued, Rollover, plan
@@ -21,7 +32,6 @@ from tidelock.csnlog.follow_messages import (
     ABSENT,
     Deliver,
     Delivered,
-    Failed,
     Finding,
     FollowEvent,
     Get,
@@ -38,12 +48,13 @@ from tidelock.csnlog.follow_messages import (
     Unreadable,
     Woken,
 )
-from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, Tid
+from tidelock.csnlog.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
 from tidelock.csnlog.messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.model import AddPart, LogRecord, Record, TidRecord
 from tidelock.csnlog.reading import find_out
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.store import Check, Delete, Op, SetData
+from tidelock.csnlog.visibility import PartVersions, visible
 from tidelock.errors import CorruptError
 from tidelock.replication.prefix import (
     Applied,
@@ -59,84 +70,21 @@ from tidelock.replication.prefix import (
 HOME, FOLLOWER = NAMES
 FENCE: Final = Check(tree.session(HOME), 0)
 
-#: What the disk of the follower has of a part.
-ABSENT_PART, WRITTEN, DURABLE = range(3)
-
 Next = tuple[Move, "Shard | Broken"]
 
 
-class Trouble(NamedTuple):
-    """How often each thing may still happen."""
-
-    #: An epoch is closed.
-    roll: int = 0
-    #: The tail moves behind what the follower has applied; the records below are deleted.
-    tail: int = 0
-    #: The follower is struck: the tail moves to the end.
-    strike: int = 0
-    #: A read fails.
-    fail: int = 0
-    #: The session ends; the next one reads from any state that ever was.
-    session: int = 0
-    #: The process dies; what is not fsynced is gone.
-    crash: int = 0
-    #: A part that is held is found damaged.
-    damage: int = 0
-    #: The catalog cannot be written.
-    full: int = 0
-
-    def less(self, name: str) -> Trouble:
-        """One less of a kind."""
-        return self._replace(**{name: getattr(self, name) - 1})
-
-
-class Shard(NamedTuple):
-    """Everything: ZooKeeper, and the process, session, catalog and disk of the follower."""
-
-    history: tuple[int, ...]
-    #: Every record that ever was.
-    log: tuple[LogEntry, ...]
-    #: Number of the follower's state, -1 while no process runs, and that of the prefix.
-    machine: int
-    prefix: int
-    asked: tuple[Asked, ...] = ()
-    paused: bool = False
-    session: int = 1
-    seen: int = 0
-    #: The record whose creation is watched.
-    watched: Csn = CSN_NONE
-    #: Delivered and arrived while the catalog was being written.
-    records: tuple[LogRecord, ...] = ()
-    arrived: tuple[PrefixEvent, ...] = ()
-    #: The last record of the batch that is being written (CSN_NONE = none is), and its tids.
-    writing: Csn = CSN_NONE
-    batch: tuple[str, ...] = ()
-    #: The snapshot CSN in the catalog, and the tids that are visible there, in the order of their CSNs.
-    applied: Csn = Csn(1)
-    visible: tuple[str, ...] = ()
-    #: For each transaction what the disk has of its part.
-    parts: tuple[int, ...] = ()
-    sent: int = 0
-    struck: bool = False
-    trouble: Trouble = Trouble()
-
-    @property
-    def now(self) -> int:
-        """Index of the newest state of ZooKeeper."""
-        return len(self.history) - 1
-
-
-def _record(tx: int) -> TidRecord:
+def _record(tx: int, parts: Sequence[PartId]) -> TidRecord:
     tid = Tid(Csn(1), HOME, 1, tx + 1)
-    part = AddPart(ORDERS, PartId(f"{HOME}-1-{tx + 1}"), "", 1, 1, "0" * 32)
-    return TidRecord(str(tid), (part,), holders=(HOME,))
+    tables = (TableName(f"d.t{number}") for number in range(len(parts)))
+    entries = (AddPart(table, part, "", 1, 1, "0" * 32) for table, part in zip(tables, parts, strict=True))
+    return TidRecord(str(tid), tuple(entries), holders=(HOME,))
 
 
 class Following:
     """The model; see the module.
 
     Args:
-        txs: How many transactions are committed.
+        txs: How many parts, each of another table, each transaction has that is committed.
         read_ahead: Of the follower.
         announced: When a part is said to be held: once it is durable. A planted bug may say it earlier.
     """
@@ -149,7 +97,7 @@ class Following:
     def __init__(
         self,
         replays: Replays,
-        txs: int,
+        txs: Sequence[int],
         trouble: Trouble,
         *,
         read_ahead: int = 2,
@@ -158,9 +106,12 @@ class Following:
         self.ensemble = Ensemble(new_cluster(NAMES, (ORDERS,), epoch_limit=1000))
         self._followers, self._prefixes = Followers(read_ahead), Prefixes(apply_records_max=2)
         self._replays, self._announced = replays, announced
-        self._records = tuple(_record(tx) for tx in range(txs))
-        self._tx_of = {record.entries[0].part: tx for tx, record in enumerate(self._records)}  # type: ignore[union-attr]
+        names = (part_id(HOME, 1, number) for number in itertools.count(1))
+        made = [tuple(itertools.islice(names, parts)) for parts in txs]
+        self._records = tuple(_record(tx, parts) for tx, parts in enumerate(made))
+        self._parts = tuple((name, self._records[tx].tid) for tx, parts in enumerate(made) for name in parts)
         self._trouble = trouble
+        self._shown: dict[tuple[str, Csn | None, Csn], bool] = {}
         self._findings: dict[tuple[int, Question, Csn], Finding | None] = {}
 
     def initial(self) -> State:
@@ -170,7 +121,7 @@ class Following:
             self.ensemble.log(0),
             -1,
             -1,
-            parts=(ABSENT_PART,) * len(self._records),
+            parts=(ABSENT_PART,) * len(self._parts),
             trouble=self._trouble,
         )
         begun = self._begin(first)
@@ -190,8 +141,8 @@ class Following:
         """All that can happen next."""
         assert isinstance(state, Shard)
         yield from self._of_home(state)
-        for tx, part in enumerate(state.parts):
-            yield from self._of_disk(state, tx, part)
+        for number, part in enumerate(state.parts):
+            yield from self._of_disk(state, number, part)
         if state.machine < 0:
             if not state.struck:
                 yield ("start", 0), self._begin(state._replace(session=state.session + 1))
@@ -201,7 +152,7 @@ class Following:
         if state.trouble.crash:
             yield ("crash", 0), self._dies(state)
             if state.writing and self._lacks(state) is None:
-                yield ("crash, written", 0), self._dies(_made_durable(state))
+                yield ("crash, written", 0), self._dies(made_durable(state))
 
     def _of_home(self, s: Shard) -> Iterator[Next]:
         """The others commit, close the epoch, and collect the log."""
@@ -214,7 +165,7 @@ class Following:
             commit = plan((item,), home=HOME, fence=0, epoch=epoch, epoch_version=version)
             yield ("commit", s.sent), self._apply(s._replace(sent=s.sent + 1), commit.ops(0))
         if s.trouble.roll:
-            yield ("roll", epoch), self._apply(_less(s, "roll"), Rollover(HOME, 0, epoch, version).ops(0))
+            yield ("roll", epoch), self._apply(less(s, "roll"), Rollover(HOME, 0, epoch, version).ops(0))
         for kind, end in (("tail", s.applied), ("strike", s.log[-1].csn)):
             tail = Csn(end + 1)
             if getattr(s.trouble, kind) and self.ensemble.tail(newest) < tail and end > 1:
@@ -222,7 +173,7 @@ class Following:
                     Delete(tree.record(one.csn), 0) for one in self.ensemble.log(newest) if one.csn < tail
                 ]
                 moved = SetData(tree.TAIL, codec.encode_csn(tail))
-                after = _less(s, kind)._replace(struck=s.struck or kind == "strike")
+                after = less(s, kind)._replace(struck=s.struck or kind == "strike")
                 yield (kind, tail), self._apply(after, (FENCE, moved, *deletes))
 
     def _apply(self, s: Shard, ops: tuple[Op, ...]) -> Shard | Broken:
@@ -234,26 +185,29 @@ class Following:
                 log = (*log, entry)
         return self._trimmed(s._replace(history=(*s.history, state), log=log))
 
-    def _of_disk(self, s: Shard, tx: int, part: int) -> Iterator[Next]:
-        """The part of a transaction comes, and becomes durable; a durable one is found damaged."""
-        name = self._records[tx].entries[0].part  # type: ignore[union-attr]
-        if part != DURABLE and (s.machine >= 0):
-            after = s._replace(parts=(*s.parts[:tx], part + 1, *s.parts[tx + 1 :]))
-            if part + 1 == self._announced:
-                yield ("part", tx), self._prefixed(after, PartHeld(name))
-            else:
-                yield ("part", tx), after
-        elif s.trouble.damage and s.machine >= 0 and self._records[tx].tid not in s.visible:
-            after = _less(s, "damage")._replace(parts=(*s.parts[:tx], ABSENT_PART, *s.parts[tx + 1 :]))
-            yield ("damage", tx), self._prefixed(after, PartLost(name))
+    def _of_disk(self, s: Shard, number: int, part: int) -> Iterator[Next]:
+        """A part comes, and becomes durable; a durable one is found damaged before it is visible."""
+        name, tid = self._parts[number]
+        if s.machine < 0:
+            return
+        if part != DURABLE:
+            after = s._replace(parts=(*s.parts[:number], part + 1, *s.parts[number + 1 :]))
+            announced = part + 1 == self._announced
+            yield (
+                ("durable" if part + 1 == DURABLE else "written", name),
+                self._prefixed(after, PartHeld(name)) if announced else after,
+            )
+        elif s.trouble.damage and tid not in s.visible:
+            parts = (*s.parts[:number], ABSENT_PART, *s.parts[number + 1 :])
+            yield ("damage", name), self._prefixed(less(s, "damage")._replace(parts=parts), PartLost(name))
 
     def _of_follower(self, s: Shard) -> Iterator[Next]:
         """What the follower's session does."""
         if s.asked:
             yield from self._serve(s, s.asked[0])
             if s.trouble.fail:
-                after = _less(s, "fail")._replace(asked=s.asked[1:])
-                yield ("fail", 0), self._tell(after, _failure(s.asked[0], s.session))
+                after = less(s, "fail")._replace(asked=s.asked[1:])
+                yield ("fail", 0), self._tell(after, failure(s.asked[0], s.session))
         if s.paused:
             yield ("resume", 0), self._tell(s._replace(paused=False), Resumed())
         if s.watched:
@@ -267,7 +221,7 @@ class Following:
             yield ("tick", 0), self._tell(s, Tick())
         if s.trouble.session:
             for seen in range(len(s.history)):
-                yield ("session", seen), self._new_session(_less(s, "session"), seen)
+                yield ("session", seen), self._new_session(less(s, "session"), seen)
 
     def _new_session(self, s: Shard, seen: int) -> Shard | Broken:
         """Everything under way fails, and the new session starts from an older state."""
@@ -279,7 +233,7 @@ class Following:
         for _ in asked:
             if isinstance(after, Broken):
                 return after
-            after = self._tell(after._replace(asked=after.asked[1:]), _failure(after.asked[0], 0))
+            after = self._tell(after._replace(asked=after.asked[1:]), failure(after.asked[0], 0))
         return after
 
     def _serve(self, s: Shard, asked: Asked) -> Iterator[Next]:
@@ -354,7 +308,9 @@ class Following:
         """Unless the catalog is being written, the prefix hears of records and parts."""
         if s.writing or not (s.records or s.arrived):
             return s
-        held = frozenset(name for name, tx in self._tx_of.items() if s.parts[tx] >= self._announced)
+        held = frozenset(
+            name for (name, _), part in zip(self._parts, s.parts, strict=True) if part >= self._announced
+        )
         known = frozenset(tid for entry in s.log if entry.csn <= s.applied for tid in entry.tids)
         events = [RecordRead(one, held, known) for one in s.records]
         return self._stepped(s._replace(records=(), arrived=()), *events, *s.arrived)
@@ -380,22 +336,22 @@ class Following:
             return
         lost = self._lacks(s)
         if lost is None:
-            written = self._stepped(_made_durable(s), Applied(s.writing))
+            written = self._stepped(made_durable(s), Applied(s.writing))
             yield ("catalog", s.writing), written if isinstance(written, Broken) else self._looked_up(written)
         elif lost in {one.part for one in s.arrived if isinstance(one, PartLost)}:
-            failed = self._stepped(_not_written(s), PartLost(lost), NotApplied())
+            failed = self._stepped(not_written(s), PartLost(lost), NotApplied())
             yield ("catalog", s.writing), failed if isinstance(failed, Broken) else self._looked_up(failed)
         else:
             broken = Broken("I9 HONEST", f"claims CSN {s.writing} without a durable part {lost}")
             yield ("catalog", s.writing), broken
         if s.trouble.full:
-            after = self._stepped(_not_written(_less(s, "full")), NotApplied())
+            after = self._stepped(not_written(less(s, "full")), NotApplied())
             yield ("full", s.writing), after if isinstance(after, Broken) else self._looked_up(after)
 
     def _lacks(self, s: Shard) -> PartId | None:
         """A part of the batch being written that the disk has not."""
-        for name, tx in self._tx_of.items():
-            if self._records[tx].tid in s.batch and s.parts[tx] != DURABLE:
+        for (name, tid), part in zip(self._parts, s.parts, strict=True):
+            if tid in s.batch and part != DURABLE:
                 return name
         return None
 
@@ -407,7 +363,7 @@ class Following:
 
     def _dies(self, s: Shard) -> Shard:
         parts = tuple(part if part == DURABLE else ABSENT_PART for part in s.parts)
-        return self._trimmed(self._ends(_less(s, "crash"))._replace(parts=parts))
+        return self._trimmed(self._ends(less(s, "crash"))._replace(parts=parts))
 
     def _trimmed(self, s: Shard) -> Shard:
         """Forget the states of ZooKeeper that nobody can read any more."""
@@ -419,19 +375,35 @@ class Following:
     # ------------------------------------------------------------------------------------------- promises
 
     def check(self, state: State) -> Broken | None:
-        """What the replica claims is durable here."""
+        """What the replica claims is durable here, and what it shows is what is committed."""
         assert isinstance(state, Shard)
         for before, entry in zip(state.log, state.log[1:], strict=False):
             if not self.neighbours(before, entry):
                 return Broken("I2 MONOTONE", f"CSN {entry.csn} follows CSN {before.csn} in the log")
-        for tx, record in enumerate(self._records):
-            if record.tid in state.visible and state.parts[tx] != DURABLE:
-                return Broken("I9 HONEST", f"claims CSN {state.applied} without the part of {record.tid}")
-        committed = tuple(tid for one in state.log if one.csn <= state.applied for tid in one.tids)
-        if committed != state.visible:
-            claim = f"claims CSN {state.applied}, where {_list(committed)} are committed"
-            return Broken("I4 DURABLE", f"{claim}, and shows {_list(state.visible)}")
+        csns = {tid: one.csn for one in state.log for tid in one.tids}
+        shown: dict[str, set[bool]] = {}
+        for (name, tid), part in zip(self._parts, state.parts, strict=True):
+            if tid in state.visible and part != DURABLE:
+                return Broken("I9 HONEST", f"claims CSN {state.applied} without part {name} of {tid}")
+            csn = csns.get(tid) if tid in state.visible else None
+            shown.setdefault(tid, set()).add(part != ABSENT_PART and self._is_shown(tid, csn, state.applied))
+        for tid, parts in shown.items():
+            committed = csns.get(tid, CSN_MAX) <= state.applied
+            claim = f"at CSN {state.applied} {tid}"
+            if len(parts) > 1:
+                return Broken("I3 ATOMIC", f"{claim} is shown in some of its tables only")
+            if committed and parts == {False}:
+                return Broken("I4 DURABLE", f"{claim} is not shown, although it is committed at {csns[tid]}")
+            if not committed and parts == {True}:
+                return Broken("I5 NODIRTY", f"{claim} is shown, although it is not committed there")
         return None
+
+    def _is_shown(self, tid: str, created: Csn | None, snapshot: Csn) -> bool:
+        """Whether a reader sees a part, by the product's rule."""
+        key = (tid, created, snapshot)
+        if key not in self._shown:
+            self._shown[key] = visible(PartVersions(Tid.parse(tid), created), snapshot)
+        return self._shown[key]
 
     def neighbours(self, earlier: LogEntry, later: LogEntry) -> bool:
         """Tell whether one record may follow the other in the log."""
@@ -454,11 +426,11 @@ class Following:
         if kind == "serve":
             assert isinstance(about, int)
             event = self.answer(state, state.asked[0], about)
-            return f"{_behind(state, about)} answers {_short(state.asked[0])}: {_short(event)}"
+            return f"{behind(state, about)} answers {short(state.asked[0])}: {short(event)}"
         if kind == "session":
             assert isinstance(about, int)
-            return f"a new session, on {_behind(state, about)}"
-        return _WORDS[kind].format(about=about, asked=_short(state.asked[0]) if state.asked else "")
+            return f"a new session, on {behind(state, about)}"
+        return _WORDS[kind].format(about=about, asked=short(state.asked[0]) if state.asked else "")
 
 
 _WORDS: Final = {
@@ -466,8 +438,9 @@ _WORDS: Final = {
     "roll": "epoch {about} is closed",
     "tail": "the tail moves to {about}, and the records below are deleted",
     "strike": "the follower is struck: the tail moves to {about}",
-    "part": "the part of transaction {about} comes a step further: written, durable",
-    "damage": "the part of transaction {about} is found damaged",
+    "written": "part {about} is written",
+    "durable": "part {about} is fsynced, with its row",
+    "damage": "part {about} is found damaged",
     "start": "the follower's process starts",
     "crash": "the follower's process dies",
     "crash, written": "the follower's process dies right behind the write of its catalog",
@@ -478,57 +451,6 @@ _WORDS: Final = {
     "catalog": "the catalog is written up to CSN {about}",
     "full": "the catalog cannot be written",
 }
-
-
-def _less(s: Shard, name: str) -> Shard:
-    return s._replace(trouble=s.trouble.less(name))
-
-
-def _made_durable(s: Shard) -> Shard:
-    return s._replace(applied=s.writing, visible=(*s.visible, *s.batch), writing=CSN_NONE, batch=())
-
-
-def _not_written(s: Shard) -> Shard:
-    return s._replace(writing=CSN_NONE, batch=())
-
-
-def _list(tids: tuple[str, ...]) -> str:
-    return " and ".join(tids) or "no transactions"
-
-
-def _failure(asked: Asked, session: int) -> FollowEvent:
-    match asked:
-        case Get(number):
-            return Failed(number)
-        case Look(number):
-            return Looked(number, None)
-    return Learned(asked.number, session, None)
-
-
-def _behind(s: Shard, at: int) -> str:
-    behind = s.now - at
-    return f"a server {behind} write{'s' if behind > 1 else ''} behind" if behind else "ZooKeeper"
-
-
-def _short(value: object) -> str:
-    match value:
-        case Get(number):
-            return f"get {number}"
-        case Look(number):
-            return f"look for {number}"
-        case Inquire(_, question, about):
-            return f"{question.value} {about}"
-        case Got(_, record):
-            return record.kind.value if isinstance(record, Record) else "unreadable"
-        case Missed() | Looked(_, False):
-            return "not there"
-        case Looked():
-            return "there"
-        case Learned(_, _, finding):
-            return _short(finding) if isinstance(finding, Record) else str(finding)
-        case Record():
-            return value.kind.value
-    return str(value)
 
 
 def _unheard() -> None:

@@ -1,13 +1,20 @@
-"""The scenarios that are explored: which transactions, and how much of which trouble."""
+"""The scenarios that are explored: which transactions, and how much of which trouble.
+
+One world with all of it has too many states; these have all of it together, and each is explored to the end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
 from tests.sim.explore.commits import Commits
+from tests.sim.explore.copying import Copying, Mishaps
+from tests.sim.explore.following import Following
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
+from tests.sim.explore.shard import Trouble
 from tests.sim.explore.world import Budget, Tx
 
 
@@ -20,12 +27,65 @@ class Scenario:
     fast: bool = False
 
 
+#: One transaction of each home, of which one can have the label.
+PAIR: Final = (Tx(0, 1, label="x"), Tx(1, 1, label="x"))
+#: Two of each home: one pair has a label, of the other one changes the table that its partner touches.
+FOUR: Final = (Tx(0, 1, label="x"), Tx(0, 2, uses=True), Tx(1, 1, label="x"), Tx(1, 2, alters=True))
+
+
+def _commits(
+    name: str, txs: tuple[Tx, ...], *, fast: bool = False, epoch_limit: int = 1000, **budget: int
+) -> Scenario:
+    def model(replays: Replays) -> Model:
+        # The homes are alike, so what comes over one process may as well come over the first.
+        return Commits(replays, txs, Budget(**budget), victims=(0,), epoch_limit=epoch_limit)
+
+    return Scenario(f"{name}: {_said(budget)}", model, fast)
+
+
+def _following(name: str, parts: tuple[int, ...], *, fast: bool = False, **trouble: int) -> Scenario:
+    return Scenario(
+        f"{name}: {_said(trouble)}", lambda replays: Following(replays, parts, Trouble(**trouble)), fast
+    )
+
+
+def _copying(name: str, txs: int, peers: int, *, fast: bool = False, **mishaps: int) -> Scenario:
+    return Scenario(
+        f"{name}: {_said(mishaps)}", lambda replays: Copying(replays, txs, peers, Mishaps(**mishaps)), fast
+    )
+
+
+def _said(budget: dict[str, Any]) -> str:
+    return " ".join(f"{name}={times}" for name, times in budget.items())
+
+
 SCENARIOS = (
-    Scenario(
-        "lost messages, small",
-        lambda replays: Commits(
-            replays, (Tx(0, 1, label="x"), Tx(1, 1, label="x")), Budget(lose_request=1, lose_reply=2)
-        ),
-        fast=True,
-    ),
+    _commits("2 commits", PAIR, fast=True, lose_request=1, lose_reply=2),
+    _commits("2 commits", PAIR, fast=True, delay=1, session=1),
+    _commits("2 commits", PAIR, fast=True, expire=1, again=1, lose_reply=1, lose_request=1),
+    _commits("2 commits", PAIR, fast=True, tail=1, strike=1, lose_reply=1),
+    _commits("2 commits", PAIR, fast=True, want=1, delay=1),
+    _commits("2 commits, epochs of 3", PAIR, fast=True, epoch_limit=3, delay=1, want=1),
+    _commits("3 commits, epochs of 3", FOUR[:3], epoch_limit=3, lose_reply=1),
+    _commits("3 commits, epochs of 3", FOUR[:3], epoch_limit=3, delay=1),
+    _commits("2 commits", PAIR, want=1, delay=1, lose_reply=1),
+    _commits("3 commits", FOUR[:3], lose_request=1, lose_reply=2),
+    _commits("2 commits", PAIR, delay=1, session=1, lose_reply=1),
+    _commits("2 commits", PAIR, crash=1, delay=1, lose_reply=1),
+    _commits("2 commits", PAIR, crash=1, ask=1, lose_reply=1),
+    _commits("2 commits", PAIR, fence=1, ask=1, lose_reply=1),
+    _commits("2 commits", PAIR, fence=1, ask=1, delay=1),
+    _commits("2 commits", PAIR, tail=1, strike=1, ask=1, lose_reply=1),
+    _commits("4 commits", FOUR, lose_reply=1),
+    _commits("4 commits", FOUR, delay=1),
+    _commits("4 commits", FOUR, session=1),
+    _commits("4 commits", FOUR, fence=1),
+    _following("following", (2, 1), fast=True, roll=1),
+    _following("following", (1, 1), fast=True, strike=1),
+    _following("following", (1, 1), roll=1, session=1),
+    _following("following", (1, 1), roll=1, tail=1, fail=1),
+    _following("following", (2, 1), crash=1, damage=1, full=1),
+    _copying("2 transactions, 1 peer", 2, 1, fast=True, lose=1, crash=1, replace=1),
+    _copying("1 transaction, 2 peers", 1, 2, lose=1, crash=2, replace=2, deadline=1, disaster=1),
+    _copying("2 transactions, 1 peer", 2, 1, lose=2, crash=1, replace=1, deadline=1, disaster=1),
 )

@@ -19,6 +19,7 @@ _WORDS = {
     "lose request": "{r}'s {request} is lost on the way",
     "lose reply": "the answer to {r}'s {request} is lost",
     "delay": "{r} gives up on its {request}, which is still on its way",
+    "want": "another multi of {r} ends unknown: its fence is to be raised",
     "resume": "{r} tries again",
     "follow": "{r} follows the log to the next record",
     "too late": "{r} finds that the records it lacks are deleted",
@@ -41,7 +42,7 @@ def describe(model: Commits, w: World, move: Move) -> str:
             "propose": f"{NAMES[tx.home]} is asked to commit {tid}",
             "again": f"{NAMES[tx.home]} is asked again to commit {tid}",
             "expire": f"the client of {tid} waits no longer",
-            "ask": f"{NAMES[1 - tx.home]} is asked for the outcome of {tid}",
+            "ask": f"{NAMES[cast('int', move[-1]) % len(NAMES)]} is asked for the outcome of {tid}",
         }[kind]
     if kind == "land":
         ops = model.ensemble.multis.values[about]
