@@ -114,6 +114,24 @@ class StoreSuite:
             )
         assert await done(store, Create("a/s-", sequential=True)) == ("a/s-0000000000",)
 
+    async def test_sequence_numbers_within_one_multi(self, world: World) -> None:
+        """Each create of a multi takes the next one; a name that is taken already takes none."""
+        store = await world.store()
+        await done(store, Create("a"))
+        creates = (Create("a/s-", sequential=True), Create("a/t-", sequential=True))
+        assert await done(store, *creates) == ("a/s-0000000000", "a/t-0000000001")
+        taken = (Create("a/s-", sequential=True), Create("a/s-0000000000"))
+        assert await store.multi(taken) == Refused(Reason.NODE_EXISTS, 1)
+        assert (await done(store, creates[0]))[0] == "a/s-0000000002"
+
+    async def test_sequence_numbers_of_a_directory_made_again(self, world: World) -> None:
+        """They begin at 0 again: a number is unique only where its directory is never deleted (ABA)."""
+        store = await world.store()
+        create = Create("a/s-", sequential=True)
+        await done(store, Create("a"), create)
+        await done(store, Delete("a/s-0000000000", 0), Delete("a", 0), Create("a"))
+        assert await done(store, create) == ("a/s-0000000000",)
+
     @pytest.mark.parametrize(
         ("op", "reason"),
         [
@@ -153,6 +171,31 @@ class StoreSuite:
         store = await world.store()
         await done(store, Create("a"), SetData("a"), Delete("a", 1), Create("a", b"second life"))
         assert await done(store, Check("a", 0), Delete("a", 0)) == (None, None)
+
+    async def test_another_session_cannot_tell_a_znode_made_again(self, world: World) -> None:
+        """Its check of version 0 passes; the ephemeral one of a new session differs by its owner alone."""
+        one, two = await world.store(), await world.store()
+        await done(one, Create("a", b"1"), Create("e", ephemeral=True))
+        seen = await node(two, "e")
+        await done(one, Delete("a", 0), Create("a", b"2"))
+        await world.expire(one)
+        await until(lambda: one.link is Link.CONNECTED and one.session != seen.owner_session)
+        await done(one, Create("e", ephemeral=True))
+        assert (await node(two, "e")).owner_session == one.session != seen.owner_session
+        assert (await node(two, "e")).version == seen.version == 0
+        assert await done(two, Check("a", 0), Delete("e", 0)) == (None, None)
+
+    async def test_a_multi_of_a_session_that_has_ended_is_not_applied(self, world: World) -> None:
+        """Expiry and the writes of a session are ordered: nothing of it lands after its end."""
+        store, other = await world.store(), await world.store()
+        await done(store, Create("a"))
+        first = store.session
+        await world.expire(store)
+        results = [await store.multi((SetData("a"),)) for _ in range(3)]
+        await until(lambda: store.link is Link.CONNECTED and store.session != first)
+        await settle(other)
+        applied = sum(isinstance(result, Ok) for result in results)
+        assert (await node(store, "a")).version == applied
 
     async def test_what_is_not_there(self, world: World) -> None:
         """NO_NODE where data is asked for, None where existence is."""

@@ -10,6 +10,7 @@ import pytest
 from tests.support.aio import until
 from tests.support.store_suite import MULTI_BYTES_MAX, Counter, StoreSuite, World, done, node
 from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, MemoryStore, nth, random_faults
+from tidelock.csnlog.memory_tree import Tree, Znode
 from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.store import Check, Create, Link, SetData, Store
 
@@ -196,6 +197,19 @@ async def test_a_call_in_a_session_that_has_ended_is_unknown(
     await reconnected(store)
     assert store.session != session
     assert (await node(store, "a")).version == 0
+
+
+async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
+    """At 2^31-1 one prefix is refused for ever, and another gets the same number: hence epochs."""
+    tree = Tree()
+    tree._znodes["a"] = Znode(b"", creates=2**31 - 2)
+    made = [tree.apply((Create(f"a/{prefix}-", sequential=True),), 0)[0] for prefix in ("s", "s", "s", "t")]
+    assert made == [
+        Ok(("a/s-2147483646",)),
+        Ok(("a/s-2147483647",)),
+        Refused(Reason.NODE_EXISTS),
+        Ok(("a/t-2147483647",)),
+    ]
 
 
 async def test_random_faults_repeat_with_their_seed() -> None:
