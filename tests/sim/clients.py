@@ -71,9 +71,9 @@ class _Body:
 # -- what is asked: each runs at the agent -------------------------------------------------------------------
 
 
-async def begin(operations: Operations, label: str | None, min_csn: Csn) -> Tid:
+async def begin(operations: Operations, label: str | None, min_csn: Csn, fresh: bool) -> Tid:
     """POST /transactions."""
-    tx = await operations.begin(label=label, min_csn=min_csn or None, fresh=False, lease_s=None, meta=None)
+    tx = await operations.begin(label=label, min_csn=min_csn or None, fresh=fresh, lease_s=None, meta=None)
     return tx.tid
 
 
@@ -86,9 +86,9 @@ async def insert(operations: Operations, tid: Tid, table: str, rows: dict[str, l
     await operations.inserts.insert(tx, table, body, len(body.data))
 
 
-async def commit(operations: Operations, tid: Tid, timeout_s: float) -> Committed | None:
+async def commit(operations: Operations, tid: Tid, wait: WaitFor, timeout_s: float) -> Committed | None:
     """POST /transactions/{tid}/commit."""
-    return await operations.commits.commit(tid, wait=WaitFor.HOME, timeout_s=timeout_s)
+    return await operations.commits.commit(tid, wait=wait, timeout_s=timeout_s)
 
 
 async def rollback(operations: Operations, tid: Tid) -> None:
@@ -238,7 +238,11 @@ class Writer(Session):
         self.note("invoke", "write", key=key, rows=list(ROWS))
         tid: Tid | None = None
         try:
-            tid = await self.ask("begin", lambda at: begin(at, label, self.csn), at=home)
+            fresh, acknowledged = self.chance.random() < 0.15, self.world.acknowledged
+            tid = await self.ask("begin", lambda at: begin(at, label, self.csn, fresh), at=home)
+            if fresh and tid.snapshot < acknowledged:
+                what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"
+                self.world.oracle.violated("I11 MONOREAD", what)
             first: dict[str, list[Any]] = {"k": [key], "n": [n]}
             second: dict[str, list[Any]] = {"k": [key, key], "n": [1 - n, -1]}
             await self.ask("insert", lambda at: insert(at, tid, TABLES[0], first), at=home)
@@ -254,6 +258,7 @@ class Writer(Session):
         self.note(end, "write", key=key, tid=str(tid), csn=csn, error=error)
         if csn is not None and end is End.OK:
             self.csn = max(self.csn, csn)
+            self.world.acknowledged = max(self.world.acknowledged, csn)
         if end is End.INFO:
             self.renew()
 
@@ -261,9 +266,10 @@ class Writer(Session):
         loop = asyncio.get_running_loop()
         until_s = loop.time() + OUTCOME_S
         lost, why = False, ""
+        wait = self.chance.choice([WaitFor.HOME, WaitFor.HOME, WaitFor.COPIES, WaitFor.ALL])
         while loop.time() < until_s:
             try:
-                done = await self.ask("commit", lambda at: commit(at, tid, ANSWER_S / 2), at=home)
+                done = await self.ask("commit", lambda at: commit(at, tid, wait, ANSWER_S / 2), at=home)
             except CommitUnknownError as error:
                 lost, why = True, repr(error)
             except RefusedError as error:
@@ -273,6 +279,7 @@ class Writer(Session):
             except TidelockError as error:
                 lost, why = lost or not isinstance(error, RefusedConnectionError), repr(error)
             else:
+                self.world.oracle.promised(done.csn, wait)
                 return End.OK, done.csn, None
             match await self._told(tid):
                 case Committed(csn):

@@ -124,11 +124,11 @@ async def _ask_outcomes(world: World) -> None:
 
 
 async def _clean_tree(world: World) -> None:
-    """No lock is left, no pin of this run's readers, and each replica shows one sign of life (I13)."""
+    """No lock and no pin is left, those of former lives too, and each replica shows a sign of life (I13)."""
 
     def left() -> list[str]:
         znodes = world.zookeeper.tree
-        found = [f"{top}/{name}" for top in (tree.LOCKS,) for name in _children(znodes.get(top))]
+        found = [f"{top}/{name}" for top in (tree.LOCKS, tree.PINS) for name in _children(znodes.get(top))]
         return found + [
             f"{host.name} shows no sign of life"
             for host in world.hosts

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.disk import Disk
 from tests.sim.life import LIFE, Life
+from tests.sim.plan import Plan
 from tidelock.csnlog.memory import MemoryStore
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.agent import Agent, Ended
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 #: Pause before a process that has ended is started again, in seconds.
 RESTART_S: Final = 0.3
 #: Bytes above which the entries of a transaction travel in a manifest, where the plan wants that.
-MANIFEST_BYTES: Final = 64
+_MANIFEST_BYTES: Final = 64
 
 #: Bounds that suit a run of a minute; all others are the product's own.
 _BOUNDS: Final = {
@@ -38,6 +39,16 @@ _BOUNDS: Final = {
     "closed_kept_s": 5.0,
     "drain_s": 2.0,
     "fence_timeout_s": 5.0,
+}
+
+_TIGHT: Final = {
+    "push_bytes_max": 1500,  # two transactions
+    "inline_part_bytes_max": 1500,
+    "batch_tids_max": 2,
+    "read_ahead": 1,
+    "apply_records_max": 2,
+    "fetch_small_concurrency": 1,
+    "max_lag": 3,
 }
 
 
@@ -122,18 +133,21 @@ class Host:
         return Disk(self._world.folder / name, self._world.chance(f"disk {name}"), self._world.trace)
 
 
-def template(zookeeper_root: str, plan_copies: int, epoch_limit: int, replicas: list[str]) -> AgentSettings:
-    """Return settings that all hosts share."""
-    known: dict[str, Any] = {
-        name: value for name, value in _BOUNDS.items() if name in AgentSettings.model_fields
-    }
+def template(plan: Plan, replicas: list[str]) -> AgentSettings:
+    """Return the settings that all hosts share."""
+    bounds: dict[str, Any] = dict(_BOUNDS)
+    if plan.manifests:
+        bounds["inline_entries_bytes_max"] = _MANIFEST_BYTES
+    if plan.tight:
+        bounds |= _TIGHT
+    known = {name: value for name, value in bounds.items() if name in AgentSettings.model_fields}
     return AgentSettings(
         replica=replicas[0],
         data_dir=Path("unused"),
-        zk=zookeeper_root,
+        zk="zk:2181/sim",
         bootstrap=replicas,
-        copies=plan_copies,
-        epoch_limit=epoch_limit,
+        copies=plan.copies,
+        epoch_limit=plan.epoch_limit,
         reader_workers=1,
         **known,
     )

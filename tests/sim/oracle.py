@@ -16,6 +16,7 @@ from tidelock.csnlog.ids import CSN_NONE, Csn
 from tidelock.csnlog.model import AddPart, Record, TidRecord
 from tidelock.csnlog.store import Create, Op, SetData
 from tidelock.errors import CorruptError
+from tidelock.replica_agent.commit import WaitFor
 from tidelock.replication.model import Location
 from tidelock.replication.partfs import PartFs
 
@@ -168,6 +169,16 @@ class Oracle:
                 PartFs(disk.data).read(Location(file, offset, length, blocks))
             except CorruptError as error:
                 self.violated("I9 HONEST", f"{name} has applied CSN {csn}, and {part}: {error.message}")
+
+    def promised(self, csn: Csn, wait: WaitFor) -> None:
+        """A client was told that a commit is applied on so many replicas (disks may be lost since)."""
+        if self.did["replace"] or wait is WaitFor.HOME:
+            return
+        folders = [host.disk.folder.name for host in self._world.hosts]
+        made = [name for name in folders if (self._world.folder / name / "data" / "catalog.db").exists()]
+        there = sum(_snapshot(self._catalog(name)) >= csn for name in made)
+        if there < self._world.plan.copies:
+            self.violated("I17 TRUTHFUL", f"CSN {csn} is told to be on {wait.value}, and is on {there}")
 
     def tables_made(self) -> Csn:
         """Return the CSN from which on all tables exist."""

@@ -60,6 +60,7 @@ class Plan:
         transactions: Of each writer.
         epoch_limit: Records of an epoch.
         manifests: Entries travel in a manifest and not in the record.
+        tight: Small bounds: a push holds two transactions, a record as well, the follower reads one by one.
         requests: Share of the requests to ZooKeeper that fail, and how they may.
         loss, twice, late: Shares of the messages between hosts that are lost, doubled, late.
         faults: In the order of their times.
@@ -73,6 +74,7 @@ class Plan:
     transactions: int = 10
     epoch_limit: int = 1000
     manifests: bool = False
+    tight: bool = False
     requests: float = 0.0
     request_kinds: tuple[str, ...] = ()
     loss: float = 0.0
@@ -96,7 +98,7 @@ class Plan:
     def size(self) -> int:
         """How much happens by this plan: shrinking makes it smaller."""
         rates = sum(bool(rate) for rate in (self.requests, self.loss, self.twice, self.late))
-        toggles = self.manifests + (self.epoch_limit < 1000) + len(self.request_kinds)
+        toggles = self.manifests + self.tight + (self.epoch_limit < 1000) + len(self.request_kinds)
         load = self.replicas + self.writers * self.transactions + self.readers
         return 10 * len(self.faults) + load + 5 * rates + toggles
 
@@ -120,6 +122,7 @@ def draw(seed: int) -> Plan:
         transactions=chance.randint(4, 16),
         epoch_limit=chance.choice([10, 25, 1000]),
         manifests=chance.random() < 0.3,
+        tight=chance.random() < 0.3,
         requests=chance.choice([0.0, 0.005, 0.03]) if lost else 0.0,
         request_kinds=lost,
         loss=chance.choice([0.0, 0.0, 0.01, 0.1]),

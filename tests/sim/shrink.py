@@ -58,6 +58,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, transactions=plan.transactions - 1)
     if plan.manifests:
         yield replace(plan, manifests=False)
+    if plan.tight:
+        yield replace(plan, tight=False)
     if plan.epoch_limit < 1000:
         yield replace(plan, epoch_limit=1000)
     if len(plan.request_kinds) > 1 and plan.requests:

@@ -19,7 +19,7 @@ import structlog
 from tests.sim import machine
 from tests.sim.clients import Reader, Writer, create_tables
 from tests.sim.healing import converge, judge
-from tests.sim.host import MANIFEST_BYTES, Host, life_name, template
+from tests.sim.host import Host, life_name, template
 from tests.sim.life import LIFE, Life
 from tests.sim.loop import HorizonError, SimFuture, SimLoop, SimTask, StandstillError
 from tests.sim.nemesis import Nemesis
@@ -30,6 +30,7 @@ from tests.sim.trace import Trace
 from tests.sim.zookeeper import SimEnsemble
 from tests.support.checker import Violation
 from tests.support.history import End
+from tidelock.csnlog.ids import Csn
 from tidelock.csnlog.memory import MemoryStore
 
 #: Virtual seconds that a run may take in all; a healthy one takes about two minutes.
@@ -70,10 +71,10 @@ class World:
         self.network = Network(self.chance("network"), self.trace, self.unforeseen)
         self.zookeeper = SimEnsemble(self)
         names = [f"r{number + 1}" for number in range(plan.replicas)]
-        shared = template("zk:2181/sim", plan.copies, plan.epoch_limit, names)
-        if plan.manifests:
-            shared = shared.model_copy(update={"inline_entries_bytes_max": MANIFEST_BYTES})
+        shared = template(plan, names)
         self.hosts = [Host(self, name, shared) for name in names]
+        #: The largest CSN that any client was told.
+        self.acknowledged = Csn(0)
 
     def chance(self, of: str) -> random.Random:
         """Return a source of chance of its own: what one thing draws moves no other."""
