@@ -245,6 +245,8 @@ def _fetcher(local: Local, ledger: CatalogLedger, client: PeerClient, events: Ev
         concurrency=settings.fetch_concurrency,
         small_concurrency=settings.fetch_small_concurrency,
         retry_wait_max_s=settings.retry_wait_max_s,
+        grace_s=settings.fetch_grace_s,
+        early_max=settings.fetch_early_max,
     )
 
 
@@ -255,6 +257,8 @@ def _applier(local: Local, ledger: CatalogLedger, fetcher: Fetcher, events: Even
         applied=local.waiters.reached,
         time_ms=local.catalog.reader.meta("time_ms"),
         apply_records_max=local.settings.apply_records_max,
+        ahead_records=local.settings.apply_ahead_records,
+        missing_parts_max=local.settings.apply_missing_parts_max,
         retry_wait_max_s=local.settings.retry_wait_max_s,
         on_applied=events.applied,
     )
@@ -271,6 +275,7 @@ def _pusher(settings: AgentSettings, session: OwnSession, client: PeerClient, ev
         push_tids_max=settings.batch_tids_max,
         push_timeout_s=settings.push_timeout_s,
         retry_wait_max_s=settings.retry_wait_max_s,
+        hints_max=settings.peer_hints_max,
     )
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.ids import Csn, PartId, TableName
-from tidelock.errors import BadRequestError, RefusedError, TidelockError, TooLargeError
+from tidelock.errors import BadRequestError, RefusedError, TidelockError, TooLargeError, UnavailableError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.metrics import Metrics
@@ -61,7 +61,28 @@ class Inserts:
         self.settings, self.catalog, self.files, self.stager = settings, catalog, files, stager
         self.numbers, self.transactions, self.metrics, self.hint = numbers, transactions, metrics, hint
         self.schemas: dict[tuple[TableName, int], TableSchema] = {}
+        self._large = asyncio.Semaphore(settings.large_inserts_max)
         self.encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
+
+    @contextlib.asynccontextmanager
+    async def large(self) -> AsyncIterator[None]:
+        """Hold one of the places for inserts that do not stay in memory, each of which may use much of it.
+
+        Raises:
+            UnavailableError: None came free within ``commit_timeout_s``; nothing was kept.
+        """
+        try:
+            async with asyncio.timeout(self.settings.commit_timeout_s):
+                await self._large.acquire()
+        except TimeoutError:
+            raise UnavailableError(
+                f"{self.settings.large_inserts_max} large inserts run already (large_inserts_max); "
+                "nothing was kept: insert again later, or begin on another replica"
+            ) from None
+        try:
+            yield
+        finally:
+            self._large.release()
 
     def close(self) -> None:
         """End the threads."""
@@ -174,12 +195,13 @@ class _Upload:
             for part in await self._loop.run_in_executor(self._means.encoders, work):
                 await self._take(part)
         else:
-            stream = InsertStream(maker).parts(_chain(head, content))
-            try:
-                async for part in stream:
-                    await self._take(part)
-            finally:
-                await stream.aclose()
+            async with self._means.large():
+                stream = InsertStream(maker).parts(_chain(head, content))
+                try:
+                    async for part in stream:
+                        await self._take(part)
+                finally:
+                    await stream.aclose()
         self._means.transactions.require_open(self._tx)
         return sum(meta.rows for meta in self.parts)
 

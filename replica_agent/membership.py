@@ -21,7 +21,7 @@ from tidelock.replication.peers import PeerClient
 
 #: States of a replica's session whose copies do not count and whom nobody waits for.
 _OUT = frozenset({"struck", "removed"})
-_ASK_S = 0.5
+#: Pause before peers that are waited for are asked again.
 _POLL_S = 0.02
 
 
@@ -133,7 +133,7 @@ class Membership:
 
     async def _ask(self, peer: Peer) -> Csn | None:
         try:
-            async with asyncio.timeout(_ASK_S):
+            async with asyncio.timeout(self._settings.peer_ask_timeout_s):
                 return (await self._client.status(peer.api)).snapshot_csn
         except (TidelockError, TimeoutError):
             return None

@@ -28,8 +28,6 @@ from tidelock.replica_agent.partitions import split
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.settings import AgentSettings
 
-#: Chunks of a body that may wait for the encoding thread.
-CHUNKS_AHEAD = 8
 # Decimals of up to 18 digits as integers: Spark's vectorised reader ran TPC-H Q1 in 1.9 s, with fixed-length
 # byte arrays in 2.4 s (Q6 0.22 and 0.40 s; SF 1, one file, 2 cores). No Arrow schema in the footer: the
 # table has it.
@@ -341,7 +339,7 @@ class InsertStream:
             Exception: Whatever ``chunks`` or a sink raised.
         """
         loop = asyncio.get_running_loop()
-        slots = asyncio.Semaphore(CHUNKS_AHEAD)
+        slots = asyncio.Semaphore(self._maker.settings.insert_chunks_ahead)
         body = InsertBody(
             self._maker.settings.row_group_bytes, lambda: loop.call_soon_threadsafe(slots.release)
         )

@@ -22,7 +22,8 @@ PartitionValue = bool | int | str | dt.date | decimal.Decimal | None
 
 #: The folder of null, in Hive and in Spark.
 NULL_TEXT = "__HIVE_DEFAULT_PARTITION__"
-#: Bytes of one folder's name: what every file system takes, so that a snapshot can be copied anywhere.
+#: Bytes of one folder's name: what every file system takes, so that a snapshot can be copied anywhere. Not a
+#: setting: a folder that was made once must be readable under any.
 SEGMENT_BYTES_MAX = 255
 
 #: Characters that are written as ``%XX``: those of Spark's ``escapePathName``, and NUL, which no path holds.

@@ -30,6 +30,15 @@ Bytes = Annotated[int, Field(ge=1)]
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
+#: Settings of which the first must not be above the second, and why.
+_IN_ORDER = (
+    ("record_bytes_max", "multi_bytes_max", "a record is sent inside one request"),
+    ("inline_entries_bytes_max", "record_bytes_max", "entries that are not in a manifest are in a record"),
+    ("inline_part_bytes_max", "push_bytes_max", "a part that travels inside pushes must fit one"),
+    ("lease_s", "lease_max_s", "the default lease must be one that a client may ask for"),
+    ("snapshot_ttl_s", "snapshot_ttl_max_s", "the default lease must be one that a client may ask for"),
+)
+
 
 class AgentSettings(BaseSettings):
     """Everything that can be set on an agent. Unknown names are refused, with the known ones listed."""
@@ -95,8 +104,14 @@ class AgentSettings(BaseSettings):
         15.0, description="How long a start waits for its first ZooKeeper session."
     )
     record_bytes_max: Bytes = Field(256 * 1024, description="Largest commit record.")
-    multi_bytes_max: Bytes = Field(
-        512 * 1024, description="Largest ZooKeeper request; a larger one is refused before it is sent."
+    multi_bytes_max: int = Field(
+        512 * 1024,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Largest ZooKeeper request; a larger one is refused before it is sent. ZooKeeper drops the "
+            "connection above its jute.maxbuffer, 1 MiB unless it is told otherwise."
+        ),
     )
     inline_entries_bytes_max: Bytes = Field(
         32 * 1024, description="Entries of one transaction above this go into a manifest."
@@ -119,10 +134,19 @@ class AgentSettings(BaseSettings):
         30.0, description="A commit that does not get its copies in this time is refused."
     )
     commit_gather_s: Positive = Field(
-        0.25,
-        description="Longest time that a commit waits for those on the way, so that it shares writes.",
+        1.0,
+        description="Longest time that a small commit waits for those on the way, so that it shares writes.",
     )
     insert_bytes_max: Bytes = Field(64 << 30, description="Largest body of one insert.")
+    large_inserts_max: Count = Field(
+        8,
+        description=(
+            "Inserts of more than inline_part_bytes_max at once; each may use row_group_bytes of memory."
+        ),
+    )
+    insert_chunks_ahead: Count = Field(
+        8, description="Chunks of a body that may wait to be encoded; beyond it the client waits."
+    )
     staged_memory_bytes_max: Bytes = Field(
         64 << 20, description="Small staged parts kept in memory; beyond it they are written out at once."
     )
@@ -146,9 +170,31 @@ class AgentSettings(BaseSettings):
     fetch_small_concurrency: Count = Field(
         64, description="Parts of at most `inline_part_bytes_max` fetched at once; they share fsyncs."
     )
+    fetch_grace_s: Positive = Field(
+        0.05,
+        description=(
+            "How long a small part of a commit is left to a push that may be under way, before it is fetched."
+        ),
+    )
+    fetch_early_max: Count = Field(
+        10_000,
+        description="Most parts of undecided transactions fetched at once; more are left to their commit.",
+    )
+    peer_hints_max: Count = Field(
+        1000, description="Hints that wait for one peer; beyond it the oldest is dropped, as a hint may be."
+    )
+    peer_ask_timeout_s: Positive = Field(
+        0.5, description="How long a peer that is asked how far it is may take; then it counts as silent."
+    )
     retry_wait_max_s: Positive = Field(2.0, description="Longest pause between two tries towards a peer.")
     peer_connections: Count = Field(8, description="HTTP connections to one peer.")
     apply_records_max: Count = Field(256, description="Most records applied in one catalog transaction.")
+    apply_ahead_records: Count = Field(
+        1024, description="Records read and not applied; beyond it the follower waits."
+    )
+    apply_missing_parts_max: Count = Field(
+        10_000, description="Missing parts at which no more records are read; they are fetched first."
+    )
     max_lag: Count = Field(
         2000, description="New commits wait while a live replica is more than this many CSNs behind."
     )
@@ -172,6 +218,18 @@ class AgentSettings(BaseSettings):
     # -- serving
     # -------------------------------------------------------------------------------------------------
     reader_workers: Count = Field(2, description="Processes that serve parts.")
+    reader_threads: Count = Field(
+        8, description="Threads of one reader process that read files; a cold file makes one wait."
+    )
+    reader_restart_wait_max_s: Positive = Field(
+        5.0, description="Longest pause before a reader process that keeps dying is started again."
+    )
+    bind_retry_s: Positive = Field(
+        10.0, description="How long a start waits for a port that the readers of a killed agent still hold."
+    )
+    worker_start_timeout_s: Positive = Field(
+        60.0, description="How long a reader or SQL process may take to start."
+    )
     catch_up_wait_s: Positive = Field(
         60.0,
         description=(
@@ -196,6 +254,19 @@ class AgentSettings(BaseSettings):
     sql_workers: Count = Field(2, description="Processes for SQL over snapshots.")
     sql_memory_bytes: Bytes = Field(
         1 << 30, description="Memory of one SQL process before it spills or fails."
+    )
+    sql_engine_share: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="Part of sql_memory_bytes for the operators; the rest decodes parts and encodes rows.",
+    )
+    sql_temp_bytes: Bytes = Field(
+        4 << 30,
+        description="Disk of one SQL process for what outgrows its memory; beyond it a statement fails.",
+    )
+    sql_waiting_max: Count = Field(
+        32, description="Statements that may wait for a SQL process; beyond it they are sent elsewhere."
     )
     sql_timeout_s: Positive = Field(300.0, description="Longest run of one SQL statement.")
     sql_threads: Count = Field(2, description="Threads of one SQL process.")
@@ -255,6 +326,17 @@ class AgentSettings(BaseSettings):
             msg = f"bootstrap names a replica twice: {value}"
             raise ValueError(msg)
         return [replica_id(item) for item in value]
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> AgentSettings:
+        for small, large, why in _IN_ORDER:
+            if getattr(self, small) > getattr(self, large):
+                msg = (
+                    f"{small}={getattr(self, small)} is above {large}={getattr(self, large)}, but {why}; "
+                    "change one of them"
+                )
+                raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _secure(self) -> AgentSettings:

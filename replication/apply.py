@@ -47,12 +47,6 @@ from tidelock.replication.prefix import (
 APPLY = faults.step("replication.apply")
 _log = structlog.get_logger("apply")
 
-#: Records that may wait, in batches of apply_records_max: enough to fetch ahead, bounded for a replica that
-#: is stuck.
-_WAITING_BATCHES = 4
-#: Missing parts at which no more records are taken.
-_MISSING_MAX = 10_000
-
 
 class Applier:
     """Follows the log on this replica.
@@ -63,6 +57,8 @@ class Applier:
         applied: The snapshot CSN that the catalog has now.
         time_ms: The effective time of that CSN.
         apply_records_max: Most records of one catalog transaction.
+        ahead_records: Records that may wait: enough to fetch ahead, bounded for a replica that is stuck.
+        missing_parts_max: Missing parts at which no more records are taken.
         retry_wait_max_s: Longest pause after a catalog transaction that failed.
         on_applied: Called in the event loop with each batch once it is durable and the snapshot CSN has
             moved.
@@ -76,12 +72,14 @@ class Applier:
         applied: Csn,
         time_ms: int,
         apply_records_max: int,
+        ahead_records: int,
+        missing_parts_max: int,
         retry_wait_max_s: float,
         on_applied: Callable[[Sequence[ResolvedRecord]], None],
     ) -> None:
         self._ledger, self._fetcher, self._on_applied = ledger, fetcher, on_applied
         self._prefix = Prefix(applied, time_ms, apply_records_max=apply_records_max)
-        self._waiting_max = _WAITING_BATCHES * apply_records_max
+        self._waiting_max, self._missing_max = ahead_records, missing_parts_max
         self._retry_wait_max_s = retry_wait_max_s
         self._records: deque[LogRecord] = deque()
         self._looking: Sequence[LogRecord] = ()  # taken from _records, not yet in the machine
@@ -160,7 +158,7 @@ class Applier:
     @property
     def _full(self) -> bool:
         waiting = len(self._records) + self._prefix.waiting
-        return waiting >= self._waiting_max or self._prefix.missing >= _MISSING_MAX
+        return waiting >= self._waiting_max or self._prefix.missing >= self._missing_max
 
     async def _looked_up(self, records: Sequence[LogRecord]) -> list[RecordRead]:
         tids = [tid for item in records for tid in item.record.tids]

@@ -35,12 +35,6 @@ T = TypeVar("T")
 FETCH = faults.step("replication.fetch")
 _log = structlog.get_logger("fetch")
 
-#: A push of a part that was just committed is mostly under way already: asking for it at once would move it
-#: twice.
-GRACE_S = 0.05
-#: Most parts of undecided transactions that are fetched early; more are left to their commit.
-EARLY_MAX = 10_000
-
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
@@ -78,7 +72,8 @@ class Fetcher:
         small_concurrency: Small parts fetched at once. They wait for the disk together: a replica that was
             away stores many with one fsync. With few of them it would never catch up with busy peers.
         retry_wait_max_s: Longest pause before all holders are asked again.
-        grace_s: How long a small part of a committed transaction is left to a push that may be under way.
+        grace_s: How long a small part of a committed transaction is left to a push, which is mostly under way
+            already: asking for it at once would move it twice.
         early_max: Most parts of undecided transactions that are wanted at once; more are not taken.
     """
 
@@ -96,8 +91,8 @@ class Fetcher:
         concurrency: int,
         small_concurrency: int,
         retry_wait_max_s: float,
-        grace_s: float = GRACE_S,
-        early_max: int = EARLY_MAX,
+        grace_s: float,
+        early_max: int,
     ) -> None:
         self._client, self._files, self._store = client, files, store
         self._replica = replica

@@ -33,8 +33,6 @@ _log = structlog.get_logger("push")
 
 #: What a waiting transaction counts at least, for its metadata.
 _TID_BYTES = 1024
-#: Hints that wait for one peer; the oldest is dropped, as a hint may be.
-_HINTS_MAX = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +61,13 @@ class _Later:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """What goes to one peer."""
+    """What goes to one peer. Of too many hints the oldest is dropped, as a hint may be."""
 
     peer: Peer
+    forgotten: deque[Tid]
+    hints: deque[tuple[Tid, Sequence[PartMeta]]]
     todo: dict[str, _Open] = field(default_factory=dict)
     later: dict[str, _Later] = field(default_factory=dict)
-    forgotten: deque[Tid] = field(default_factory=lambda: deque(maxlen=_HINTS_MAX))
-    hints: deque[tuple[Tid, Sequence[PartMeta]]] = field(default_factory=lambda: deque(maxlen=_HINTS_MAX))
     failures: int = 0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,6 +87,7 @@ class Pusher:
         push_tids_max: Transactions of one request.
         push_timeout_s: A request without answer for so long is sent again.
         retry_wait_max_s: Longest pause between two tries.
+        hints_max: Hints that wait for one peer.
     """
 
     def __init__(
@@ -103,12 +102,14 @@ class Pusher:
         push_tids_max: int,
         push_timeout_s: float,
         retry_wait_max_s: float,
+        hints_max: int,
     ) -> None:
         self._client = client
         self._home, self._boot, self._cluster_id = home, boot, cluster_id
         self._on_held = on_held
         self._push_bytes_max, self._push_tids_max = push_bytes_max, push_tids_max
         self._push_timeout_s, self._retry_wait_max_s = push_timeout_s, retry_wait_max_s
+        self._hints_max = hints_max
         self._lanes: dict[ReplicaId, _Lane] = {}
         self._open: dict[str, _Open] = {}
         self._late: dict[str, _Open] = {}  # the decided ones of _open, oldest first
@@ -180,7 +181,7 @@ class Pusher:
     # -- lanes -----------------------------------------------------------------------------------------------
 
     def _open_lane(self, peer: Peer) -> None:
-        lane = _Lane(peer)
+        lane = _Lane(peer, deque(maxlen=self._hints_max), deque(maxlen=self._hints_max))
         lane.todo = {text: item for text, item in self._open.items() if not item.decided}
         lane.task = asyncio.create_task(self._run(lane), name=f"push to {peer.replica}")
         self._lanes[peer.replica] = lane

@@ -18,6 +18,7 @@ from tidelock.replication.digest import checksum
 from tidelock.replication.model import PartMeta, SealedTid
 
 #: Largest header; about 15,000 parts with statistics of 1 KiB each. A server allows this and push_bytes_max.
+#: Part of the protocol and not a setting: a home must know what every peer takes.
 HEADER_BYTES_MAX = 16 << 20
 #: Buffers below this size are joined before they are sent: a system call each would cost more than the copy.
 _JOIN_BYTES = 64 << 10

@@ -19,7 +19,8 @@ CONNECT_TIMEOUT_S = 2.0
 #: is frozen.
 READ_MARGIN_S = 3.0
 #: How often a request is tried for each replica before it fails. The waiting is done by the agents, not
-#: between the tries.
+#: between the tries. Like the others here it follows from how Hadoop's client behaves and has no use for a
+#: user: what may be tuned is the agents' `wait_bound_s`.
 ROUNDS = 4
 #: Length of the list of addresses, see `_addresses`. One JVM that runs more tasks than this may meet a
 #: replica that it has given up a second time.

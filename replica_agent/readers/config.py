@@ -21,6 +21,7 @@ class WorkerConfig:
         wait_bound_s: How long the agent lets a read wait for its CSN.
         read_chunk_bytes: Bytes read, verified and sent at a time.
         listing_cache_entries: Serialised listings kept.
+        threads: Threads that read files.
     """
 
     data_dir: str
@@ -32,6 +33,7 @@ class WorkerConfig:
     wait_bound_s: float
     read_chunk_bytes: int
     listing_cache_entries: int
+    threads: int
 
     def to_line(self) -> bytes:
         """Return the line that the pool sends."""

@@ -19,7 +19,8 @@ from tidelock.csnlog.ids import Csn, PartId
 from tidelock.replica_agent.readers.config import WorkerConfig
 from tidelock.replica_agent.readers.verdict import Verdict
 
-#: The agent bounds the wait itself; this only covers one that hangs. Spark's read timeout is the bound + 3 s.
+#: The agent bounds the wait itself; this only covers one that hangs. Spark's read timeout is the bound + 3 s,
+#: so it must stay below those.
 ANSWER_GRACE_S = 2.0
 #: Longest value of a log field, in characters; a line over the socketpair is bounded by asyncio (64 KiB).
 LOGGED_CHARACTERS_MAX = 4000

@@ -17,15 +17,11 @@ from tidelock.replica_agent.readers.config import WorkerConfig
 from tidelock.replica_agent.readers.process import Callbacks, WorkerProcess
 from tidelock.replica_agent.settings import AgentSettings
 
-#: How long the workers of an agent that was killed may still hold the port, in seconds.
-BIND_RETRY_S = 10.0
+#: Pause before a port that is taken is tried again, in seconds.
 BIND_PAUSE_S = 0.1
-#: How long the first start of all workers may take, in seconds: two Python processes on a loaded machine.
-START_TIMEOUT_S = 60.0
-#: Pause before a worker that died is started again, in seconds; doubled up to the maximum while it keeps
-#: dying.
+#: Pause before a worker that died is started again, in seconds; doubled up to `reader_restart_wait_max_s`
+#: while it keeps dying.
 RESTART_PAUSE_S = 0.1
-RESTART_PAUSE_MAX_S = 5.0
 #: A worker that lived so long has not failed at its start, in seconds.
 HEALTHY_S = 30.0
 
@@ -81,12 +77,13 @@ class ReaderPool:
         up = [asyncio.Event() for _ in range(self._settings.reader_workers)]
         self._tasks = [asyncio.create_task(self._keep_running(slot, event)) for slot, event in enumerate(up)]
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(self._settings.worker_start_timeout_s):
                 await asyncio.gather(*(event.wait() for event in up))
         except TimeoutError:
             await self.close()
             raise UnavailableError(
-                f"the readers did not start within {START_TIMEOUT_S:.0f} s; see the log"
+                f"the readers did not start within {self._settings.worker_start_timeout_s:g} s "
+                "(worker_start_timeout_s); see the log"
             ) from None
         _log.info("readers.started", address=self.address, pids=self.pids)
 
@@ -128,7 +125,7 @@ class ReaderPool:
 
     async def _bind(self) -> socket.socket:
         host, port = self._settings.bind, self._settings.data_port
-        deadline = time.monotonic() + BIND_RETRY_S
+        deadline = time.monotonic() + self._settings.bind_retry_s
         while True:
             try:
                 return self._listen(host, port)
@@ -160,6 +157,7 @@ class ReaderPool:
             wait_bound_s=settings.wait_bound_s,
             read_chunk_bytes=settings.read_chunk_bytes,
             listing_cache_entries=settings.listing_cache_entries,
+            threads=settings.reader_threads,
         )
 
     async def _keep_running(self, slot: int, ready: asyncio.Event) -> None:
@@ -172,7 +170,8 @@ class ReaderPool:
             except Exception:
                 _log.exception("reader.failed", slot=slot)
             lived_s = time.monotonic() - begin
-            pause_s = RESTART_PAUSE_S if lived_s > HEALTHY_S else min(2 * pause_s, RESTART_PAUSE_MAX_S)
+            longest_s = self._settings.reader_restart_wait_max_s
+            pause_s = min(RESTART_PAUSE_S if lived_s > HEALTHY_S else 2 * pause_s, longest_s)
             await asyncio.sleep(pause_s)
 
     async def _run(self, slot: int, ready: asyncio.Event) -> int:

@@ -20,8 +20,6 @@ from tidelock.replica_agent.readers.counters import Counters
 from tidelock.replica_agent.readers.link import Link
 from tidelock.replication.digest import BLOCK_BYTES
 
-#: Threads that read files. More than cores, since a read of a cold file waits for the disk.
-READ_THREADS = 8
 #: How often an open follows a part that is being moved to another file.
 MOVES_MAX = 3
 
@@ -40,10 +38,18 @@ class Streams:
         link: Where damage is reported.
         counters: The counters of this process.
         chunk_bytes: Largest piece that is read, verified and sent at a time.
+        threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
     """
 
     def __init__(
-        self, data_dir: Path, catalog: CatalogReader, link: Link, counters: Counters, chunk_bytes: int
+        self,
+        data_dir: Path,
+        catalog: CatalogReader,
+        link: Link,
+        counters: Counters,
+        *,
+        chunk_bytes: int,
+        threads: int,
     ) -> None:
         """Nothing is opened yet."""
         self._data_dir = data_dir
@@ -51,7 +57,7 @@ class Streams:
         self._link = link
         self._counters = counters
         self._chunk_bytes = chunk_bytes
-        self._threads = ThreadPoolExecutor(READ_THREADS, "parts")
+        self._threads = ThreadPoolExecutor(threads, "parts")
         self._damaged: dict[PartId, Place] = {}
         self._running = 0
         #: Called when the last running answer has ended.

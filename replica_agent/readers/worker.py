@@ -49,7 +49,12 @@ class Worker:
         self._counters = Counters(Path(config.counters_file))
         resolver = Resolver(config, link)
         self._streams = Streams(
-            Path(config.data_dir), resolver.catalog, link, self._counters, config.read_chunk_bytes
+            Path(config.data_dir),
+            resolver.catalog,
+            link,
+            self._counters,
+            chunk_bytes=config.read_chunk_bytes,
+            threads=config.threads,
         )
         self._webhdfs = webhdfs.WebHdfs(config, resolver, self._streams, self._counters)
         self._plain = plain.Plain(config, resolver, self._streams, self._counters)

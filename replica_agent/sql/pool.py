@@ -33,12 +33,6 @@ from tidelock.replica_agent.sql.request import (
 
 __all__ = ["SqlPool", "SqlRequest", "select_statement"]
 
-#: Statements that may wait for a process, for each process.
-WAITING_PER_WORKER = 16
-#: Temporary files of a process, as a multiple of its memory.
-TEMP_FACTOR = 4
-#: Starting takes about half a second on an idle machine, most of it imports.
-START_TIMEOUT_S = 60.0
 #: Bytes of a result that wait in the agent for its client.
 BUFFER_BYTES = 1 << 20
 
@@ -105,9 +99,10 @@ class SqlPool:
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
         """Wait for one of the places, in order of arrival."""
-        if self._waiting >= WAITING_PER_WORKER * self._settings.sql_workers:
+        if self._waiting >= self._settings.sql_waiting_max:
             raise UnavailableError(
-                f"{self._waiting} statements wait for a SQL process; try again later, or raise sql_workers"
+                f"{self._waiting} statements wait for a SQL process (sql_waiting_max); try again later, use "
+                "another replica, or raise sql_workers"
             )
         self._waiting += 1
         try:
@@ -163,7 +158,8 @@ class _Worker:
             data_dir=str(data_dir),
             temp_dir=str(data_dir / "run" / f"sql-{number}"),
             memory_bytes=settings.sql_memory_bytes,
-            temp_bytes=settings.sql_memory_bytes * TEMP_FACTOR,
+            engine_bytes=int(settings.sql_memory_bytes * settings.sql_engine_share),
+            temp_bytes=settings.sql_temp_bytes,
             threads=settings.sql_threads,
         )
         ours, theirs = socket.socketpair()
@@ -188,7 +184,7 @@ class _Worker:
             theirs.close()
         worker = cls(process, reader, writer, config, settings.sql_timeout_s)
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(settings.worker_start_timeout_s):
                 await read_frame(reader)  # READY
         except BaseException as error:
             await worker.end()

@@ -61,6 +61,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
         data_dir: The replica's data directory.
         temp_dir: Empty folder for intermediate results that outgrow the memory.
         memory_bytes: Memory of a statement, besides that of the process itself.
+        engine_bytes: What DuckDB's own operators may take of it; the rest decodes parts and encodes results.
         temp_bytes: Bytes of ``temp_dir``.
         threads: Threads that run a statement.
     """
@@ -68,6 +69,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     data_dir: str
     temp_dir: str
     memory_bytes: int
+    engine_bytes: int
     temp_bytes: int
     threads: int
 

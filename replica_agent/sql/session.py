@@ -32,8 +32,6 @@ from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 
 #: Rows of a record batch of the result.
 RESULT_ROWS = 32 * 1024
-#: Share of the memory for DuckDB's own operators; the rest is for decoding parts and encoding results.
-DUCKDB_SHARE = 0.5
 #: Up to so many tables are all made known, which costs 0.7 ms each; beyond it those that the statement
 #: mentions.
 TABLES_ALL = 50
@@ -193,7 +191,7 @@ def _mentioned(tables: list[TableRow], sql: str) -> list[TableRow]:
 
 def _locked_connection(config: WorkerConfig) -> duckdb.DuckDBPyConnection:
     settings: Iterable[tuple[str, Any]] = (
-        ("memory_limit", f"{int(config.memory_bytes * DUCKDB_SHARE)}B"),
+        ("memory_limit", f"{config.engine_bytes}B"),
         ("threads", config.threads),
         ("temp_directory", config.temp_dir),
         ("max_temp_directory_size", f"{config.temp_bytes}B"),

@@ -20,7 +20,6 @@ from tests.support.rows import settings
 from tests.support.sql import orders_and_items, request, rows, workers
 from tests.support.waiting import eventually
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError
-from tidelock.replica_agent.sql import pool as pool_module
 from tidelock.replica_agent.sql.pool import SqlPool
 
 MakePool = Callable[..., SqlPool]
@@ -148,10 +147,9 @@ async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
                 pass
 
 
-async def test_the_queue_is_bounded(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_is_bounded(make_pool: MakePool) -> None:
     """Statements beyond the queue are refused at once; those within it get their turn, or give up in time."""
-    monkeypatch.setattr(pool_module, "WAITING_PER_WORKER", 1)
-    pool = make_pool(sql_workers=1, sql_timeout_s=3.0)
+    pool = make_pool(sql_workers=1, sql_timeout_s=3.0, sql_waiting_max=1)
     async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
         await anext(pieces)
         waiting = asyncio.create_task(rows(pool, "SELECT 1"))

@@ -110,6 +110,8 @@ class Here:
             applied=Csn(1),
             time_ms=0,
             apply_records_max=apply_records_max,
+            ahead_records=4 * apply_records_max,
+            missing_parts_max=5,
             retry_wait_max_s=0.02,
             on_applied=self._applied,
         )
@@ -365,4 +367,17 @@ async def test_a_manifest_that_cannot_be_read_now_is_read_later(here: Here) -> N
     await here.applier.deliver(record(2, TidRecord(tid=str(tid("t1")), manifest=manifest, holders=(HOME,))))
     await here.reaches(2)
     assert here.catalog.wanted == []
+    await here.close()
+
+
+async def test_a_replica_that_lacks_much_reads_no_further(here: Here) -> None:
+    """Missing parts have a bound of their own: a record can name many."""
+    await here.applier.deliver(record(2, adds("t1", *(f"p{number}" for number in range(5)))))
+    await until(lambda: len(here.parts.wanted) == 5)
+    further = asyncio.create_task(here.applier.deliver(record(3)))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not further.done()
+    here.gets("p0")
+    await further
     await here.close()

@@ -47,13 +47,13 @@ class Body:
     """The body of a request, as far as an insert reads it; it ends when the test says so."""
 
     def __init__(self, *pieces: bytes, ended: bool = True) -> None:
-        self._pieces = pieces
+        self._pieces = iter(pieces)
         self._end = asyncio.Event()
         if ended:
             self._end.set()
 
     async def iter_any(self) -> AsyncIterator[bytes]:
-        """Yield the pieces, then wait for the end."""
+        """Yield the pieces that are left, then wait for the end."""
         for piece in self._pieces:
             yield piece
         await self._end.wait()
@@ -79,7 +79,9 @@ class Home:
     """A replica with one table, as far as inserts and commits need it: every commit succeeds at CSN 5."""
 
     def __init__(self, folder: Path, catalog: Catalog) -> None:
-        limits = settings(inline_part_bytes_max=16 << 10, part_bytes_max=20_000, row_group_rows=LARGE)
+        limits = settings(
+            inline_part_bytes_max=16 << 10, part_bytes_max=20_000, row_group_rows=LARGE, large_inserts_max=1
+        )
         files = PartFs(folder)
         files.open()
         numbers = PartNumbers(HOME, 1)
@@ -202,3 +204,17 @@ async def test_a_full_disk_in_the_middle_of_an_insert(home: Home, tmp_path: Path
     assert undo
     await remove_late(home.catalog, PartFs(tmp_path))
     assert home.catalog.reader.files() == (set(), [])
+
+
+async def test_large_inserts_have_a_bound(home: Home) -> None:
+    """One that finds no place waits, and takes nothing from its client; a small one goes on beside it."""
+    tx = home.transactions.begin(Csn(5))
+    body = stream(rows(LARGE), rows(LARGE))
+    first = asyncio.create_task(home.insert(tx, Body(body[: len(body) // 2], ended=False)))
+    await until(home.inserts._large.locked)
+    second = asyncio.create_task(home.insert(tx, Body(body)))
+    assert await home.insert(tx, Body(stream(rows(3)))) == (3, 1)
+    assert not second.done()
+    first.cancel()
+    assert (await second)[0] == 2 * LARGE
+    await asyncio.gather(first, return_exceptions=True)

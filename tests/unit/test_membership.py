@@ -61,10 +61,10 @@ class Clock:
         return self.now
 
 
-def membership(peers: Peers, alive: dict[ReplicaId, bool]) -> Membership:
+def membership(peers: Peers, alive: dict[ReplicaId, bool], **limits: float) -> Membership:
     """What r1 knows."""
     return Membership(
-        replica=R1, copies=2, epoch_limit=1000, settings=settings(), members=view(alive),
+        replica=R1, copies=2, epoch_limit=1000, settings=settings(**limits), members=view(alive),
         client=cast("Any", peers), waiters=CsnWaiters(Csn(5)), clock=Clock(),
     )  # fmt: skip
 
@@ -109,3 +109,13 @@ async def test_who_has_not_applied_it(
     }
     asked = membership(peers, dict(zip((R1, R2, R3), (True, *alive), strict=True)))
     assert await asked.wait_applied(Csn(5), everywhere, 0.0) == missing
+
+
+async def test_a_peer_that_does_not_answer_counts_as_silent() -> None:
+    """It is left out after `peer_ask_timeout_s`, and heard of again when it answers."""
+    peers = Peers()
+    asked = membership(peers, {R1: True, R2: True}, peer_ask_timeout_s=0.05)
+    peers.gate.clear()
+    assert await asked.ask() == {}
+    peers.gate.set()
+    assert await asked.ask() == {R2: 5}

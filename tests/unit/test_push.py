@@ -40,6 +40,7 @@ class Home:
             push_tids_max=20,
             push_timeout_s=timeout_s,
             retry_wait_max_s=0.05,
+            hints_max=3,
         )
 
     def push(self, *names: str, size: int = 100, parts: int = 1) -> None:
@@ -364,3 +365,15 @@ async def test_an_answer_about_a_former_disk_is_no_end(home: Home, r2: StagePeer
     r2.answer = lambda _: Held(r2.replica, "d-new", 1, Csn(1), (str(tid("t1")),))
     await until(lambda: home.pusher._lanes[r2.replica].todo == {})
     assert home.answers[-1].disk == "d-new"
+
+
+async def test_hints_have_a_bound(home: Home, r2: StagePeer) -> None:
+    """What a slow peer does not take in time is dropped, oldest first: its parts come later."""
+    home.pusher.members([r2.peer])
+    r2.gate.clear()
+    home.push("t9")
+    await until(lambda: r2.in_flight == 1)
+    for name in ("t1", "t2", "t3", "t4", "t5"):
+        home.pusher.hint(tid(name), [])
+    r2.gate.set()
+    await until(lambda: r2.hinted == names("t3", "t4", "t5"))
