@@ -317,6 +317,8 @@ class Follower:
 
     def _learned_of_gap(self, inquiry: Inquiry, session: int, finding: Finding) -> None:
         """A later record, the next one, tail."""
+        if CSN_NONE < inquiry.csn < self.next:
+            return  # an own commit was heard of meanwhile, and what was asked about has been taken
         match inquiry.question, finding:
             case Question.RECORD, Record() | Unreadable():
                 self._got(inquiry.csn, finding, speculative=False)

@@ -342,6 +342,25 @@ def test_a_lagging_server_after_an_own_commit_is_no_gap() -> None:
     assert (bench.final, bench.followed()) == (None, [2, 3, 4, 5, 6])
 
 
+@pytest.mark.parametrize("answers", [0, 1, 2])
+def test_a_gap_that_an_own_commit_closes_is_none(answers: int) -> None:
+    """The missing record is heard of in mid-question, applied and deleted: what is answered then is old."""
+    bench = FollowBench(log=4)
+    del bench.log[Csn(3)]
+    bench.run_until(lambda: any(isinstance(one, Inquire) for one in bench.requests))
+    for _ in range(answers):
+        bench.serve()
+    bench.tell(Poked(Csn(3), commit(3)))
+    assert bench.followed() == [2, 3, 4]
+    bench.delete_below(4)
+    bench.run()
+    assert bench.final is None
+    bench.extend(commit(5))
+    bench.wake()
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5]
+
+
 def test_deleted_records_do_not_look_like_a_gap() -> None:
     """The count alone does not tell how many are deleted: listed once for each count, never stopped."""
     bench = resting(log=12)
