@@ -14,7 +14,7 @@ Reading has three ends, and none of them is "skip what I do not understand":
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -65,9 +65,41 @@ class _Version(msgspec.Struct, frozen=True):
     v: int
 
 
-def encode_record(record: Record) -> bytes:
-    """Return the canonical bytes of a record."""
-    return _encoder.encode(record)
+def _form(kind: type[_T], what: str) -> tuple[Callable[[_T], bytes], Callable[[bytes], _T]]:
+    """Return how values of a kind become bytes, and how they are read: UpgradeNeededError or CorruptError."""
+    decoder = msgspec.json.Decoder(kind)
+
+    def decode(data: bytes) -> _T:
+        return _decode(data, decoder, what)
+
+    return _encoder.encode, decode
+
+
+#: A record of the log.
+encode_record, decode_record = _form(Record, "commit record")
+#: ``replicas/<id>/session``.
+encode_session, decode_session = _form(SessionState, "session state")
+#: ``replicas/<id>``.
+encode_member, decode_member = _form(Member, "member")
+#: ``cluster``.
+encode_cluster, decode_cluster = _form(ClusterState, "cluster state")
+#: ``replicas/<id>/progress``.
+encode_progress, decode_progress = _form(Progress, "progress")
+#: ``labels/<hash>``.
+encode_label, decode_label = _form(LabelState, "label")
+#: ``pins/<id>``.
+encode_pin, decode_pin = _form(PinState, "pin")
+_encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """Return the bytes of a manifest."""
+    return _encode_entry_list(EntryList(tuple(entries)))
+
+
+def decode_entries(data: bytes) -> tuple[Entry, ...]:
+    """Read a manifest; UpgradeNeededError or CorruptError."""
+    return _decode_entry_list(data).entries
 
 
 def encode_tid(tid: TidRecord) -> bytes:
@@ -87,105 +119,6 @@ def encode_commit(home: ReplicaId, time_ms: int, tids: Sequence[bytes]) -> bytes
 def commit_bytes(home: ReplicaId, tids: Sequence[int]) -> int:
     """Return the most bytes of a commit record whose transactions have these sizes in bytes."""
     return len(encode_commit(home, _TIME_MS_MAX, (b"",))) + sum(tids) + len(tids)
-
-
-_record_decoder = msgspec.json.Decoder(Record)
-
-
-def decode_record(data: bytes) -> Record:
-    """Read a record of the log; UpgradeNeededError or CorruptError."""
-    return _decode(data, _record_decoder, "commit record")
-
-
-def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """Return the bytes of a manifest."""
-    return _encoder.encode(EntryList(tuple(entries)))
-
-
-_entries_decoder = msgspec.json.Decoder(EntryList)
-
-
-def decode_entries(data: bytes) -> tuple[Entry, ...]:
-    """Read a manifest; UpgradeNeededError or CorruptError."""
-    return _decode(data, _entries_decoder, "manifest").entries
-
-
-def encode_session(state: SessionState) -> bytes:
-    """Return the bytes of ``replicas/<id>/session``."""
-    return _encoder.encode(state)
-
-
-_session_decoder = msgspec.json.Decoder(SessionState)
-
-
-def decode_session(data: bytes) -> SessionState:
-    """Read ``replicas/<id>/session``; UpgradeNeededError or CorruptError."""
-    return _decode(data, _session_decoder, "session state")
-
-
-def encode_member(member: Member) -> bytes:
-    """Return the bytes of ``replicas/<id>``."""
-    return _encoder.encode(member)
-
-
-_member_decoder = msgspec.json.Decoder(Member)
-
-
-def decode_member(data: bytes) -> Member:
-    """Read ``replicas/<id>``; UpgradeNeededError or CorruptError."""
-    return _decode(data, _member_decoder, "member")
-
-
-def encode_cluster(state: ClusterState) -> bytes:
-    """Return the bytes of ``cluster``."""
-    return _encoder.encode(state)
-
-
-_cluster_decoder = msgspec.json.Decoder(ClusterState)
-
-
-def decode_cluster(data: bytes) -> ClusterState:
-    """Read ``cluster``; UpgradeNeededError or CorruptError."""
-    return _decode(data, _cluster_decoder, "cluster state")
-
-
-def encode_progress(progress: Progress) -> bytes:
-    """Return the bytes of ``replicas/<id>/progress``."""
-    return _encoder.encode(progress)
-
-
-_progress_decoder = msgspec.json.Decoder(Progress)
-
-
-def decode_progress(data: bytes) -> Progress:
-    """Read ``replicas/<id>/progress``; UpgradeNeededError or CorruptError."""
-    return _decode(data, _progress_decoder, "progress")
-
-
-def encode_label(state: LabelState) -> bytes:
-    """Return the bytes of ``labels/<hash>``."""
-    return _encoder.encode(state)
-
-
-_label_decoder = msgspec.json.Decoder(LabelState)
-
-
-def decode_label(data: bytes) -> LabelState:
-    """Read ``labels/<hash>``; UpgradeNeededError or CorruptError."""
-    return _decode(data, _label_decoder, "label")
-
-
-def encode_pin(state: PinState) -> bytes:
-    """Return the bytes of ``pins/<id>``."""
-    return _encoder.encode(state)
-
-
-_pin_decoder = msgspec.json.Decoder(PinState)
-
-
-def decode_pin(data: bytes) -> PinState:
-    """Read ``pins/<id>``; UpgradeNeededError or CorruptError."""
-    return _decode(data, _pin_decoder, "pin")
 
 
 def encode_definition(definition: Mapping[str, Any]) -> bytes:
