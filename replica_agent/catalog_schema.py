@@ -24,6 +24,7 @@ CREATE TABLE parts (
 CREATE INDEX parts_by_table ON parts (table_name, creation_csn);
 CREATE INDEX parts_by_tid ON parts (creation_tid);
 CREATE INDEX parts_by_file ON parts (file);
+CREATE INDEX parts_undecided ON parts (creation_tid) WHERE creation_csn IS NULL;
 CREATE INDEX parts_not_held ON parts (state) WHERE state <> 'held';
 CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE undo (path TEXT PRIMARY KEY) WITHOUT ROWID;

@@ -260,6 +260,8 @@ class Commits:
         if behind:
             msg = f"{', '.join(behind)} is still more than max_lag={self._settings.max_lag} CSNs behind"
             raise UnavailableError(msg, replicas=list(behind))
+        if tx.stored:  # large parts share nothing, and their copies may take long
+            return await self._copy_and_log(tx, deadline)
         async with self._departures.batch():
             return await self._copy_and_log(tx, deadline)
 

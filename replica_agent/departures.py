@@ -4,8 +4,9 @@ From a batch's first write to its record every step is shared by all of it: one 
 of the catalog here and at each peer, one push to each, one multi, one read of the record by each follower.
 So the busier a replica is, the less a commit costs; a commit that finds nobody on the way leaves at once.
 
-A batch that is slow, since it waits for a large part to be copied, holds the next one back for a bounded
-time only. Nothing depends on who travels with whom.
+Only transactions whose parts are all in memory travel so; one with large parts shares nothing and would hold
+the others up. A batch that is slow nevertheless, since peers do not answer, holds the next one back for a
+bounded time only. Nothing depends on who travels with whom.
 """
 
 from __future__ import annotations
