@@ -44,7 +44,7 @@ FULL: Final = Scale(
     clients=(1, 8, 32, 128),
     peer_clients=(1, 8, 32),
     pace=Pace(3.0, 15.0),
-    peer_pace=Pace(1.0, 8.0),
+    peer_pace=Pace(2.0, 6.0),
     scale_factor=1.0,
     repeats=5,
     small_parts=500,
@@ -60,7 +60,7 @@ QUICK: Final = Scale(
     small_parts=20,
     part_files=(500,),
 )
-#: Clients of the lag's run, and of the rate that it takes as the peak.
+#: Most clients of the lag's run, and of the one whose rate it takes as the peak.
 _LAG_CLIENTS: Final = 32
 
 Found = dict[str, Any]
@@ -77,9 +77,8 @@ def _commits(scale: Scale, folder: Path, wanted: set[str]) -> Found:
         if "commits" in wanted:
             found["commits"] = runs
         if "lag" in wanted:
-            peak = max(run["per_s"] for run in runs)
-            clients = min(_LAG_CLIENTS, max(counts))
-            found["lag"] = lag.run(cluster, clients, peak, scale.pace)
+            peak = max((run for run in runs if run["clients"] <= _LAG_CLIENTS), key=lambda run: run["per_s"])
+            found["lag"] = lag.run(cluster, peak["clients"], peak["per_s"], scale.pace)
     return found
 
 
@@ -136,6 +135,7 @@ def main() -> None:
     for parts, measure in _GROUPS:
         if parts & wanted:
             found |= _in_a_folder(lambda folder, run=measure: run(scale, folder, wanted))
+            show(found, args.out)  # what is measured is kept, whatever becomes of the rest
     keep(found, args.out)
     for sheet in report.sheets(found):
         console.print(_table(sheet))
@@ -150,10 +150,15 @@ def _in_a_folder(measure: Callable[[Path], Found]) -> Found:
 
 
 def keep(found: Mapping[str, Any], out: Path) -> None:
-    """Append the run to the results, and write its picture and tables."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Append the run to the results."""
     with (out / "runs.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(found) + "\n")
+
+
+def show(found: Mapping[str, Any], out: Path) -> None:
+    """Write the run's figures, tables and picture, over those of the run before."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "last.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     tables: Iterable[str] = (sheet.markdown() for sheet in report.sheets(found))
     (out / "report.md").write_text("\n".join(tables), encoding="utf-8")
     draw(found, out / "bench.png")

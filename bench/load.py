@@ -23,15 +23,13 @@ def run(cluster: LocalCluster, folder: Path) -> dict[str, Any]:
     before = memory_mb(cluster)
     with cluster.connect("r1") as db, data.Source(tpch.source(folder)) as source:
         data.create_tables(db)
-        begun = time.monotonic()
-        for batch in source.rows(LINEITEM):
-            del batch
-        source_s = time.monotonic() - begun
+        rows = source.rows(LINEITEM).read_all()  # before the clock runs: the rows come from a join and a sort
         begun = time.monotonic()
         with db.begin() as tx:
-            tx.insert(LINEITEM.name, source.rows(LINEITEM))
+            tx.insert(LINEITEM.name, rows)
             tx.commit(wait="all")
         lineitem_s = time.monotonic() - begun
+        del rows
         written = db.table(LINEITEM.name)
         copies_s = _copy_three_times(cluster.data_dir("r1"), folder / "copies")
         with db.begin() as tx:
@@ -45,7 +43,6 @@ def run(cluster: LocalCluster, folder: Path) -> dict[str, Any]:
         "lineitem_mb": round(written["bytes"] / 1e6, 1),
         "lineitem_parts": written["parts"],
         "lineitem_s": round(lineitem_s, 2),
-        "source_s": round(source_s, 2),
         "three_copies_s": round(copies_s, 2),
         "ratio": round(lineitem_s / copies_s, 1),
         "memory_before_mb": before,

@@ -19,6 +19,8 @@ PEERS: Final = {
     "pyiceberg": ("bench.peers.iceberg", "Iceberg"),
     "ducklake": ("bench.peers.ducklake", "DuckLake"),
 }
+#: Those whose import starts a thread: clients that are forked from a process with it may hang for ever.
+_STARTS_THREADS: Final = {"deltalake"}
 
 
 def measure(name: str, folder: Path, counts: Sequence[int], pace: Pace) -> dict[str, Any]:
@@ -42,7 +44,8 @@ def _measure(name: str, folder: Path, count: int, pace: Pace) -> dict[str, Any]:
     folder.mkdir(parents=True)
     peer = _peer(name)
     peer.prepare(folder)
-    running = Clients(functools.partial(_open, name=name, folder=folder), count, pace, [PEERS[name][0]])
+    shared = [] if name in _STARTS_THREADS else [PEERS[name][0]]
+    running = Clients(functools.partial(_open, name=name, folder=folder), count, pace, shared)
     zero = running.begin()
     done = running.results().done
     committed = [item for item in done if item.csn != GAVE_UP]

@@ -49,7 +49,6 @@ FOUND: dict[str, Any] = {
         "lineitem_mb": 200.0,
         "lineitem_parts": 7,
         "lineitem_s": 8.0,
-        "source_s": 3.0,
         "three_copies_s": 2.0,
         "ratio": 4.0,
         "memory_before_mb": MEMORY,
