@@ -24,6 +24,8 @@ class Delta:
 
     def open(self, number: int, folder: Path) -> Commit:
         """Return the appends of a client; deltalake itself tries each up to 15 times."""
+        # The first write of a process takes many times as long as the next; it goes to a table of its own.
+        write_deltalake(str(folder / f"warm-{number}"), batch(number, 0))
 
         def append(count: int) -> None:
             write_deltalake(_path(folder), batch(number, count), mode="append")
