@@ -41,6 +41,7 @@ from tidelock.csnlog.follow_messages import (
     Look,
     Looked,
     Missed,
+    Poked,
     Question,
     Stopped,
     Tick,
@@ -89,9 +90,9 @@ class Following:
         announced: When a part is said to be held: once it is durable. A planted bug may say it earlier.
     """
 
-    faults = frozenset({"roll", "tail", "strike", "fail", "session", "crash", "crash, written", "damage"}) | {
-        "full"
-    }
+    faults = frozenset(
+        {"own", "poke", "roll", "tail", "strike", "fail", "session", "crash", "crash, written", "damage"}
+    ) | {"full"}
     idle = frozenset({"tick"})
 
     def __init__(
@@ -163,7 +164,10 @@ class Following:
         if s.sent < len(self._records):
             item = Queued.of(Proposal(self._records[s.sent], {}))
             commit = plan((item,), home=HOME, fence=0, epoch=epoch, epoch_version=version)
-            yield ("commit", s.sent), self._apply(s._replace(sent=s.sent + 1), commit.ops(0))
+            done = self._apply(s._replace(sent=s.sent + 1), commit.ops(0))
+            yield ("commit", s.sent), done
+            if s.trouble.own and s.machine >= 0 and isinstance(done, Shard):
+                yield ("own", s.sent), less(done, "own")._replace(pokes=(*s.pokes, done.log[-1].csn))
         if s.trouble.roll:
             yield ("roll", epoch), self._apply(less(s, "roll"), Rollover(HOME, 0, epoch, version).ops(0))
         for kind, end in (("tail", s.applied), ("strike", s.log[-1].csn)):
@@ -208,6 +212,11 @@ class Following:
             if s.trouble.fail:
                 after = less(s, "fail")._replace(asked=s.asked[1:])
                 yield ("fail", 0), self._tell(after, failure(s.asked[0], s.session))
+        for number in s.pokes:
+            record = self._find_out(s.history[-1], Question.RECORD, number)
+            if isinstance(record, Record):
+                rest = tuple(one for one in s.pokes if one != number)
+                yield ("poke", number), self._tell(s._replace(pokes=rest), Poked(number, record))
         if s.paused:
             yield ("resume", 0), self._tell(s._replace(paused=False), Resumed())
         if s.watched:
@@ -358,7 +367,7 @@ class Following:
     def _ends(self, s: Shard) -> Shard:
         return s._replace(
             machine=-1, prefix=-1, asked=(), paused=False, seen=0, watched=CSN_NONE, records=(), arrived=(),
-            writing=CSN_NONE, batch=(),
+            writing=CSN_NONE, batch=(), pokes=(),
         )  # fmt: skip
 
     def _dies(self, s: Shard) -> Shard:
@@ -435,6 +444,8 @@ class Following:
 
 _WORDS: Final = {
     "commit": "transaction {about} is committed",
+    "own": "transaction {about} is committed by this replica",
+    "poke": "the follower hears of the own commit at {about}",
     "roll": "epoch {about} is closed",
     "tail": "the tail moves to {about}, and the records below are deleted",
     "strike": "the follower is struck: the tail moves to {about}",

@@ -23,6 +23,8 @@ class Trouble(NamedTuple):
     tail: int = 0
     #: The follower is struck: the tail moves to the end.
     strike: int = 0
+    #: A transaction is this replica's own, and the answer to its multi arrives.
+    own: int = 0
     #: A read fails.
     fail: int = 0
     #: The session ends; the next one reads from any state that ever was.
@@ -66,6 +68,8 @@ class Shard(NamedTuple):
     #: What the disk has of each part.
     parts: tuple[int, ...] = ()
     sent: int = 0
+    #: Records that this replica wrote itself, and may hear of by the answer to its multi.
+    pokes: tuple[Csn, ...] = ()
     struck: bool = False
     trouble: Trouble = Trouble()
 
