@@ -263,6 +263,9 @@ class Fetcher:
                 return False  # what a better one has begun is not given up for this one
             await _in_thread(sink.abandon)
         if sink is None or sink.closed:
+            if await self._store.held((meta.part,)):
+                # The fetch before this one has recorded it, after it was found missing: not ours to undo.
+                return True
             item.undo = self._files.part_path(meta.part, meta.kind)
             await self._store.note_undo(item.undo)
             sink = await _in_thread(self._begin, item)

@@ -39,6 +39,9 @@ class Ledger(Protocol):
 class PartStore(Protocol):
     """Where fetched parts go: what :class:`tidelock.replication.fetch.Fetcher` needs."""
 
+    async def held(self, parts: Collection[PartId]) -> set[PartId]:
+        """As :meth:`Ledger.held`."""
+
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make the bytes and the row of a small part durable, in a pack together with others that wait."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,10 @@ class Store:
         self.small: dict[PartId, bytes] = {}
         self.large: dict[PartId, Location] = {}
         self.steps: list[str] = []
+
+    async def held(self, parts: Collection[PartId]) -> set[PartId]:
+        """Return those that are kept."""
+        return {name for name in parts if name in self.small or name in self.large}
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Keep a small part."""
@@ -311,6 +315,21 @@ async def test_what_a_push_brings_is_not_fetched(here: Here, r1: PartHolder) -> 
     await until(lambda: here.held == [part("p2")])
     assert [name for name, _ in r1.asked] == [part("p2")]
     assert here.fetcher.trouble(part("p1")) is None
+
+
+async def test_a_want_that_comes_late_does_not_touch_the_file(here: Here, r1: PartHolder) -> None:
+    """A part that an early fetch has brought is wanted by its record, and that is taken back."""
+    r1.parts = {part("p1"): LARGE}
+    here.fetcher.members([r1.peer])
+    here.fetcher.want(wanted("p1", LARGE, "r1", csn=None))
+    await until(lambda: here.held)
+    asked = len(r1.asked)
+    here.fetcher.want(wanted("p1", LARGE, "r1"))
+    await until(lambda: len(here.held) == 2 or len(r1.asked) > asked)
+    here.fetcher.arrived(part("p1"))
+    await here.fetcher.close()
+    assert here.files_left == {here.files.part_path(part("p1"))}
+    assert len(r1.asked) == asked
 
 
 async def test_a_full_disk_is_waited_out(here: Here, r1: PartHolder) -> None:
