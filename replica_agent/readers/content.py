@@ -87,24 +87,49 @@ class PartFile:
             DamagedPartError: A block does not match its digest, the file ends early, or the disk cannot read
                 it.
         """
-        assert 0 <= start < end <= self.length, (start, end, self.length)
-        first = start // BLOCK_BYTES
-        count = min(max(1, bytes_max // BLOCK_BYTES), blocks_of(end) - first)
-        begin = first * BLOCK_BYTES
-        size = min(count * BLOCK_BYTES, self.length - begin)
-        data = memoryview(self._pread(size, self.place.offset + begin))
-        for number in range(count):
-            block = data[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
-            at = (first + number) * BLOCK_DIGEST_BYTES
-            if block_digest(block) != self._blocks[at : at + BLOCK_DIGEST_BYTES]:
-                self._damaged(f"block {first + number} of file {self.place.file} does not match its digest")
+        begin, size = self._blocks_for(start, end, bytes_max)
+        data = self._verified(begin, self._pread(size, self.place.offset + begin))
         return data[start - begin : end - begin]
+
+    def read_cached(self, start: int, end: int, bytes_max: int) -> memoryview | None:
+        """As :meth:`read`, but without waiting for the disk: None if the system's cache has not all of it.
+
+        Raises:
+            DamagedPartError: A block does not match its digest.
+        """
+        begin, size = self._blocks_for(start, end, bytes_max)
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [data], self.place.offset + begin, os.RWF_NOWAIT)
+        except (
+            OSError
+        ):  # not in the cache, or a file system that cannot tell: a patient read says what is wrong
+            return None
+        return self._verified(begin, data)[start - begin : end - begin] if count == size else None
 
     def close(self) -> None:
         """Close the file; a second time does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _blocks_for(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
+        """Where the blocks of a read begin in the part, and their bytes."""
+        assert 0 <= start < end <= self.length, (start, end, self.length)
+        first = start // BLOCK_BYTES
+        count = min(max(1, bytes_max // BLOCK_BYTES), blocks_of(end) - first)
+        begin = first * BLOCK_BYTES
+        return begin, min(count * BLOCK_BYTES, self.length - begin)
+
+    def _verified(self, begin: int, read: bytearray) -> memoryview:
+        """The bytes of whole blocks from ``begin``, once each has been compared with its digest."""
+        data = memoryview(read)
+        for at in range(0, len(data), BLOCK_BYTES):
+            number = (begin + at) // BLOCK_BYTES
+            digest = self._blocks[number * BLOCK_DIGEST_BYTES : (number + 1) * BLOCK_DIGEST_BYTES]
+            if block_digest(data[at : at + BLOCK_BYTES]) != digest:
+                self._damaged(f"block {number} of file {self.place.file} does not match its digest")
+        return data
 
     def _pread(self, size: int, offset: int) -> bytearray:
         data = bytearray(size)

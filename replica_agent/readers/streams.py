@@ -23,6 +23,9 @@ from tidelock.replication.digest import BLOCK_BYTES
 #: How often an open follows a part that is being moved to another file.
 MOVES_MAX = 3
 
+#: How long a client that asks for no offset may take to hang up before bytes are sent, in seconds.
+HANG_UP_S = 0.002
+
 T = TypeVar("T")
 
 #: struct linger: close at once and send RST, so that no client can take what it has for the whole answer.
@@ -73,12 +76,20 @@ class Streams:
         self._damaged.pop(part, None)
 
     async def send(
-        self, request: web.Request, response: web.StreamResponse, row: PartRow, start: int, end: int
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        row: PartRow,
+        start: int,
+        end: int,
+        *,
+        pause: bool = False,
     ) -> web.StreamResponse:
         """Answer with the bytes [start, end) of a part; status and headers of ``response`` are the caller's.
 
         The first bytes are verified before the status line is sent, so most damage is answered by another
         replica without a trace. Damage further on cuts the connection before the declared length.
+        With ``pause`` a client that only wanted the status line has a moment to hang up.
 
         Raises:
             StandbyError: The part is not whole on this replica, or it has no file or memory left to read it.
@@ -86,16 +97,17 @@ class Streams:
         """
         self._running += 1
         try:
-            file = await self._open(row)
+            file = self._open(row)
             try:
-                # One block first: most reads are of a footer or of a column chunk, and then the client hangs
-                # up.
-                data = memoryview(b"")
-                if start < end:
-                    data = await self._in_thread(file.read, start, end, BLOCK_BYTES)
+                data = await self._first(file, start, end)
                 self._counters.add("opens")
-                response.content_length = end - start
-                await self._stream(request, response, file, data, start, end)
+                if len(data) == end - start:
+                    response = web.Response(
+                        status=response.status, headers=response.headers, body=bytes(data)
+                    )
+                else:
+                    response.content_length = end - start
+                await self._stream(request, response, file, data, start, end, pause=pause)
             except DamagedPartError as error:
                 raise self._report(error) from error
             finally:
@@ -111,13 +123,13 @@ class Streams:
                 self.on_idle()
         return response
 
-    async def _open(self, row: PartRow) -> PartFile:
+    def _open(self, row: PartRow) -> PartFile:
         now: PartRow | None = row
         for _ in range(MOVES_MAX):
             if now is None or now.state != "held" or now.file is None:
                 break
             try:
-                file = await self._in_thread(PartFile, self._data_dir, now)
+                file = PartFile(self._data_dir, now)
             except DamagedPartError as error:
                 asked, now = now, self._catalog.part(row.part)
                 # Missing only because it was moved, or collected, between the look into the catalog and the
@@ -136,6 +148,17 @@ class Streams:
             return file
         raise StandbyError(f"part {row.part} is not whole on this replica now; another has it", part=row.part)
 
+    async def _first(self, file: PartFile, start: int, end: int) -> memoryview:
+        """One block, verified: most reads are of a footer or of a column chunk, and then the client hangs up.
+
+        Not by a thread if it can be helped: on a busy machine each change of thread waits for its turn, and a
+        job over many small parts waits for each.
+        """
+        if start == end:
+            return memoryview(b"")
+        cached = file.read_cached(start, end, BLOCK_BYTES)
+        return await self._in_thread(file.read, start, end, BLOCK_BYTES) if cached is None else cached
+
     async def _stream(
         self,
         request: web.Request,
@@ -144,18 +167,26 @@ class Streams:
         data: memoryview,
         start: int,
         end: int,
+        *,
+        pause: bool,
     ) -> None:
         """Send ``data``, which begins at ``start``, and the rest. Any failure now cuts the connection."""
         try:
             await response.prepare(request)
             size = BLOCK_BYTES
-            while True:
+            if isinstance(response, web.Response):  # all of it, which leaves together with the status line
+                self._counters.add("bytes", len(data))
+                start = end
+            elif pause:
+                await asyncio.sleep(HANG_UP_S)
+            while start < end:
+                if request.transport is None:
+                    return
                 await self._write(response, data)
                 start += len(data)
-                if start == end:
-                    break
-                size = min(2 * size, self._chunk_bytes)
-                data = await self._in_thread(file.read, start, end, size)
+                if start < end:
+                    size = min(2 * size, self._chunk_bytes)
+                    data = await self._in_thread(file.read, start, end, size)
             await response.write_eof()
         except ConnectionError:
             pass  # the client has what it wanted

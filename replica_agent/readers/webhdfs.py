@@ -79,7 +79,11 @@ class WebHdfs:
             )
         end = min(node.length, start + _long(target, "length", _LONG_MAX))
         if isinstance(node, PartNode):
-            return await self._streams.send(request, web.StreamResponse(), node.row, start, end)
+            # Hadoop's client opens once only to learn where to read (ReadRunner); a reader of Parquet then
+            # seeks to the footer: it hangs up, and what was sent until then was for nothing.
+            connects = "offset" not in target.query
+            response = web.StreamResponse()
+            return await self._streams.send(request, response, node.row, start, end, pause=connects)
         self._counters.add("opens")
         return _body(node.data[start:end])
 
