@@ -155,7 +155,9 @@ class Membership:
         return behind
 
     async def wait_applied(self, csn: Csn, everywhere: bool, timeout_s: float) -> tuple[ReplicaId, ...]:
-        """Wait until ``csn`` is applied on ``copies`` replicas, or on all live ones.
+        """Wait until ``csn`` is applied on ``copies`` replicas, or on all live ones and as many at least.
+
+        All live ones may be none but this for a moment, when sessions to ZooKeeper have expired.
 
         Returns who is missing after ``timeout_s``: of the live ones, or of all where copies are missing.
         """
@@ -164,8 +166,9 @@ class Membership:
             reached = await self.ask()
             done = {replica for replica, at in reached.items() if at >= csn} | {self._replica}
             others = [peer for peer in self.peers() if not peer.struck]
-            wanted = {peer.replica for peer in others if peer.alive or not everywhere}
-            if wanted <= done if everywhere else len(done) >= self._copies:
+            enough = len(done) >= self._copies
+            wanted = {peer.replica for peer in others if (peer.alive and everywhere) or not enough}
+            if enough and (wanted <= done or not everywhere):
                 return ()
             if self._clock() > until:
                 return tuple(sorted(wanted - done))

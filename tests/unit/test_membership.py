@@ -92,7 +92,7 @@ async def test_a_question_under_way_serves_all_who_ask() -> None:
         ((True, True), (5, 4), True, (R3,)),
         ((True, True), (4, 4), False, (R2, R3)),
         ((True, False), (5, None), True, ()),  # of the live ones
-        ((False, False), (None, None), True, ()),
+        ((False, False), (None, None), True, (R2, R3)),  # `all` is never less than `copies`
         ((False, False), (None, None), False, (R2, R3)),  # one copy is not two, whoever is dead
     ],
 )
@@ -102,7 +102,7 @@ async def test_who_has_not_applied_it(
     everywhere: bool,
     missing: tuple[ReplicaId, ...],
 ) -> None:
-    """`copies` needs so many replicas that have it; `all` needs all that are alive."""
+    """`copies` needs so many replicas that have it; `all` needs all that are alive, and so many at least."""
     peers = Peers()
     peers.reached = {
         name: None if at is None else Csn(at) for name, at in zip(("r2", "r3"), reached, strict=True)
