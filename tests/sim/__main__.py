@@ -34,7 +34,7 @@ def shrunk(found: Result, around: Around) -> Plan:
     names = {violation.invariant for violation in found.violations}
 
     def fails(plan: Plan) -> bool:
-        again = simulate(plan, around=around)
+        again = simulate(plan, around=around, brief=True)
         return any(violation.invariant in names for violation in again.violations)
 
     return shrink(found.plan, fails)

@@ -37,6 +37,7 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self._world = world
         self.violations: list[Violation] = []
+        self.found = asyncio.Event()
         #: All commit records, in the order in which they came to be.
         self.records: dict[Csn, Record] = {}
         self.did: Counter[str] = Counter()
@@ -49,6 +50,7 @@ class Oracle:
     def violated(self, invariant: str, what: str) -> None:
         """Take a violation."""
         self._world.trace.note("VIOLATED", invariant, what)
+        self.found.set()
         if sum(known.invariant == invariant for known in self.violations) < SHOWN:
             self.violations.append(Violation(invariant, what))
 

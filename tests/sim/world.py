@@ -149,9 +149,21 @@ class World:
             for task in (*keepers, watching):
                 task.cancel()
 
+    async def run_until_found(self) -> None:
+        """Run, but not beyond the first violation."""
+        running = asyncio.create_task(self.run())
+        found = asyncio.create_task(self.oracle.found.wait())
+        await asyncio.wait([running, found], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+
 
 def simulate(
-    plan: Plan, *, keep_trace: bool = False, around: Callable[[], Any] = contextlib.nullcontext
+    plan: Plan,
+    *,
+    keep_trace: bool = False,
+    around: Callable[[], Any] = contextlib.nullcontext,
+    brief: bool = False,
 ) -> Result:
     """Carry a plan out and return what came of it.
 
@@ -159,6 +171,7 @@ def simulate(
         plan: What is to happen.
         keep_trace: Keep the lines of the trace, and those of the product's log.
         around: Makes a context manager that is entered for the length of the run: a planted bug.
+        brief: End at the first violation.
     """
     shared_memory = Path("/dev/shm")  # noqa: S108 - a folder of its own below it; many small files
     parent = shared_memory if shared_memory.is_dir() else None
@@ -169,14 +182,14 @@ def simulate(
         with warnings.catch_warnings():
             # A task that is killed before its first step leaves the coroutine that it was to await.
             warnings.simplefilter("ignore", RuntimeWarning)
-            return _simulate(plan, folder, keep_trace, around)
+            return _simulate(plan, folder, keep_trace, around, brief)
     finally:
         if waiting_gc:
             gc.enable()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _simulate(plan: Plan, folder: Path, keep_trace: bool, around: Callable[[], Any]) -> Result:
+def _simulate(plan: Plan, folder: Path, keep_trace: bool, around: Callable[[], Any], brief: bool) -> Result:
     def blocking(call: Callable[[], Any], future: SimFuture) -> None:
         life = LIFE.get()
         life.host.disk.submit(life, call, future)
@@ -189,7 +202,7 @@ def _simulate(plan: Plan, folder: Path, keep_trace: bool, around: Callable[[], A
     try:
         with machine.replaced(world, loop.time), around():
             try:
-                loop.run_until_complete(world.run())
+                loop.run_until_complete(world.run_until_found() if brief else world.run())
             except (HorizonError, StandstillError) as error:
                 world.oracle.violated("I14 LIVE", str(error))
             finally:
