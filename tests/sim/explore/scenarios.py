@@ -84,7 +84,7 @@ SCENARIOS = (
     _following("following", (1, 1), fast=True, strike=1),
     _following("following", (1, 1), fast=True, own=1),
     _following("following", (1, 1), fast=True, fail=1, tail=1),
-    _following("following, 2 parts", (2, 1), roll=1, crash=1),
+    _following("following", (1, 1), roll=1, crash=1),
     _following("following, 2 parts", (2, 1), crash=1, damage=1, full=1),
     _following("following", (1, 1), roll=1, session=1),
     _following("following", (1, 1), own=1, tail=1, session=1),
