@@ -7,7 +7,6 @@ replaced only then, and the fault is left out otherwise. Everything else may com
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.network import Weather
@@ -33,7 +32,6 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self._world = world
         self._chance = world.chance("nemesis")
-        self.did: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Carry out all faults; returns when the time for them is over."""
@@ -55,7 +53,6 @@ class Nemesis:
             world.trace.note("spared", host.name)
             return
         world.trace.note("nemesis", fault.kind, host.name, fault.length_s)
-        self.did[fault.kind] += 1
         world.oracle.did[fault.kind] += 1
         match fault.kind:
             case "kill" | "power" | "replace":

@@ -208,6 +208,7 @@ def _simulate(plan: Plan, folder: Path, keep_trace: bool, around: Callable[[], A
             finally:
                 _end(loop)
     finally:
+        world.oracle.close()
         loop.close()
     return Result(
         plan,

@@ -35,7 +35,6 @@ class SimEnsemble(MemoryEnsemble):
         #: When the last answer of a life came: answers keep their order.
         self._last: dict[object, float] = {}
         self.choose = self._chance.choice
-        self.held = 0
 
     def expire_later(self, store: MemoryStore, timeout_s: float) -> None:
         """Let a session end unless its client is heard again within its timeout."""
