@@ -15,6 +15,7 @@ class Station:
     def __init__(self, wait_max_s: float = LONG_S) -> None:
         self.departures = Departures(wait_max_s)
         self.on_the_way: set[str] = set()
+        self.left = {name: asyncio.Event() for name in "abcde"}
         self.arrivals = {name: asyncio.Event() for name in "abcde"}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -39,6 +40,7 @@ class Station:
     async def _travel(self, name: str) -> None:
         async with self.departures.batch():
             self.on_the_way.add(name)
+            self.left[name].set()
             try:
                 await self.arrivals[name].wait()
             finally:
@@ -73,8 +75,7 @@ async def test_a_slow_batch_holds_back_for_a_bounded_time_only() -> None:
     station = Station(wait_max_s=0.001)
     await station.send("a")
     await station.send("b")
-    while "b" not in station.on_the_way:
-        await asyncio.sleep(0.001)
+    await station.left["b"].wait()
     assert "a" in station.on_the_way
     await station.arrive("b")
     await station.send("c")
