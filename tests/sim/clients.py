@@ -173,7 +173,6 @@ class Session:
         self.chance = world.chance(f"client {name}")
         self.csn = Csn(0)
         self._number = number
-        self.home = ""
 
     @property
     def process(self) -> str:

@@ -82,6 +82,7 @@ def test_the_product_holds_under_fresh_seeds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_product_holds_under_many_seeds() -> None:
     """The long form: several hundred fresh seeds."""
     first = secrets.randbelow(1 << 31)
