@@ -98,6 +98,7 @@ def refused(db: Database) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_leaves_no_doubt(local: LocalCluster, tmp_path: Path) -> None:
     """One replica after the other drains and starts again: every commit that was asked for is answered."""
     # A client whose connection broke learns the outcome when its home is back; a start may take that long.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.support.cluster import ClusterFactory
 from tests.support.evidence import verify
 from tests.support.fault_lab import SETTINGS, Gates
@@ -28,6 +30,7 @@ DEATHS: Final = (
 )
 
 
+@pytest.mark.slow
 def test_deaths_at_points_under_load(cluster: ClusterFactory, tmp_path: Path) -> None:
     """Each time the other two commit on, and the killed one comes back under load."""
     faults: dict[str, dict[str, str]] = {replica: {} for replica in REPLICAS}
