@@ -239,6 +239,7 @@ class Writer(Session):
         try:
             fresh, acknowledged = self.chance.random() < 0.15, self.world.acknowledged
             tid = await self.ask("begin", lambda at: begin(at, label, self.csn, fresh), at=home)
+            self.csn = max(self.csn, tid.snapshot)
             if fresh and tid.snapshot < acknowledged:
                 what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"
                 self.world.oracle.violated("I11 MONOREAD", what)

@@ -12,8 +12,9 @@ from tests.sim.catalog import reading
 from tests.sim.disk import Disk
 from tests.support.checker import SHOWN, Violation
 from tidelock.csnlog import codec, tree
+from tidelock.csnlog.codec import decode_entries
 from tidelock.csnlog.ids import CSN_NONE, Csn
-from tidelock.csnlog.model import AddPart, Record, TidRecord
+from tidelock.csnlog.model import AddPart, Entry, Record, TidRecord
 from tidelock.csnlog.store import Create, Op, SetData
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.commit import WaitFor
@@ -46,6 +47,8 @@ class Oracle:
         self._catalogs: dict[str, sqlite3.Connection] = {}
         self._looked: dict[str, Csn] = {}
         self._proposed: set[str] = set()
+        #: Parts of the transactions that have a manifest.
+        self._manifests: dict[str, list[str]] = {}
 
     def violated(self, invariant: str, what: str) -> None:
         """Take a violation."""
@@ -87,7 +90,7 @@ class Oracle:
         self.records[csn] = record
         self._world.trace.note("record", csn, record.kind.name, *(tid.tid for tid in record.tids))
         for tid in record.tids:
-            parts = _parts(tid)
+            parts = self._parts(tid)
             if not parts:
                 continue
             if len(set(tid.holders)) < self._world.plan.copies:
@@ -98,7 +101,7 @@ class Oracle:
 
     def proposed(self, life: Life, proposal: Proposal) -> None:
         """A home hands a transaction to the log: as far as it can know, it has its copies (I4)."""
-        parts = _parts(proposal.record)
+        parts = self._parts(proposal.record)
         if not parts or proposal.tid in self._proposed or life.agent is None:
             return
         self._proposed.add(proposal.tid)
@@ -119,6 +122,25 @@ class Oracle:
         marks = ",".join("?" * len(parts))
         sql = f"SELECT count(*) FROM parts WHERE state = 'held' AND part IN ({marks})"
         return bool(db.execute(sql, parts).fetchone()[0] == len(parts))
+
+    def _parts(self, tid: TidRecord) -> list[str]:
+        """The parts that a transaction adds, its manifest among them."""
+        if tid.manifest is None:
+            return [entry.part for entry in tid.entries if isinstance(entry, AddPart)]
+        if tid.tid not in self._manifests:
+            entries = self._entries(tid.manifest.part)
+            parts = [entry.part for entry in entries if isinstance(entry, AddPart)]
+            self._manifests[tid.tid] = [tid.manifest.part, *parts]
+        return self._manifests[tid.tid]
+
+    def _entries(self, manifest: str) -> Sequence[Entry]:
+        """What a manifest says, from the first disk that has it: at the latest its home's own."""
+        sql = "SELECT file, offset, length, blocks FROM parts WHERE part = ? AND state = 'held'"
+        for disk in [disk for disks in self._disks.values() for disk in disks]:
+            if found := self._catalog(disk).execute(sql, (manifest,)).fetchone():
+                return decode_entries(PartFs(self._world.folder / disk / "data").read(Location(*found)))
+        self.violated("I4 DURABLE", f"manifest {manifest} went into the log and lies on no disk")
+        return ()
 
     def _catalog(self, disk: str) -> sqlite3.Connection:
         if disk not in self._catalogs:
@@ -159,7 +181,7 @@ class Oracle:
 
     def _applied(self, name: str, disk: Disk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:
         sql = "SELECT state, creation_csn, file, offset, length, blocks FROM parts WHERE part = ?"
-        for part in _parts(tid):
+        for part in self._parts(tid):
             found = db.execute(sql, (part,)).fetchone()
             if found is None or found[1] != csn:
                 self.violated("I9 HONEST", f"{name} has applied CSN {csn}, and of {part} it has {found}")
@@ -195,15 +217,8 @@ class Oracle:
             any(self._holds(other, parts) for other in others)
             for record in self.records.values()
             for tid in record.tids
-            if (parts := _parts(tid))
+            if (parts := self._parts(tid))
         )
-
-
-def _parts(tid: TidRecord) -> list[str]:
-    """The parts that a record names; those of a manifest are named in there."""
-    if tid.manifest is not None:
-        return [tid.manifest.part]
-    return [entry.part for entry in tid.entries if isinstance(entry, AddPart)]
 
 
 def _snapshot(db: sqlite3.Connection) -> Csn:
