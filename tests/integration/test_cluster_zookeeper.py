@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from tests.support.workload import Workload, ask
 from tests.support.zookeeper import OPTIONS, READY_TIMEOUT_S
 from tidelock import processes
 from tidelock import zookeeper as embedded
-from tidelock.client import CommitResult, Decision
+from tidelock.client import Decision, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
 from tidelock.replication.digest import checksum
@@ -79,16 +80,14 @@ def test_a_commit_whose_connection_breaks(local: LocalCluster, proxy: Proxy, act
     """Before or after it was applied, or in between: all of its transactions end with the CSN in the log."""
     table = new_table(local)
     before = faults(proxy)
-    proxy.hook(nth_request(1, action, containing=COMMIT, opcode=MULTI))
-
-    def commit(_: int) -> CommitResult:
-        with local.connect("r1") as db:
-            tx = db.begin()
+    with contextlib.ExitStack() as clients:
+        # They are all at their commits when it breaks: an agent that is suspended takes no new statement.
+        transactions = [clients.enter_context(local.connect("r1")).begin() for _ in range(6)]
+        for tx in transactions:
             tx.insert(table, ROWS)
-            return tx.commit()
-
-    with ThreadPoolExecutor(6) as executor:
-        results = list(executor.map(commit, range(6)))
+        proxy.hook(nth_request(1, action, containing=COMMIT, opcode=MULTI))
+        with ThreadPoolExecutor(len(transactions)) as executor:
+            results = list(executor.map(Transaction.commit, transactions))
     assert faults(proxy) == before + 1
     proxy.release()  # what was delivered late comes to a fence that is higher by now
     with local.connect("r1") as db:
