@@ -101,10 +101,8 @@ class PartFile:
         data = bytearray(size)
         try:
             count = os.preadv(self._fd, [data], self.place.offset + begin, os.RWF_NOWAIT)
-        except (
-            OSError
-        ):  # not in the cache, or a file system that cannot tell: a patient read says what is wrong
-            return None
+        except OSError:
+            return None  # not cached, or a file system that cannot tell: a patient read says what is wrong
         return self._verified(begin, data)[start - begin : end - begin] if count == size else None
 
     def close(self) -> None:

@@ -179,9 +179,9 @@ class Streams:
                 start = end
             elif pause:
                 await asyncio.sleep(HANG_UP_S)
-            while start < end:
                 if request.transport is None:
                     return
+            while start < end:
                 await self._write(response, data)
                 start += len(data)
                 if start < end:
