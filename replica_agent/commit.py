@@ -35,7 +35,7 @@ from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.copies import CopyMaker
 from tidelock.replica_agent.departures import Departures
 from tidelock.replica_agent.metrics import Metrics
-from tidelock.replica_agent.removal import remove_files
+from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes
 from tidelock.replica_agent.transactions import Transaction, Transactions, TxState

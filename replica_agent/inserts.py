@@ -24,7 +24,7 @@ from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
-from tidelock.replica_agent.removal import remove_files
+from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.schema import TableSchema, full_name
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes, Stager

@@ -20,7 +20,7 @@ from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.assembly import Machinery
 from tidelock.replica_agent.janitor import Janitor
 from tidelock.replica_agent.local import Local
-from tidelock.replica_agent.removal import remove_late
+from tidelock.replica_agent.unused_files import remove_late
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.state import ALLOWED, Action
 

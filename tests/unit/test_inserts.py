@@ -24,7 +24,7 @@ from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.commit import Commits, WaitFor
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.metrics import Metrics
-from tidelock.replica_agent.removal import remove_late
+from tidelock.replica_agent.unused_files import remove_late
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.transactions import Transaction, Transactions

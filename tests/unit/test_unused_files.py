@@ -13,7 +13,7 @@ from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.errors import DiskFullError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
-from tidelock.replica_agent.removal import remove_files, remove_late
+from tidelock.replica_agent.unused_files import remove_files, remove_late
 from tidelock.replication.model import Location, PartMeta
 from tidelock.replication.partfs import PartFs
 
