@@ -13,11 +13,11 @@ from typing import Final
 from tidelock.csnlog import codec, tree
 from tidelock.csnlog.follow_messages import ABSENT, Absent, Finding, Question, Unreadable
 from tidelock.csnlog.follower import number_after
-from tidelock.csnlog.ids import Csn, epoch_of
+from tidelock.csnlog.ids import CSN_NONE, Csn, epoch_of
 from tidelock.csnlog.model import Kind, LogRecord, Record
 from tidelock.csnlog.results import Ok, Reason, Refused
 from tidelock.csnlog.store import Check, Store
-from tidelock.errors import CorruptError, UnavailableError
+from tidelock.errors import CorruptError, SnapshotTooOldError, UnavailableError
 
 Watch = Callable[[], None]
 
@@ -74,12 +74,15 @@ async def find_out(
         case Question.LIST:
             names = await store.children(tree.epoch_dir(epoch_of(about)))
             if isinstance(names, Ok):
-                return _numbers(names.value)
+                return numbers_in(names.value)
     return None
 
 
-def _numbers(names: tuple[str, ...]) -> tuple[int, ...]:
-    """The sequence numbers among the names. Any other name is no record; it took a number, which is a gap."""
+def numbers_in(names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the sequence numbers among the names in the directory of an epoch, in no order.
+
+    Any other name is no record; it took a number, which is a gap.
+    """
     numbers = []
     for name in names:
         try:
@@ -132,9 +135,12 @@ async def read_to_end(
 
 
 async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int) -> list[LogRecord]:
-    """Read at most ``limit`` records that follow CSN ``position`` and are not deleted, for people to look at.
+    """Read at most ``limit`` records that follow CSN ``position``, for people to look at.
+
+    From CSN 0 on it begins with the first record that is kept.
 
     Raises:
+        SnapshotTooOldError: The record that follows ``position`` is deleted.
         UnavailableError: A read failed.
         CorruptError: A record cannot be read.
     """
@@ -143,6 +149,12 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
     tail = await read_tail(store)
     if anchor is None or tail is None:
         raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
+    if position > CSN_NONE and number < tail:
+        raise SnapshotTooOldError(
+            f"the log begins at CSN {tail}: older records are deleted, since every replica has applied them; "
+            f"begin at CSN {tail}, or at 0",
+            min_csn=tail,
+        )
     number = max(number, tail)
     page: list[LogRecord] = []
     while len(page) < limit:

@@ -23,6 +23,7 @@ from tidelock.errors import (
     FencedError,
     HeadMovedError,
     LabelExistsError,
+    SnapshotTooOldError,
     TableChangedError,
     TableExistsError,
     TooLargeError,
@@ -378,7 +379,10 @@ async def test_pages_of_the_log(ensemble: MemoryEnsemble) -> None:
         assert [one.record.kind for one in await node.log.records(Csn(0), 1)] == [Kind.GENESIS]
         store = ensemble.store()
         await store.multi((SetData(tree.TAIL, codec.encode_csn(csn(1, 2))),))
-        assert (await node.log.records(Csn(1), 2))[0].csn == csn(1, 2)
+        assert (await node.log.records(Csn(0), 2))[0].csn == csn(1, 2)
+        with pytest.raises(SnapshotTooOldError) as refused:
+            await node.log.records(Csn(1), 2)
+        assert refused.value.details == {"min_csn": csn(1, 2)}
         memory(node).suspend()
         with pytest.raises(UnavailableError):
             await node.log.records(Csn(1), 1)
