@@ -16,14 +16,17 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from tidelock.errors import BadRequestError, TidelockError, TooLargeError, UnavailableError, from_wire
 from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.sql.mutation import Affected, Ended, MutationRequest
 from tidelock.replica_agent.sql.request import (
     Kind,
+    Request,
     SqlRequest,
     WorkerConfig,
     pack,
@@ -31,7 +34,7 @@ from tidelock.replica_agent.sql.request import (
     select_statement,
 )
 
-__all__ = ["SqlPool", "SqlRequest", "select_statement"]
+__all__ = ["Mutation", "SqlPool", "SqlRequest", "Statement", "select_statement"]
 
 #: Bytes of a result that wait in the agent for its client.
 BUFFER_BYTES = 1 << 20
@@ -63,10 +66,24 @@ class SqlPool:
         self._started = 0
         self._closed = False
 
-    async def run(self, request: SqlRequest) -> AsyncGenerator[bytes, None]:
-        """Run a statement and yield its result as pieces of an Arrow IPC stream.
+    async def run(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """Run a statement and yield its result as pieces of an Arrow IPC stream; see :meth:`statement`."""
+        async with self.statement(request) as statement:
+            async for piece in statement.pieces():
+                yield piece
 
-        The first piece comes when the first rows are there. Closing the generator ends the statement.
+    @contextlib.asynccontextmanager
+    async def mutate(self, request: MutationRequest) -> AsyncIterator[Mutation]:
+        """Begin a mutation: what it affects is known on entry; otherwise as :meth:`statement`."""
+        async with self.statement(request) as statement:
+            assert statement.affected is not None, "a mutation begins with what it affects"
+            yield Mutation(statement.affected, statement)
+
+    @contextlib.asynccontextmanager
+    async def statement(self, request: Request) -> AsyncIterator[Statement]:
+        """Begin a statement: on entry its first rows are there, or what it is going to change is known.
+
+        Leaving before its end ends it.
 
         Raises:
             BadRequestError, UnknownTableError, StandbyError, SnapshotTooOldError, CorruptError: See
@@ -79,9 +96,8 @@ class SqlPool:
             worker = await self._worker()
             self._busy.add(worker)
             try:
-                async with contextlib.aclosing(worker.run(frame)) as pieces:
-                    async for data in pieces:
-                        yield data
+                async with contextlib.aclosing(worker.run(frame)) as frames:
+                    yield Statement(await anext(frames), frames)
             finally:
                 self._busy.discard(worker)
                 if worker.reusable and not self._closed:
@@ -129,6 +145,42 @@ class SqlPool:
             await worker.end()
         self._started += 1
         return await _Worker.start(self._settings, self._data_dir, self._started)
+
+
+class Statement:
+    """A statement under way.
+
+    Attributes:
+        affected: What it is going to change, or None if it only reads.
+        ended: What it told at its end; None before :meth:`pieces` is through.
+    """
+
+    def __init__(self, first: tuple[Kind, bytes], frames: AsyncIterator[tuple[Kind, bytes]]) -> None:
+        self.affected: Affected | None = None
+        self.ended: Ended | None = None
+        self._first: tuple[Kind, bytes] | None = first
+        self._frames = frames
+        if first[0] is Kind.AFFECTED:
+            self.affected = msgspec.json.decode(first[1], type=Affected)
+            self._first = None
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the rows as pieces of one Arrow IPC stream; errors as :meth:`SqlPool.statement`."""
+        if self._first is not None:
+            yield self._first[1]
+        async for kind, payload in self._frames:
+            if kind is Kind.END:
+                self.ended = msgspec.json.decode(payload, type=Ended)
+            else:
+                yield payload
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A mutation under way; :meth:`Statement.pieces` of ``rows`` yields the rows to stage."""
+
+    affected: Affected
+    rows: Statement
 
 
 class _Worker:
@@ -199,8 +251,11 @@ class _Worker:
         """Whether it can be given a request."""
         return self._free and self._process.returncode is None
 
-    async def run(self, frame: bytes) -> AsyncGenerator[bytes, None]:
-        """Run one statement; the time that the caller takes for the pieces does not count as its own."""
+    async def run(self, frame: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        """Run one statement and yield its frames to the end.
+
+        The time that the caller takes for them does not count as the statement's own.
+        """
         clock = asyncio.get_running_loop().time
         left_s = self._timeout_s
         self._free = False
@@ -209,12 +264,13 @@ class _Worker:
             asked = clock()
             kind, payload = await self._frame(left_s)
             left_s -= clock() - asked
-            if kind is Kind.DATA:
+            if kind in {Kind.DATA, Kind.AFFECTED}:
                 with self._patience():
-                    yield payload
+                    yield kind, payload
                 continue
             self._free = kind is not Kind.FATAL
             if kind is Kind.END:
+                yield kind, payload
                 return
             raise from_wire(_NO_STATUS, msgspec.json.decode(payload))
 
@@ -266,7 +322,7 @@ class _Worker:
         self._process.kill()
 
 
-def _frame_of(request: SqlRequest) -> bytes:
+def _frame_of(request: Request) -> bytes:
     try:
         return pack(Kind.REQUEST, msgspec.json.encode(request))
     except (TypeError, UnicodeEncodeError) as error:

@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.schema import full_name
+from tidelock.replica_agent.sql.mutation import MutationRequest
 
 _HEADER = struct.Struct(">BI")
 
@@ -24,11 +25,11 @@ _HEADER = struct.Struct(">BI")
 class Kind(Enum):
     """What a frame holds."""
 
-    #: A :class:`SqlRequest`; the only kind that goes to the SQL process.
+    #: A :data:`Request`; the only kind that goes to the SQL process.
     REQUEST = 1
     #: Bytes of an Arrow IPC stream.
     DATA = 2
-    #: The statement is through, all its data came before.
+    #: The statement is through, all its data came before; an :class:`Ended`.
     END = 3
     #: The statement failed: an error as it travels over HTTP. The process takes the next request.
     ERROR = 4
@@ -36,22 +37,31 @@ class Kind(Enum):
     FATAL = 5
     #: The process has started and takes requests.
     READY = 6
+    #: The statement changes a table: an :class:`Affected`, before any data.
+    AFFECTED = 7
 
 
-class SqlRequest(msgspec.Struct, frozen=True):
+class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
     """One statement.
 
     Attributes:
         csn: The snapshot that it reads.
         tid: Transaction whose own uncommitted parts it sees too, or None.
-        sql: One SELECT (or WITH, VALUES, FROM, DESCRIBE, ...) in DuckDB's dialect.
+        sql: One SELECT (or WITH, VALUES, FROM, DESCRIBE, ...) in DuckDB's dialect; inside a transaction also
+            INSERT INTO ... SELECT, which is answered as a mutation is.
         params: Values of ``?`` or ``$1`` in their order: JSON values.
+        at: Tables that are read at another CSN.
     """
 
     csn: Csn
     tid: str | None
     sql: str
     params: tuple[Any, ...] = ()
+    at: dict[TableName, Csn] = {}
+
+
+#: What a SQL process is given.
+Request = SqlRequest | MutationRequest
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from tidelock.errors import TidelockError, TooLargeError
+from tidelock.replica_agent.sql.mutation import Ended
 from tidelock.replica_agent.sql.request import Kind, SqlRequest, WorkerConfig, pack, receive_frame
 from tidelock.replica_agent.sql.session import Session
 
@@ -68,7 +69,7 @@ def _serve(connection: socket.socket, config: WorkerConfig, request: SqlRequest)
         kind = Kind.FATAL if type(found) in {TidelockError, TooLargeError} else Kind.ERROR
         connection.sendall(pack(kind, msgspec.json.encode(found.to_wire())))
     else:
-        connection.sendall(pack(Kind.END, b""))
+        connection.sendall(pack(Kind.END, msgspec.json.encode(Ended())))
     finally:
         if session is not None:
             session.close()

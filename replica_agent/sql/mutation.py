@@ -1,0 +1,155 @@
+"""What a SQL process is asked to change: statements that remove, rewrite or derive rows of one table.
+
+A mutation is answered in two steps. First :class:`Affected`: which parts lose or change rows, so that the
+agent can lock them before a row is produced. Then the rows that take their place, as an Arrow IPC stream with
+all columns of the table in its types. Expressions in it are SQL of the user, one expression each
+(:mod:`tidelock.replica_agent.sql.expressions`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidelock.csnlog.ids import Csn, PartId, TableName
+
+
+class Literal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A new value that is no SQL: a JSON value, cast to the type of its column.
+
+    Attributes:
+        value: Dates, times and decimals are text.
+        base64: The value is the base64 text of bytes.
+    """
+
+    value: bool | int | float | str | None
+    base64: bool = False
+
+
+#: A new value of a column: SQL, or a literal.
+Value = str | Literal
+
+
+class DeleteRows(msgspec.Struct, frozen=True, tag="delete"):
+    """Delete the rows where ``where`` is true (NULL is not)."""
+
+    where: str
+    params: tuple[Any, ...] = ()
+
+
+class UpdateRows(msgspec.Struct, frozen=True, tag="update"):
+    """Give columns new values in the rows where ``where`` is true; None means all rows.
+
+    ``?`` of ``set`` come before those of ``where`` in ``params``.
+    """
+
+    set: dict[str, Value]
+    where: str | None = None
+    params: tuple[Any, ...] = ()
+
+
+class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
+    """Bring rows from outside into the table, by equality of columns; NULL equals nothing.
+
+    In expressions the table is ``target`` and the rows from outside are ``source``.
+
+    Attributes:
+        source: Path of a file with an Arrow IPC stream.
+        on: Columns that both sides have.
+        update: New values of rows that match; True: of every column that the source has. False: they stay.
+        delete: Matching rows where this is true are deleted instead.
+        insert: Values of source rows that match nothing (columns left out are null); True: all columns of the
+            table are in the source. False: nothing is inserted.
+        upsert: The source has exactly the columns of the table, and no key twice.
+        params: Of ``update``, then ``delete``, then ``insert``.
+    """
+
+    source: str
+    on: tuple[str, ...]
+    update: dict[str, Value] | bool = False
+    delete: str | None = None
+    insert: dict[str, Value] | bool = False
+    upsert: bool = False
+    params: tuple[Any, ...] = ()
+
+
+class CompactParts(msgspec.Struct, frozen=True, tag="compact"):
+    """Return the rows of some parts, sorted as the table asks for; none is lost and none is added."""
+
+    parts: tuple[PartId, ...]
+
+
+class DerivedRows(msgspec.Struct, frozen=True, tag="derived"):
+    """Return the rows of a SELECT, as rows of the table; nothing is removed.
+
+    Attributes:
+        sql: One SELECT (or WITH, VALUES, FROM).
+        params: Its parameters.
+        columns: Names of its columns by position, others become null; None: it names all columns itself.
+        source: Table of which the view ``inserted`` shows ``parts``, or None.
+        parts: Parts of ``source``, committed or of the transaction.
+    """
+
+    sql: str
+    params: tuple[Any, ...] = ()
+    columns: tuple[str, ...] | None = None
+    source: TableName | None = None
+    parts: tuple[PartId, ...] = ()
+
+
+Action = DeleteRows | UpdateRows | MergeRows | CompactParts | DerivedRows
+
+
+class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
+    """One change of one table.
+
+    Attributes:
+        csn: The snapshot that it reads.
+        tid: Transaction whose own uncommitted parts it sees too, or None.
+        table: The table that loses or gains the rows.
+        action: What is to be done.
+        at: Tables that are read at another CSN.
+    """
+
+    csn: Csn
+    tid: str | None
+    table: TableName
+    action: Action
+    at: dict[TableName, Csn] = {}
+
+
+class Affected(msgspec.Struct, frozen=True):
+    """What a mutation is going to do; known before its first row.
+
+    Attributes:
+        table: The table that gains the rows.
+        parts: Parts that lose or change rows: all of their other rows are in the stream that follows.
+        rows_matched: Rows of these parts that are deleted or updated, as they were counted to find the parts.
+        rows_to_insert: Rows of a merge's source that match nothing.
+        keys: Smallest and largest value of the first column of a merge's ``on`` (integers; dates as days and
+            timestamps as microseconds since 1970; text; booleans); None for other types and without rows.
+    """
+
+    table: TableName
+    parts: tuple[PartId, ...] = ()
+    rows_matched: int = 0
+    rows_to_insert: int = 0
+    keys: tuple[Any, Any] | None = None
+
+
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is told at the end of a statement.
+
+    Attributes:
+        reads: Tables that it has read: None = all of it, a list = all but these partitions (paths), which
+            were ruled out by their values. Partitions that come later count as read.
+        rows_deleted: Rows that are in none of the streamed rows.
+        rows_updated: Rows with new values among them.
+        rows_inserted: Rows among them that were in no part before.
+    """
+
+    reads: dict[TableName, list[str] | None] = {}
+    rows_deleted: int = 0
+    rows_updated: int = 0
+    rows_inserted: int = 0
