@@ -63,6 +63,38 @@ class Metrics:
         self.staged_memory = Gauge(
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
+        self.inserts_delayed = Counter(
+            "tidelock_inserts_delayed",
+            "Waits of inserts for partitions with many parts.",
+            registry=self.registry,
+        )
+        self.inserts_refused = Counter(
+            "tidelock_inserts_refused",
+            "Inserts refused since a partition had too many parts.",
+            registry=self.registry,
+        )
+        self.compactions = Counter(
+            "tidelock_compactions",
+            "Merges of parts by this replica, by result: done, gave_way, failed.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.compacted_bytes = Counter(
+            "tidelock_compacted_bytes", "Bytes of the parts that were merged.", registry=self.registry
+        )
+        self.compaction_seconds = Histogram(
+            "tidelock_compaction_seconds",
+            "From the begin of a merge until it is visible here.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+
+    def add_parts(self, largest: Callable[[], int]) -> None:
+        """Show how many parts the fullest partition has."""
+        gauge = Gauge(
+            "tidelock_partition_parts_max", "Parts of the partition that has most.", registry=self.registry
+        )
+        gauge.set_function(largest)
 
     def add_readers(self, read: Callable[[], Mapping[str, int]]) -> None:
         """Show the counters of the reader processes too."""

@@ -37,6 +37,8 @@ _IN_ORDER = (
     ("inline_part_bytes_max", "push_bytes_max", "a part that travels inside pushes must fit one"),
     ("lease_s", "lease_max_s", "the default lease must be one that a client may ask for"),
     ("snapshot_ttl_s", "snapshot_ttl_max_s", "the default lease must be one that a client may ask for"),
+    ("compaction_parts_min", "compaction_parts_max", "so many parts must fit one compaction"),
+    ("parts_delay_insert", "parts_refuse_insert", "inserts wait before they are refused"),
 )
 
 
@@ -213,6 +215,47 @@ class AgentSettings(BaseSettings):
     )
     member_refresh_s: Positive = Field(
         5.0, description="How often the member list is read again although no watch fired."
+    )
+
+    # -- compaction
+    # ----------------------------------------------------------------------------------------------
+    compaction: bool = Field(
+        True,
+        description=(
+            "Merge small parts in the background; set it alike on all replicas. A table can turn it off for "
+            "itself (property `compaction`)."
+        ),
+    )
+    compaction_interval_s: Positive = Field(
+        10.0, description="How often the agent that plans a table looks for parts to merge."
+    )
+    compaction_concurrency: Count = Field(1, description="Merges at once; each takes a SQL process.")
+    compaction_parts_min: int = Field(
+        8, ge=2, description="Parts of about one size in a partition that are worth a merge."
+    )
+    compaction_parts_max: Count = Field(500, description="Most parts of one merge.")
+    compaction_bytes_max: Bytes = Field(512 << 20, description="Most bytes of the parts of one merge.")
+    compaction_target_bytes: Bytes = Field(
+        128 << 20,
+        description=(
+            "A part of this size is not merged any more, nor one of `part_bytes_max` or a third of "
+            "`compaction_bytes_max`."
+        ),
+    )
+    compaction_quiet_s: Positive = Field(
+        600.0, description="In a partition that got no part for so long two parts are worth a merge."
+    )
+    compaction_retry_wait_max_s: Positive = Field(
+        60.0, description="Longest pause before a merge that gave way to others is tried again."
+    )
+    parts_delay_insert: Count = Field(
+        1000, description="From so many parts of a partition on an insert into it waits."
+    )
+    parts_refuse_insert: Count = Field(
+        3000, description="From so many parts of a partition on an insert into it is refused."
+    )
+    insert_delay_max_s: Positive = Field(
+        2.0, description="Longest wait of an insert for each partition with too many parts."
     )
 
     # -- serving

@@ -42,6 +42,7 @@ __all__ = [
     "TableExistsError",
     "TidelockError",
     "TooLargeError",
+    "TooManyPartsError",
     "TransactionClosedError",
     "UnavailableError",
     "UnknownTableError",
@@ -183,6 +184,16 @@ class TooLargeError(RefusedError):
     """A configured limit on sizes was passed (``limit``, ``found``)."""
 
     http_status = 413
+
+
+class TooManyPartsError(RefusedError):
+    """A partition has too many parts for another insert (``table``, ``partition``, ``limit``, ``found``).
+
+    Compaction makes them fewer: insert again later, and in larger batches.
+    """
+
+    retriable = True
+    http_status = 429
 
 
 class FencedError(RefusedError):

@@ -1,0 +1,23 @@
+"""Who plans the compaction of a table: one agent, on which all agree that see the same members. Pure.
+
+Rendezvous hashing: each table goes to the replica with the highest hash, so that the tables spread evenly and
+only those of a replica that comes or goes change hands. While views differ two agents may plan one table;
+their transactions meet at the locks of the parts, and one gives way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import xxhash
+
+from tidelock.csnlog.ids import ReplicaId, TableName
+
+
+def planner_of(table: TableName, replicas: Iterable[ReplicaId]) -> ReplicaId | None:
+    """Return the replica that plans a table, of those that can; None when there is none."""
+    return max(replicas, key=lambda replica: (_weight(table, replica), replica), default=None)
+
+
+def _weight(table: TableName, replica: ReplicaId) -> int:
+    return xxhash.xxh3_64_intdigest(f"{replica}/{table}".encode())
