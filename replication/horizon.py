@@ -1,138 +1,31 @@
-"""The horizon: below it no snapshot is promised, so what was removed there may be deleted.
+"""How the horizon is raised: what is read, in which order, and the multi that is refused when it is too late.
 
-Any agent may raise ``csn/horizon``, at most to the smallest of
+What may be done is in :mod:`tidelock.replication.horizon_rules`. The order of reads is part of the protocol:
 
-* the CSN of every pin: what clients were promised on every replica;
-* ``progress.oldest`` of every replica that is neither struck nor removed: the oldest S of its live
-  transactions and snapshots, at most its snapshot CSN. So it bounds what begins there later as well, and what
-  a replica that lags may still have to apply or fetch;
-* the CSN that was the newest one ``history_retention_s`` ago.
-
-**Order.** The version of ``pins`` is read before the pins are listed, all in one session, and is checked in
-the multi that sets the horizon: a pin that the list lacks was made behind that version, so the multi is
-refused (protocol review F6). Where replicas stand is read behind the pins: a replica that comes back takes a
-pin first, and gives it back when its progress is published; the other way round both could be missed.
-
-**Leases.** A pin has expired when the version of its znode did not change for its ttl by the monotonic clock
-of the one who looks (F20). It is deleted with that version: a renewal that came meanwhile saves it.
+* The version of ``pins`` is read before the pins are listed, all in one session, and is checked in the multi
+  that sets the horizon: a pin that the list lacks was made behind that version, so the multi is refused
+  (protocol review F6).
+* Where replicas stand is read behind the pins: a replica that comes back takes a pin first, and gives it back
+  when its progress is published; the other way round both could be missed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn, ReplicaId
-from tidelock.csnlog.model import PinState, Progress
+from tidelock.csnlog.ids import Csn
 from tidelock.csnlog.results import Ok, Reason, Refused
 from tidelock.csnlog.standing import Fenced, Standing, read_standing
-from tidelock.csnlog.store import Check, Delete, Node, SetData, Store
+from tidelock.csnlog.store import Check, Delete, SetData, Store
+from tidelock.replication.horizon_rules import PinWatch
 
 _NO_PIN: Final = Refused(Reason.NO_NODE)
 #: Deletes a pin whatever its version is: its id is never given again.
 _ANY_VERSION: Final = -1
-
-
-# --------------------------------------------------------------------------------------------------- the rule
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What holds the horizon back, at which CSN.
-
-    Attributes:
-        csn: The horizon may rise to it, not above it.
-        kind: ``pin``; ``oldest``: live transactions or snapshots of a replica, or that it has applied no
-            more; ``retention``; ``asked``: nobody wanted more.
-        name: Id of the pin, or of the replica.
-    """
-
-    csn: Csn
-    kind: Literal["pin", "oldest", "retention", "asked"]
-    name: str = ""
-
-
-def bounds(
-    pins: Mapping[str, Csn], progress: Mapping[ReplicaId, Progress], *, kept: Bound
-) -> Sequence[Bound]:
-    """Return all that bounds the horizon, the lowest first.
-
-    Args:
-        pins: CSNs of the pins, by id.
-        progress: What the replicas have published that are neither struck nor removed.
-        kept: History that is kept whether anybody uses it or not.
-    """
-    found = [
-        *(Bound(csn, "pin", pin) for pin, csn in pins.items()),
-        *(Bound(one.oldest, "oldest", replica) for replica, one in progress.items()),
-        kept,
-    ]
-    return sorted(found, key=lambda bound: (bound.csn, bound.kind, bound.name))
-
-
-def collectable(removal_csn: Csn | None, horizon: Csn) -> bool:
-    """Tell whether a part may be deleted: no S that is promised, none that lives, sees it.
-
-    A snapshot S sees a part until its removal; S is at least the horizon. When the part was created does not
-    matter (features.md E1: created at 5, removed at 20, read at 10).
-    """
-    return removal_csn is not None and removal_csn <= horizon
-
-
-# ------------------------------------------------------------------------------------------------------- pins
-
-
-@dataclass(slots=True)
-class _Seen:
-    state: PinState
-    version: int
-    since: float
-
-
-class PinWatch:
-    """What one observer has seen of the pins. Pure: the time is the caller's.
-
-    CSN and ttl of a pin never change, its version tells of renewals. So a pin is read when it is new, and
-    again when its ttl has passed since its version was last seen to change.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
-
-    @property
-    def csns(self) -> dict[str, Csn]:
-        """CSNs of the pins, by id."""
-        return {pin: seen.state.csn for pin, seen in self._seen.items()}
-
-    def listed(self, names: Iterable[str], now: float) -> list[str]:
-        """Take the names that are there; returns those to be read."""
-        present = set(names)
-        self._seen = {pin: seen for pin, seen in self._seen.items() if pin in present}
-        return sorted(pin for pin in present if pin not in self._seen or self._is_over(pin, now))
-
-    def read(self, pin: str, node: Node, now: float) -> None:
-        """Take what a pin's znode holds. An older version than before comes from a server that lags."""
-        known = self._seen.get(pin)
-        if known is None or node.version > known.version:
-            self._seen[pin] = _Seen(codec.decode_pin(node.data), node.version, now)
-
-    def gone(self, pin: str) -> None:
-        """Take that a pin is not there any more."""
-        self._seen.pop(pin, None)
-
-    def expired(self, now: float) -> dict[str, int]:
-        """Versions of the pins that nobody renews, of those that were read since :meth:`listed` at ``now``."""
-        return {pin: seen.version for pin, seen in self._seen.items() if self._is_over(pin, now)}
-
-    def _is_over(self, pin: str, now: float) -> bool:
-        seen = self._seen[pin]
-        return now - seen.since > seen.state.ttl_s
-
-
-# -------------------------------------------------------------------------------------------------- the shell
 
 
 @dataclass(frozen=True, slots=True)

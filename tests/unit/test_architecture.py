@@ -48,6 +48,7 @@ PURE = (
     "csnlog/visibility.py",
     "replication/core.py",
     "replication/digest.py",
+    "replication/horizon_rules.py",
     "replication/model.py",
     "replication/prefix.py",
     "replication/wire.py",
