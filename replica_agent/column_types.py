@@ -44,6 +44,13 @@ NO_PARTITION: dict[str, str] = {
     "timestamp_ntz": "its text is not the same everywhere; partition by a date",
 }
 
+#: Types whose values have no order, or no equality, that every engine agrees on, and why.
+NO_KEY: dict[str, str] = {
+    "float": "NaN and -0.0 are equal to different values in different engines",
+    "double": "NaN and -0.0 are equal to different values in different engines",
+    "binary": "bytes have no order that every engine shares; use their hexadecimal text",
+}
+
 #: What to use instead, first match wins. A lambda gets the refused type.
 _INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]], ...] = (
     (types.is_uint8, "int16 (smallint)"),

@@ -20,12 +20,16 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import TableName
 from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError
-from tidelock.replica_agent.column_types import NO_PARTITION, takes, to_arrow, to_text
+from tidelock.replica_agent.column_types import NO_KEY, NO_PARTITION, takes, to_arrow, to_text
 
 DEFAULT_NAMESPACE = "default"
 COLUMNS_MAX = 2000
-#: What a table may be told besides its columns, with the values allowed.
-PROPERTIES: dict[str, tuple[str, ...]] = {"compaction": ("on", "off")}
+#: What a table may be told besides its columns, with the values allowed; None: checked on its own.
+PROPERTIES: dict[str, tuple[str, ...] | None] = {
+    "compaction": ("on", "off"),
+    "on_duplicate": ("refuse", "replace"),
+    "unique_key": None,
+}
 
 # A leading underscore would hide the folder from Spark, which silently ignores such paths.
 _TABLE = re.compile(r"[a-z0-9][a-z0-9_]{0,127}")
@@ -66,6 +70,19 @@ class Column:
         return pa.field(self.name, to_arrow(self.type), self.nullable)
 
 
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Where the rows of a derived table come from.
+
+    Attributes:
+        source: The table whose inserts it follows.
+        sql: One SELECT over ``inserted``, the rows of one insert into ``source``.
+    """
+
+    source: TableName
+    sql: str
+
+
 @dataclass(frozen=True)
 class TableSchema:
     """The definition of a table.
@@ -76,6 +93,8 @@ class TableSchema:
         partition_by: Columns whose values are folders; they are not stored in the files.
         sort_by: Columns that rows are sorted by within a row group.
         properties: See :data:`PROPERTIES`.
+        derivation: Of a derived table; None for any other.
+        dependents: Tables that are derived from this one, in the order in which they were created.
     """
 
     name: TableName
@@ -83,6 +102,8 @@ class TableSchema:
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    derivation: Derivation | None = None
+    dependents: tuple[TableName, ...] = ()
 
     @classmethod
     def from_request(
@@ -93,13 +114,15 @@ class TableSchema:
         sort_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         *,
+        derivation: Derivation | None = None,
         columns_max: int = COLUMNS_MAX,
     ) -> TableSchema:
         """Check the definition of a new table and return its schema.
 
         Raises:
             BadRequestError: A name is malformed or doubled, a column to partition or sort by does not exist
-                or cannot serve, no column is left for the files, or a property is unknown.
+                or cannot serve, no column is left for the files, a property is unknown, or the unique key is
+                none.
             UnsupportedTypeError: A column's type is not on the closed list.
             TooLargeError: More than ``columns_max`` columns.
         """
@@ -119,31 +142,53 @@ class TableSchema:
             raise BadRequestError(
                 f"the schema of table {table} holds a text that is not UTF-8: {error}"
             ) from error
-        schema = cls(table, columns, tuple(partition_by), tuple(sort_by), dict(properties or {}))
+        layout = (tuple(partition_by), tuple(sort_by), dict(properties or {}))
+        schema = cls(table, columns, *layout, derivation)
         schema._check_layout()
         schema._check_properties()
+        schema._check_key()
         return schema
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any]) -> TableSchema:
         """Return the schema of a committed definition (docs/protocol.md, section 2)."""
+        source = definition.get("derived_from")
         return cls(
             TableName(definition["name"]),
             tuple(Column(c["name"], c["type"], c["nullable"]) for c in definition["columns"]),
             tuple(definition["partition_by"]),
             tuple(definition["sort_by"]),
             dict(definition["properties"]),
+            Derivation(TableName(source), definition["derived_sql"]) if source else None,
+            tuple(TableName(name) for name in definition.get("dependents", ())),
         )
 
     def definition(self) -> dict[str, Any]:
-        """Return the JSON form that the log carries."""
-        return {
+        """Return the JSON form that the log carries; what a table is not is left out."""
+        definition: dict[str, Any] = {
             "name": self.name,
             "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in self.columns],
             "partition_by": list(self.partition_by),
             "sort_by": list(self.sort_by),
             "properties": dict(self.properties),
         }
+        if self.derivation:
+            definition |= {"derived_from": self.derivation.source, "derived_sql": self.derivation.sql}
+        if self.dependents:
+            definition["dependents"] = list(self.dependents)
+        return definition
+
+    @cached_property
+    def unique_key(self) -> tuple[str, ...]:
+        """The columns of which no two rows have the same values; empty for a table that takes any rows."""
+        return tuple(
+            name.strip() for name in self.properties.get("unique_key", "").split(",") if name.strip()
+        )
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a row that is inserted takes the place of one with the same key, or is refused."""
+        return self.properties.get("on_duplicate") == "replace"
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -295,11 +340,38 @@ class TableSchema:
                     f"table {self.name} has the unknown property {key!r}; known are {', '.join(PROPERTIES)}",
                     property=key,
                 )
-            if value not in PROPERTIES[key]:
+            allowed = PROPERTIES[key]
+            if allowed is not None and value not in allowed:
                 raise BadRequestError(
-                    f"property {key} of table {self.name} is {value!r}, not {' or '.join(PROPERTIES[key])}",
+                    f"property {key} of table {self.name} is {value!r}, not {' or '.join(allowed)}",
                     property=key,
                 )
+
+    def _check_key(self) -> None:
+        """Refuse a unique key that could not be kept (docs/transactions.md)."""
+        asked = self.properties.keys() & {"unique_key", "on_duplicate"}
+        if not asked:
+            return
+        by_name = {column.name: column for column in self.columns}
+        key = self.unique_key
+        problem = None
+        if not key:
+            problem = f"{' and '.join(sorted(asked))} without a column: name them, as in unique_key=a,b"
+        elif doubled := _doubled(key):
+            problem = f"it names {doubled} twice"
+        elif missing := [name for name in key if name not in by_name]:
+            problem = f"{missing[0]} is not a column; its columns are {', '.join(by_name)}"
+        elif null := [name for name in key if by_name[name].nullable]:
+            problem = f"{null[0]} may hold nulls, which are equal to nothing; make it required"
+        elif none := [name for name in key if by_name[name].type in NO_KEY]:
+            kind = by_name[none[0]].type
+            problem = f"{none[0]} is {kind}: {NO_KEY[kind]}"
+        elif outside := [name for name in self.partition_by if name not in key]:
+            problem = (
+                f"partition column {outside[0]} is not in it, and a key could be in two partitions: add it"
+            )
+        if problem:
+            raise BadRequestError(f"table {self.name} cannot have this unique key: {problem}", key=list(key))
 
 
 def _doubled(names: Iterable[str]) -> str | None:

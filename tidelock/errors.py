@@ -26,6 +26,7 @@ __all__ = [
     "CorruptError",
     "DataDirInUseError",
     "DiskFullError",
+    "DuplicateKeyError",
     "FencedError",
     "HeadMovedError",
     "LabelExistsError",
@@ -166,6 +167,10 @@ class SchemaMismatchError(RefusedError):
     """The rows do not fit the table: a column missing, surplus, of another type, or null where required."""
 
     http_status = 400
+
+
+class DuplicateKeyError(RefusedError):
+    """Rows of an insert have a key twice, or one that is in the table (``table``, ``key``, ``keys``)."""
 
 
 class UnsupportedTypeError(RefusedError):

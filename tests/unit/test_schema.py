@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 from decimal import Decimal
@@ -20,7 +21,7 @@ from tidelock.errors import (
     UnsupportedTypeError,
 )
 from tidelock.replica_agent.column_types import to_arrow
-from tidelock.replica_agent.schema import TableSchema, full_name
+from tidelock.replica_agent.schema import Derivation, TableSchema, full_name
 
 EVERYTHING = pa.schema(list(ALL_TYPES.items()))
 SMALL = pa.schema(
@@ -84,6 +85,30 @@ def test_the_definition_is_what_the_protocol_says() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["float", "double", "binary"])
+def test_types_that_cannot_be_keys(kind: str) -> None:
+    """A type whose values are not equal in every engine alike is no part of a unique key."""
+    arrow = pa.schema([pa.field("k", EVERYTHING.field(f"c_{kind}").type, nullable=False), ("v", pa.int8())])
+    with pytest.raises(BadRequestError, match=f"k is {kind}"):
+        TableSchema.from_request("t", arrow, properties={"unique_key": "k"})
+
+
+def test_keys_and_derivations_survive_the_log() -> None:
+    """What a table is unique by, derived from, and followed by, is read back from its definition."""
+    arrow = pa.schema([pa.field("a", pa.int64(), False), pa.field("b", pa.string(), False), ("v", pa.int8())])
+    keyed = {"unique_key": "b, a", "on_duplicate": "replace"}
+    made = TableSchema.from_request("t", arrow, ["b"], properties=keyed)
+    derived = dataclasses.replace(
+        made, derivation=Derivation(full_name("s"), "select 1"), dependents=(full_name("d1"),)
+    )
+    for schema in (made, derived):
+        assert TableSchema.from_definition(json.loads(json.dumps(schema.definition()))) == schema
+    assert (made.unique_key, made.replaces) == (("b", "a"), True)
+    assert derived.definition().keys() - made.definition().keys() == {
+        "derived_from", "derived_sql", "dependents",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("given_name", "full"),
     [("orders", "default.orders"), ("sales.orders", "sales.orders"), ("0", "default.0")],
@@ -120,6 +145,13 @@ def test_bad_table_names(name: str) -> None:
         ({"arrow_schema": pa.schema([("year", pa.int32())]), "sort_by": []}, "all columns"),
         ({"properties": {"colour": "red"}}, "unknown property 'colour'; known are compaction"),
         ({"properties": {"compaction": "maybe"}}, "'maybe', not on or off"),
+        ({"properties": {"unique_key": "id,year", "on_duplicate": "keep"}}, "'keep', not refuse or replace"),
+        ({"properties": {"on_duplicate": "refuse"}}, "on_duplicate without a column"),
+        ({"properties": {"unique_key": " , "}}, "unique_key without a column"),
+        ({"properties": {"unique_key": "id,id"}}, "names id twice"),
+        ({"properties": {"unique_key": "nope"}}, "nope is not a column; .* id, name, at, year"),
+        ({"properties": {"unique_key": "name"}}, "name may hold nulls"),
+        ({"properties": {"unique_key": "id"}}, "partition column year is not in it"),
     ],
 )
 def test_bad_requests(changes: dict[str, Any], message: str) -> None:
