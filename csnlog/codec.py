@@ -29,6 +29,7 @@ from tidelock.csnlog.model import (
     EntryList,
     Kind,
     LabelState,
+    LockState,
     Member,
     PinState,
     Progress,
@@ -89,6 +90,8 @@ encode_progress, decode_progress = _form(Progress, "progress")
 encode_label, decode_label = _form(LabelState, "label")
 #: ``pins/<id>``.
 encode_pin, decode_pin = _form(PinState, "pin")
+#: ``locks/<table>/...``.
+encode_lock, decode_lock = _form(LockState, "removal lock")
 _encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
 
 

@@ -124,6 +124,29 @@ class LabelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VE
     tid: str
 
 
+class LockState(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of a removal lock: who holds it, and what of the table.
+
+    Whether it is a lock of a part, a table, a partition or a range of keys is said by its path
+    (:mod:`tidelock.csnlog.tree`).
+
+    Attributes:
+        tid: The transaction that holds it.
+        merge: It is a compaction: it may be waited for.
+        path: Partition path of the part, or of the partition; None for a whole table and for keys.
+        low: Smallest key of a range, a JSON value that compares with the keys; None = no bound.
+        high: Largest key of a range, inclusive; None = no bound.
+    """
+
+    tid: str
+    merge: bool = False
+    path: str | None = None
+    low: Any = None
+    high: Any = None
+
+
 class EntryList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
     """Content of a manifest: the entries of one transaction that are too large for its record."""
 

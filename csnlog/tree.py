@@ -11,7 +11,7 @@ import re
 
 import xxhash
 
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, csn, epoch_of, sequence_of
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid, csn, epoch_of, sequence_of
 
 CLUSTER = "cluster"
 CSN = "csn"
@@ -24,6 +24,9 @@ TABLES = "tables"
 LOCKS = "locks"
 LABELS = "labels"
 PINS = "pins"
+
+#: Child of a table's locks that is no part: a part id has hyphens.
+WIDE = "wide"
 
 #: Digits of the suffix that ZooKeeper appends to a sequential znode.
 SEQUENCE_DIGITS = 10
@@ -102,13 +105,31 @@ def table(name: TableName) -> str:
 
 
 def lock_dir(name: TableName) -> str:
-    """Directory of the removal locks of a table."""
+    """Directory of the locks of a table's parts; its data version is raised by everyone who locks parts."""
     return f"locks/{name}"
 
 
 def lock(name: TableName, part: PartId) -> str:
     """Removal lock of one part."""
     return f"locks/{name}/{part}"
+
+
+def wide_dir(name: TableName) -> str:
+    """Directory of the locks above parts; its data version is raised by everyone who makes one."""
+    return f"locks/{name}/{WIDE}"
+
+
+def wide_lock(name: TableName, kind: str, about: str, tid: Tid) -> str:
+    """Lock above parts that a transaction holds; nobody ever makes one of this name but this transaction.
+
+    Args:
+        name: The table.
+        kind: What it covers, a word of small letters.
+        about: Which of that kind, any text: its XXH3-128 is in the name, since a path of a partition may
+            hold any character.
+        tid: The transaction.
+    """
+    return f"locks/{name}/{WIDE}/{kind}-{xxhash.xxh3_128_hexdigest(about.encode())}-{tid}"
 
 
 def label(text: str) -> str:
