@@ -135,6 +135,29 @@ class AgentSettings(BaseSettings):
     commit_timeout_s: Positive = Field(
         30.0, description="A commit that does not get its copies in this time is refused."
     )
+    locks_max: Count = Field(
+        20_000, description="Most locks of one transaction: one for each part that it removes."
+    )
+    table_locks_max: Count = Field(
+        100_000,
+        description=(
+            "Most locks of one table in ZooKeeper, those of removals included that some replica has not "
+            "applied yet."
+        ),
+    )
+    lock_wait_s: float = Field(
+        0.0,
+        ge=0,
+        description=(
+            "How long a statement waits for a lock that another transaction holds; 0 = it conflicts at once."
+        ),
+    )
+    compaction_lock_wait_s: Positive = Field(
+        10.0, description="How long a statement waits for a lock that a compaction holds, at least."
+    )
+    lock_sweep_interval_s: Positive = Field(
+        5.0, description="How often locks that nobody needs any more are deleted."
+    )
     commit_gather_s: Positive = Field(
         1.0,
         description="Longest time that a small commit waits for those on the way, so that it shares writes.",
