@@ -43,8 +43,8 @@ class Facts:
         """The CSN of each tid: its first place in the log."""
         found: dict[str, int] = {}
         for line in self.history.log:
-            for tid, _ in line.tids:
-                found.setdefault(tid, line.csn)
+            for logged in line.tids:
+                found.setdefault(logged.tid, line.csn)
         return found
 
     @cached_property
@@ -52,9 +52,19 @@ class Facts:
         """By table, each part that the log adds, with its CSN."""
         found: dict[str, list[tuple[int, Part]]] = defaultdict(list)
         for line in self.history.log:
-            for _, parts in line.tids:
-                for part in parts:
+            for logged in line.tids:
+                for part in logged.added:
                     found[part.table].append((line.csn, part))
+        return found
+
+    @cached_property
+    def removals(self) -> dict[str, list[tuple[int, str]]]:
+        """By part, CSN and tid of each removal that the log has of it."""
+        found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for line in self.history.log:
+            for logged in line.tids:
+                for part in logged.removed:
+                    found[part].append((line.csn, logged.tid))
         return found
 
     @cached_property
@@ -74,7 +84,15 @@ class Facts:
 
     def expected(self, listing: Listing) -> frozenset[Part]:
         """The parts that a list has to show, by the log."""
-        return frozenset(part for csn, part in self.parts.get(listing.table, ()) if csn <= listing.csn)
+        return frozenset(
+            part
+            for csn, part in self.parts.get(listing.table, ())
+            if csn <= listing.csn and not self.removed(part, listing.csn)
+        )
+
+    def removed(self, part: Part, at: int) -> bool:
+        """Whether a part is removed at a CSN, by the log."""
+        return any(csn <= at for csn, _ in self.removals.get(part.part, ()))
 
 
 def unique(facts: Facts) -> Iterator[str]:
@@ -84,8 +102,8 @@ def unique(facts: Facts) -> Iterator[str]:
             yield f"CSN {csn} stands {count} times in the log"
     places: dict[str, list[int]] = defaultdict(list)
     for line in facts.history.log:
-        for tid, _ in line.tids:
-            places[tid].append(line.csn)
+        for logged in line.tids:
+            places[logged.tid].append(line.csn)
     for tid, csns in places.items():
         if len(csns) > 1:
             yield f"{tid} stands in the log at {csns}"
@@ -135,10 +153,14 @@ def atomic(facts: Facts) -> Iterator[str]:
         listed[listing.replica, listing.csn][listing.table] = listing.parts
     for (replica, csn), by_table in listed.items():
         for line in facts.history.log:
-            for tid, parts in line.tids:
-                there = [part in by_table[part.table] for part in parts if part.table in by_table]
+            for logged in line.tids:
+                there = [
+                    part in by_table[part.table]
+                    for part in logged.added
+                    if part.table in by_table and not facts.removed(part, csn)
+                ]
                 if any(there) and not all(there):
-                    yield f"{replica} lists {sum(there)} of {len(there)} parts of {tid} at CSN {csn}"
+                    yield f"{replica} lists {sum(there)} of {len(there)} parts of {logged.tid} at CSN {csn}"
 
 
 def durable(facts: Facts) -> Iterator[str]:
@@ -181,6 +203,17 @@ def snapshot(facts: Facts) -> Iterator[str]:
     for first_list, again in _pairs(facts.history.listings):
         if first_list.parts != again.parts:
             yield f"{_lister(first_list)} and {_lister(again)} differ by {first_list.parts ^ again.parts}"
+
+
+def no_conflict(facts: Facts) -> Iterator[str]:
+    """A part is removed once, and only after it was there: of two that remove it one is refused."""
+    created = {part.part: csn for added in facts.parts.values() for csn, part in added}
+    for part, found in facts.removals.items():
+        if len(found) > 1:
+            yield f"part {part} is removed by {' and by '.join(f'{tid} at CSN {csn}' for csn, tid in found)}"
+        for csn, tid in found:
+            if created.get(part, csn) >= csn:
+                yield f"{tid} removes part {part} at CSN {csn}, which is added at {created.get(part)}"
 
 
 def honest(facts: Facts) -> Iterator[str]:
@@ -242,8 +275,10 @@ def truthful(facts: Facts) -> Iterator[str]:
         if write.tid is not None and (silent := replicas - asked[write.tid]):
             yield f"{write.key} ended unknown, and {sorted(silent)} did not tell the outcome of {write.tid}"
     for line in facts.history.log:
-        for tid, parts in line.tids:
-            if tid not in facts.by_tid and any(part.table in facts.tables for part in parts):
+        for tid, added, _, compaction in line.tids:
+            if compaction or tid in facts.by_tid:
+                continue
+            if any(part.table in facts.tables for part in added):
                 yield f"the log has {tid} at CSN {line.csn}, which no client has asked for"
 
 
@@ -254,6 +289,7 @@ INVARIANTS: Final[Mapping[str, Callable[[Facts], Iterator[str]]]] = {
     "I4 DURABLE": durable,
     "I5 NODIRTY": no_dirty,
     "I6 SNAPSHOT": snapshot,
+    "I7 NOCONFLICT": no_conflict,
     "I9 HONEST": honest,
     "I10 AGREE": agree,
     "I11 MONOREAD": monotone_reads,

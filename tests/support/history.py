@@ -10,7 +10,8 @@ for all processes of the machine), and what belongs to ``f``:
     parts    replica, csn, table, parts [[part, path, rows, length, checksum], ...]
     bytes    replica, csn, part, listed, found: the checksum in the list and that of what was downloaded
     outcome  replica, tid, outcome, csn
-    log      records [[csn, end, [[tid, [[table, part, path, rows, length, checksum], ...]], ...]], ...]
+    log      records [[csn, end, [[tid, added, removed, compaction], ...]], ...], with added
+             [[table, part, path, rows, length, checksum], ...] and removed [part, ...]; the last two may miss
 
 A write inserts rows into two tables whose numbers add up to 0. A line is handed to the kernel before the
 client goes on, so the history outlives its process, and an ``invoke`` without its end counts as ``info``.
@@ -125,12 +126,21 @@ class Told:
     csn: int | None = None
 
 
+class Logged(NamedTuple):
+    """A transaction in the log: the parts that it adds, and those (by id) that it removes."""
+
+    tid: str
+    added: tuple[Part, ...] = ()
+    removed: tuple[str, ...] = ()
+    compaction: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record of the CSN log; ``end`` closes an epoch. ``tids`` has every tid with the parts it adds."""
+    """One record of the CSN log; ``end`` closes an epoch."""
 
     csn: int
-    tids: tuple[tuple[str, tuple[Part, ...]], ...] = ()
+    tids: tuple[Logged, ...] = ()
     end: bool = False
 
 
@@ -242,4 +252,8 @@ def _read(line: dict[str, Any]) -> Read:
 
 def _log_line(record: Sequence[Any]) -> LogLine:
     csn, end, tids = record
-    return LogLine(csn, tuple((tid, tuple(Part(*part) for part in parts)) for tid, parts in tids), end)
+    return LogLine(csn, tuple(_logged(*fields) for fields in tids), end)
+
+
+def _logged(tid: str, added: Sequence[Any], removed: Sequence[str] = (), compaction: bool = False) -> Logged:
+    return Logged(tid, tuple(Part(*part) for part in added), tuple(removed), compaction)

@@ -16,6 +16,7 @@ from tests.support.history import (
     End,
     History,
     Listing,
+    Logged,
     LogLine,
     Part,
     Read,
@@ -34,6 +35,10 @@ REPLICAS = ("r1", "r2")
 #: Of each committed write: its CSN. The second epoch begins behind CSN 5.
 COMMITTED = {"w1-1": 2, "w2-1": 3, "w1-2": 4, "w2-3": csn(1, 0)}
 LAST = csn(1, 0)
+#: At LAST two parts of table b are compacted into one.
+COMPACTED = ("p-w1-1-b", "p-w2-1-b")
+MERGED = Part(B, "p-merged", "p=x", 4, 300, "sum of two")
+COMPACTION = Logged("tid compaction", (MERGED,), COMPACTED, compaction=True)
 #: Bad histories: the invariant that is violated, how a bad one is made of the sound one, and its name.
 BAD: list[tuple[str, Callable[[History], History]]] = []
 
@@ -60,6 +65,8 @@ def parts_of(key: str) -> tuple[Part, Part]:
 def listing(replica: str, at: int, table: str) -> Listing:
     """The list that has to be shown."""
     parts = [part for key, number in COMMITTED.items() if number <= at for part in parts_of(key)]
+    if at >= LAST:
+        parts = [MERGED, *(part for part in parts if part.part not in COMPACTED)]
     return Listing(replica, at, table, frozenset(part for part in parts if part.table == table))
 
 
@@ -115,11 +122,11 @@ def sound() -> History:
         ),
         log=(
             LogLine(1),
-            LogLine(2, (("tid w1-1", parts_of("w1-1")),)),
-            LogLine(3, (("tid w2-1", parts_of("w2-1")),)),
-            LogLine(4, (("tid w1-2", parts_of("w1-2")),)),
+            LogLine(2, (Logged("tid w1-1", parts_of("w1-1")),)),
+            LogLine(3, (Logged("tid w2-1", parts_of("w2-1")),)),
+            LogLine(4, (Logged("tid w1-2", parts_of("w1-2")),)),
             LogLine(5, end=True),
-            LogLine(LAST, (("tid w2-3", parts_of("w2-3")),)),
+            LogLine(LAST, (Logged("tid w2-3", parts_of("w2-3")), COMPACTION)),
         ),
     )
 
@@ -153,7 +160,7 @@ def _put(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:
 @bad("I1 UNIQUE")
 def a_tid_at_two_csns(history: History) -> History:
     """A retried create has made two records."""
-    again = LogLine(csn(1, 1), (("tid w1-1", parts_of("w1-1")),))
+    again = LogLine(csn(1, 1), (Logged("tid w1-1", parts_of("w1-1")),))
     return replace(history, log=(*history.log, again))
 
 
@@ -281,6 +288,26 @@ def a_repeated_list_differs(history: History) -> History:
     return replace(history, listings=(*history.listings, replace(before, parts=changed)))
 
 
+@bad("I7 NOCONFLICT")
+def a_part_removed_twice(history: History) -> History:
+    """Two transactions have removed the same part."""
+    again = LogLine(csn(1, 1), (Logged("tid other", (), COMPACTED[:1]),))
+    return replace(history, log=(*history.log, again))
+
+
+@bad("I7 NOCONFLICT")
+def a_part_removed_before_it_was_there(history: History) -> History:
+    """A transaction removes a part that only a later one adds."""
+    return replace(history, log=_put(history.log, 1, LogLine(2, (*history.log[1].tids, COMPACTION))))
+
+
+@bad("I5 NODIRTY")
+def a_removed_part_still_listed(history: History) -> History:
+    """Compaction has replaced it: its rows would be there twice."""
+    part = next(part for part in parts_of("w1-1") if part.part in COMPACTED)
+    return with_listing(history, 5, add=part)
+
+
 @bad("I9 HONEST")
 def a_listed_part_with_other_bytes(history: History) -> History:
     """The bytes of a listed part are not those of its checksum."""
@@ -344,7 +371,7 @@ def an_unknown_that_one_replica_was_not_asked_about(history: History) -> History
 @bad("I17 TRUTHFUL")
 def a_commit_of_nobody(history: History) -> History:
     """The log has a transaction that no client has asked for."""
-    record = LogLine(csn(1, 1), (("tid of nobody", (Part(A, "p-x", "", 1, 1, "x"),)),))
+    record = LogLine(csn(1, 1), (Logged("tid of nobody", (Part(A, "p-x", "", 1, 1, "x"),)),))
     return replace(history, log=(*history.log, record))
 
 
@@ -387,7 +414,8 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
         recorder.note(End.OK, "parts", "end", replica="r1", csn=2, table=A, parts=[["p", "", 1, 2, "c"]])
         recorder.note(End.OK, "bytes", "end", replica="r1", csn=2, part="p", listed="c", found="c")
         recorder.note(End.OK, "outcome", "end", replica="r1", tid="t3", outcome="aborted")
-        recorder.note(End.OK, "log", "end", records=[[2, True, [["t1", [[A, "p", "", 1, 2, "c"]]]]]])
+        adds = ["t1", [[A, "p", "", 1, 2, "c"]]]
+        recorder.note(End.OK, "log", "end", records=[[2, True, [adds, ["t2", [], ["p"], True]]]])
     history = load(tmp_path / "history.jsonl")
     first, second, third = history.writes
     assert (first.end, first.tid, first.snapshot, first.csn) == (End.OK, "t1", 1, 2)
@@ -400,7 +428,8 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert history.listings == (Listing("r1", 2, A, frozenset({part})),)
     assert history.downloads == (Download("r1", 2, "p", "c", "c"),)
     assert history.told == (Told("r1", "t3", "aborted"),)
-    assert history.log == (LogLine(2, (("t1", (part,)),), end=True),)
+    logged = (Logged("t1", (part,)), Logged("t2", (), ("p",), compaction=True))
+    assert history.log == (LogLine(2, logged, end=True),)
 
 
 def test_a_line_of_something_else_is_refused() -> None:
