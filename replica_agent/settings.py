@@ -341,7 +341,32 @@ class AgentSettings(BaseSettings):
     # -- process
     # -------------------------------------------------------------------------------------------------
     drain_s: Positive = Field(10.0, description="After SIGTERM: how long running reads and commits may take.")
-    outcome_retention_s: Positive = Field(24 * 3600.0, description="How long outcomes are kept.")
+    history_retention_s: Positive = Field(
+        24 * 3600.0,
+        description=(
+            "How long removed parts stay readable. A table's property `retention_s` may keep its own for longer."
+        ),
+    )
+    horizon_interval_s: Positive = Field(
+        10.0,
+        description=(
+            "How often horizon and tail are moved, and what they have passed is deleted. One replica moves "
+            "them, the others look after it now and then."
+        ),
+    )
+    unpinned_ttl_s: Positive = Field(
+        600.0, description="How long a CSN that is read without a pin stays readable after the last read."
+    )
+    unpinned_max: Count = Field(
+        1000, description="Most CSNs kept pinned because they are read without a pin."
+    )
+    log_keep_records: Count = Field(
+        10_000, description="Commit records kept in ZooKeeper although every replica has applied them."
+    )
+    collect_batch_parts: Count = Field(200, description="Most parts deleted in one catalog transaction.")
+    outcome_retention_s: Positive = Field(
+        24 * 3600.0, description="How long outcomes are kept, and the labels of their transactions."
+    )
     clean_interval_s: Positive = Field(
         60.0, description="How often deleted files and outcomes older than their retention are cleared away."
     )
