@@ -274,7 +274,27 @@ class CsnLog:
                     return max([self.end, *(one.csn for one in records[-1:])])
         raise UnavailableError("the session to ZooKeeper changed again and again during a barrier; try again")
 
-    async def fence_out(self, replica: ReplicaId, boot: int) -> bool:
+    async def head(self) -> tuple[int, Csn]:
+        """Return the version of ``csn/head``, and the largest CSN of the log as read after that.
+
+        Both may be old; then a multi that checks the version is refused. Every CSN that was there when the
+        version was read is not above the one returned.
+
+        Raises:
+            FencedError: Another has raised the own fence.
+            UnavailableError: Not connected, or the session changed again and again.
+        """
+        for attempt in range(_ATTEMPTS):
+            session = await self._connected_session(attempt)
+            node = await self._store.get(tree.HEAD)
+            if not isinstance(node, Ok) or self._store.session != session:
+                continue
+            records = await self._engine.read_to_end(session)
+            if records is not None:
+                return node.value.version, max([self.end, *(one.csn for one in records[-1:])])
+        raise UnavailableError("ZooKeeper could not be read; try again")
+
+    async def fence_out(self, replica: ReplicaId, boot: int) -> int | None:
         """Fence a life of another replica that gives no sign of itself: raise its boot and its fence.
 
         Nothing of that life can be committed any more once this is done, so :meth:`outcome` decides all of
@@ -282,8 +302,10 @@ class CsnLog:
         sign of life in ZooKeeper is looked at, since it may just have come back.
 
         Returns:
-            Whether this call has done it. False when another, or its own next start, was first, when it shows
-            a sign of life, or when ZooKeeper could not say: ask for the outcome again.
+            The data version that this call has written to its session znode, which is its fence now; until
+            somebody raises it again, that is what a multi checks which deletes its locks. None when another,
+            or its own next start, was first, when it shows a sign of life, or when ZooKeeper could not say:
+            ask for the outcome again.
 
         Raises:
             FencedError: Another has raised the own fence.
@@ -293,9 +315,14 @@ class CsnLog:
         node = await self._store.get(tree.session(replica))
         alive = await self._store.exists(tree.alive(replica))
         if not isinstance(node, Ok) or not isinstance(alive, Ok) or alive.value is not None:
-            return False
+            return None
         change = seize(tree.session(replica), node.value, boot, secrets.token_hex(NONCE_BYTES))
-        return change is not None and isinstance(await self.fenced((change,)), Ok)
+        if change is None:
+            return None
+        match await self.fenced((change,)):
+            case Ok(value=(int(version),)):
+                return version
+        return None
 
     # ------------------------------------------------------------------------------------------ reads
 
