@@ -60,6 +60,11 @@ class Metrics:
         self.open_transactions = Gauge(
             "tidelock_open_transactions", "Transactions that have not ended.", registry=self.registry
         )
+        self.locks = Gauge(
+            "tidelock_locks",
+            "Removal locks of this replica in ZooKeeper, those of committed removals included.",
+            registry=self.registry,
+        )
         self.staged_memory = Gauge(
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
