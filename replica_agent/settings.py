@@ -185,6 +185,12 @@ class AgentSettings(BaseSettings):
     meta_bytes_max: Bytes = Field(1024, description="User metadata of a transaction, as JSON.")
     label_bytes_max: Bytes = Field(256, description="Longest label.")
     columns_max: Count = Field(2000, description="Most columns of a table.")
+    dependents_max: Count = Field(
+        16, description="Most tables that are derived from one table; each insert into it fills them all."
+    )
+    derived_depth_max: Count = Field(
+        4, description="Most tables in a chain of derived tables; 1 = none is derived from a derived one."
+    )
 
     # -- replication
     # ---------------------------------------------------------------------------------------------
@@ -344,7 +350,8 @@ class AgentSettings(BaseSettings):
     history_retention_s: Positive = Field(
         24 * 3600.0,
         description=(
-            "How long removed parts stay readable. A table's property `retention_s` may keep its own for longer."
+            "How long removed parts stay readable. A table's property `retention_s` may keep its own "
+            "for longer."
         ),
     )
     horizon_interval_s: Positive = Field(

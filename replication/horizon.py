@@ -51,9 +51,22 @@ async def look(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Loo
     session, begun = store.session, clock()
     horizon = await store.get(tree.HORIZON)
     pins = await store.get(tree.PINS)
-    names = await store.children(tree.PINS)
-    if not isinstance(horizon, Ok) or not isinstance(pins, Ok) or not isinstance(names, Ok):
+    if not isinstance(horizon, Ok) or not isinstance(pins, Ok) or not await read_pins(store, watch, clock):
         return None
+    standing = await read_standing(store)
+    if standing is None or store.session != session:
+        return None
+    return Look(
+        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, standing
+    )
+
+
+async def read_pins(store: Store, watch: PinWatch, clock: Callable[[], float]) -> bool:
+    """List the pins, and read those that are new or due to be looked at; False when that failed."""
+    begun = clock()
+    names = await store.children(tree.PINS)
+    if not isinstance(names, Ok):
+        return False
     to_read = watch.listed(names.value, begun)
     for pin, node in zip(to_read, await asyncio.gather(*map(store.get, map(tree.pin, to_read))), strict=True):
         if isinstance(node, Ok):
@@ -61,13 +74,8 @@ async def look(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Loo
         elif node == _NO_PIN:
             watch.gone(pin)
         else:
-            return None
-    standing = await read_standing(store)
-    if standing is None or store.session != session:
-        return None
-    return Look(
-        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, standing
-    )
+            return False
+    return True
 
 
 async def end_expired(fenced: Fenced, watch: PinWatch, now: float) -> None:

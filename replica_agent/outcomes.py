@@ -1,0 +1,58 @@
+"""Forgets outcomes that are older than their retention, and gives their labels back.
+
+A label is kept as long as the outcome of its transaction at the transaction's home, and only that home
+deletes its znode: under its own fence, while the znode names that transaction. So nobody can have taken the
+label anew between the look and the deletion. From then on a transaction with this label is new work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.ids import ReplicaId
+from tidelock.csnlog.results import Ok, Reason, Refused
+from tidelock.csnlog.standing import Fenced
+from tidelock.csnlog.store import Delete, Store
+from tidelock.replica_agent import catalog_jobs as jobs
+from tidelock.replica_agent.catalog import Catalog
+
+#: Labels that are looked at, and deleted with one request.
+_BATCH = 100
+_NO_LABEL = Refused(Reason.NO_NODE)
+
+
+class Outcomes:
+    """What this replica keeps of outcomes, and the labels of its own transactions."""
+
+    def __init__(self, replica: ReplicaId, catalog: Catalog, store: Store, fenced: Fenced) -> None:
+        """Forget nothing yet."""
+        self._replica, self._catalog, self._store, self._fenced = replica, catalog, store, fenced
+
+    async def forget(self, before_ms: int) -> None:
+        """Forget the outcomes of records that became visible before a time (Unix, ms).
+
+        They stay for now where a label among them cannot be given back.
+
+        Raises:
+            FencedError, UnavailableError, DiskFullError: The next call goes on.
+        """
+        labels = self._catalog.reader.labels_before(self._replica, before_ms)
+        for begin in range(0, len(labels), _BATCH):
+            if not await self._give_back(labels[begin : begin + _BATCH]):
+                return
+        await self._catalog.write(lambda db: jobs.prune_outcomes(db, before_ms))
+
+    async def _give_back(self, labels: Sequence[tuple[str, str]]) -> bool:
+        """Delete those labels that still name their transaction; False when one may still be there."""
+        paths = [tree.label(label) for _, label in labels]
+        nodes = await asyncio.gather(*map(self._store.get, paths))
+        deletes: list[Delete] = []
+        for (tid, _), path, node in zip(labels, paths, nodes, strict=True):
+            if isinstance(node, Ok):
+                if codec.decode_label(node.value.data).tid == tid:
+                    deletes.append(Delete(path, node.value.version))
+            elif node != _NO_LABEL:
+                return False
+        return not deletes or isinstance(await self._fenced(tuple(deletes)), Ok)
