@@ -15,7 +15,7 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.catalog_read import TableRow
 from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.schema import TableSchema, full_name
+from tidelock.replica_agent.schema import Derivation, TableSchema, full_name
 
 
 class CreateBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,6 +26,17 @@ class CreateBody(msgspec.Struct, forbid_unknown_fields=True):
     partition_by: list[str] = []
     sort_by: list[str] = []
     properties: dict[str, str] = {}
+    derived_from: str | None = None
+    derived_sql: str | None = None
+
+    def derivation(self) -> Derivation | None:
+        """Return what the table is to be derived from; BadRequestError when only half of it is given."""
+        if self.derived_from is None and self.derived_sql is None:
+            return None
+        if self.derived_from is None or self.derived_sql is None:
+            msg = "a derived table needs both derived_from, the source, and derived_sql, a SELECT of inserted"
+            raise BadRequestError(msg)
+        return Derivation(full_name(self.derived_from), self.derived_sql)
 
 
 class TableRoutes:
@@ -58,6 +69,7 @@ class TableRoutes:
             asked.partition_by,
             asked.sort_by,
             asked.properties,
+            derivation=asked.derivation(),
             columns_max=self._agent.settings.columns_max,
         )
         done = await self._agent.create_table(schema)

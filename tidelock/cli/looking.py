@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -66,20 +67,20 @@ def tables(
     if as_json:
         output.print_json(found)
         return
-    output.print_table(
-        ["table", "columns", "partitioned by", "rows", "size", "parts"],
-        [
-            [
-                table["name"],
-                len(table["columns"]),
-                ", ".join(table["partition_by"]) or None,
-                table["rows"],
-                output.size(table["bytes"]),
-                table["parts"],
-            ]
-            for table in found
-        ],
-    )
+    columns: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "table": lambda table: table["name"],
+        "columns": lambda table: len(table["columns"]),
+        "partitioned by": lambda table: ", ".join(table["partition_by"]) or None,
+        "unique by": lambda table: table["properties"].get("unique_key"),
+        "derived from": lambda table: table.get("derived_from"),
+        "rows": lambda table: table["rows"],
+        "size": lambda table: output.size(table["bytes"]),
+        "parts": lambda table: table["parts"],
+    }
+    for name in ("unique by", "derived from"):
+        if not any(columns[name](table) for table in found):
+            del columns[name]
+    output.print_table(list(columns), [[cell(table) for cell in columns.values()] for table in found])
 
 
 def txns(target: Target, as_json: Json = False) -> None:

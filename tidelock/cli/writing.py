@@ -69,6 +69,14 @@ def create_table(
     properties: Annotated[
         list[str] | None, typer.Option("--property", help="`key=value`; may be repeated.", show_default=False)
     ] = None,
+    derived_from: Annotated[
+        str | None,
+        typer.Option(help="Table whose inserts this one follows, with --derived-sql.", show_default=False),
+    ] = None,
+    derived_sql: Annotated[
+        str | None,
+        typer.Option(help="SELECT that makes rows of this table of those `inserted`.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a table."""
@@ -78,7 +86,13 @@ def create_table(
     pairs = [_split(text, "=", "--property") for text in properties or []]
     with target.connect() as db:
         made = db.create_table(
-            name, schema, partition_by=partition_by or [], sort_by=sort_by or [], properties=dict(pairs)
+            name,
+            schema,
+            partition_by=partition_by or [],
+            sort_by=sort_by or [],
+            properties=dict(pairs),
+            derived_from=derived_from,
+            derived_sql=derived_sql,
         )
     if as_json:
         output.print_json(made)

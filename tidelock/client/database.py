@@ -104,6 +104,8 @@ class Database:
         partition_by: Sequence[str] = (),
         sort_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        derived_from: str | None = None,
+        derived_sql: str | None = None,
     ) -> dict[str, Any]:
         """Create a table and return its definition with the `csn` of the commit.
 
@@ -112,13 +114,19 @@ class Database:
             schema: Columns in their order; a field that is not nullable makes a required column.
             partition_by: Columns whose values become folders; identity only.
             sort_by: Columns by which the rows of a file are sorted.
-            properties: e.g. `{"compaction": "off"}`.
+            properties: `compaction` (on, off); `unique_key`, columns with commas between them of which no
+                two rows have the same values, and `on_duplicate` (refuse, replace).
+            derived_from: Table whose inserts this one follows: what `derived_sql` makes of the rows of each
+                insert is inserted here, in the same transaction.
+            derived_sql: One SELECT; `inserted` are the rows.
 
         Raises:
             TableExistsError: There is one of this name.
             UnsupportedTypeError: A column's type is not one that all readers understand alike; the message
                 maps it.
-            BadRequestError: A name or column list is wrong.
+            BadRequestError: A name or column list is wrong, or `derived_sql` or its columns.
+            UnknownTableError: There is no table `derived_from`.
+            TableChangedError: The definition of `derived_from` changed meanwhile; call again.
             NotCommittedError: It was not created, as a commit is not possible now; call again.
             CommitUnknownError: The answer was lost; `table(name)` shows whether it exists.
         """
@@ -129,6 +137,8 @@ class Database:
             "sort_by": list(sort_by),
             "properties": dict(properties or {}),
         }
+        if derived_from is not None or derived_sql is not None:
+            body |= {"derived_from": derived_from, "derived_sql": derived_sql}
         member, *_ = self._connection.members.in_order()
         call = self._connection.transport.call
         try:
