@@ -33,7 +33,7 @@ from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.operations import Condition, Operations
 from tidelock.replica_agent.readers.verdict import Verdict
 from tidelock.replica_agent.settings import AgentSettings
-from tidelock.replica_agent.state import AgentState
+from tidelock.replica_agent.state import ALLOWED, Action, AgentState
 from tidelock.replica_agent.upkeep import Chore, Upkeep
 from tidelock.replication.model import Held, ResolvedRecord, Wanted
 
@@ -239,6 +239,11 @@ class Agent:
         if self._machinery is None:
             return Verdict("standby", f"replica {self.replica} is starting")
         return await self.operations.verdict(csn)
+
+    def read(self, csn: Csn) -> None:
+        """A reader process reads at a CSN: if nobody has pinned it, it stays readable for a while."""
+        if self._machinery is not None and Action.LATEST in ALLOWED[self.condition.state]:
+            self.operations.read_pins.read(csn)
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """A reader or a query has found wrong bytes: if they are, the part is fetched again."""

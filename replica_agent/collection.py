@@ -29,6 +29,7 @@ from tidelock.csnlog.store import Store
 from tidelock.replica_agent import catalog_collect as rules
 from tidelock.replica_agent.catalog import Catalog, Job
 from tidelock.replica_agent.catalog_collect import Collectables
+from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replication.partfs import PartFs
@@ -47,12 +48,17 @@ Find = Callable[[Collectables, int], list[T]]
 Forget = Callable[[sqlite3.Connection, list[PartId]], list[str]]
 
 
+def newest_before(reader: CatalogReader, kept_s: float) -> Csn:
+    """Return the CSN that was the newest one so many seconds ago, 0 if there was none."""
+    return reader.csn_at(int((time.time() - kept_s) * 1000)) or CSN_NONE
+
+
 class Collection:
     """Collects on one replica.
 
     Args:
         data_dir: Where the catalog is.
-        wall_s: Unix time in seconds.
+        collected: Told how many parts were deleted.
     """
 
     def __init__(
@@ -62,10 +68,10 @@ class Collection:
         catalog: Catalog,
         files: PartFs,
         store: Store,
-        wall_s: Callable[[], float] = time.time,
+        collected: Callable[[int], None],
     ) -> None:
         """Collect nothing yet."""
-        self._settings, self._data_dir, self._wall_s = settings, data_dir, wall_s
+        self._settings, self._data_dir, self._collected = settings, data_dir, collected
         self._catalog, self._files, self._store = catalog, files, store
         #: Something may go that was not looked for since: a start may follow a run that was cut.
         self._due = True
@@ -83,14 +89,10 @@ class Collection:
             await self._collect()
             self._due = False
 
-    def retained(self, retention_s: float) -> Csn:
-        """Return the CSN that was the newest one so many seconds ago, 0 if there was none."""
-        return self._catalog.reader.csn_at(int((self._wall_s() - retention_s) * 1000)) or CSN_NONE
-
     async def _note(self, horizon: Csn, tail: Csn) -> None:
         """Make durable what is promised no more, if that is more than before."""
         reader = self._catalog.reader
-        kept = {table: self.retained(kept_s) for table, kept_s in reader.retentions().items()}
+        kept = {table: newest_before(reader, kept_s) for table, kept_s in reader.retentions().items()}
         before = reader.table_horizons()
         moved = horizon > reader.horizon() or tail > reader.meta("tail") or kept.keys() != before.keys()
         if moved or any(before[table] < min(csn, horizon) for table, csn in kept.items()):
@@ -104,6 +106,7 @@ class Collection:
         csns = await self._look(lambda found, _: found.unused_csns())
         for begin in range(0, len(csns), _ROWS_MAX):
             await self._at_leisure(partial(_call, rules.collect_csns, csns[begin : begin + _ROWS_MAX]))
+        self._collected(parts)
         if parts or manifests:
             _log.info("collected", parts=parts, manifests=manifests, horizon=self._catalog.reader.horizon())
 

@@ -57,6 +57,23 @@ class Metrics:
             "Largest CSN up to which everything is applied here.",
             registry=self.registry,
         )
+        self.horizon = Gauge(
+            "tidelock_horizon_csn", "Below it nothing is promised, as noted here.", registry=self.registry
+        )
+        self.tail = Gauge(
+            "tidelock_tail_csn", "Below it commit records are deleted, as noted here.", registry=self.registry
+        )
+        self.pins = Gauge(
+            "tidelock_pins",
+            "Pins of the cluster, as this replica has last seen them.",
+            registry=self.registry,
+        )
+        self.oldest = Gauge(
+            "tidelock_oldest_csn", "Oldest CSN that this replica has in use.", registry=self.registry
+        )
+        self.collected_parts = Counter(
+            "tidelock_collected_parts", "Removed parts that were deleted here.", registry=self.registry
+        )
         self.open_transactions = Gauge(
             "tidelock_open_transactions", "Transactions that have not ended.", registry=self.registry
         )

@@ -8,6 +8,7 @@ one of the two sees the other (design section 4, "Pins and horizon"; protocol-re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import structlog
 
 from tidelock.csnlog import tree
 from tidelock.csnlog.codec import decode_csn, decode_pin, encode_pin
-from tidelock.csnlog.ids import Csn, ReplicaId
+from tidelock.csnlog.ids import Csn, ReplicaId, TableName
 from tidelock.csnlog.log import CsnLog, LogState
 from tidelock.csnlog.model import PinState
 from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
@@ -42,12 +43,13 @@ _ANY_VERSION = -1
 
 @dataclass(slots=True)
 class Pin:
-    """One pinned snapshot of a client of this replica."""
+    """One pinned snapshot of a client of this replica; ``granted`` once its znode is made."""
 
     id: str
     csn: Csn
     ttl_s: float
     until: float
+    granted: bool = False
 
 
 class Snapshots:
@@ -83,21 +85,15 @@ class Snapshots:
         self._adopted = False
         self._counter = 0
 
-    async def require(self, csn: Csn) -> None:
-        """Return when this replica can serve ``csn``.
+    async def require(self, csn: Csn, table: TableName | None = None) -> None:
+        """Return when this replica can serve ``csn``: of one table, or of all.
 
         Raises:
             SnapshotTooOldError: Below the horizon.
             NoSuchCsnError: Above the end of the log, read after a write barrier.
             StandbyError: Not applied here within ``wait_bound_s``.
         """
-        horizon = self._reader.horizon()
-        if csn < max(horizon, 1):
-            msg = (
-                f"CSN {csn} is below the horizon {max(horizon, 1)}: its parts may be gone; read at a "
-                "newer CSN"
-            )
-            raise SnapshotTooOldError(msg, min_csn=max(horizon, 1))
+        self._reader.require_kept(csn, table)
         if csn <= self._waiters.reached:
             return
         if csn > self._csn_log.end:
@@ -177,6 +173,15 @@ class Snapshots:
             csn = await self.choose(min_csn)
         else:
             await self.require(csn)
+        return await self.pin(csn, ttl)
+
+    async def pin(self, csn: Csn, ttl_s: float) -> Pin:
+        """Pin a CSN that is applied here.
+
+        Raises:
+            SnapshotTooOldError: The horizon has passed it.
+            UnavailableError: There are too many pins, or ZooKeeper does not take it.
+        """
         if len(self._pins) >= self._settings.snapshots_max:
             msg = (
                 f"clients hold {len(self._pins)} snapshots at replica {self._replica}, the limit is "
@@ -184,13 +189,14 @@ class Snapshots:
             )
             raise UnavailableError(msg)
         self._counter += 1
-        pin = Pin(f"{self._replica}-{self._boot}-{self._counter}", csn, ttl, self._clock() + ttl)
+        pin = Pin(f"{self._replica}-{self._boot}-{self._counter}", csn, ttl_s, self._clock() + ttl_s)
         self._pins[pin.id] = pin  # from here on it counts as in use
         try:
             await self._write(pin)
         except BaseException:
             self._leave(pin.id)  # it may have been written all the same
             raise
+        pin.granted = True
         return pin
 
     async def _write(self, pin: Pin) -> None:
@@ -287,10 +293,22 @@ class Snapshots:
             node = await self._store.get(tree.pin(name))
             if isinstance(node, Ok):
                 state = decode_pin(node.value.data)
-                self._pins[name] = Pin(name, state.csn, state.ttl_s, self._clock() + state.ttl_s)
+                until = self._clock() + state.ttl_s
+                self._pins[name] = Pin(name, state.csn, state.ttl_s, until, granted=True)
             elif node != Refused(Reason.NO_NODE):
                 return
         self._adopted = True
+
+    async def forget_ended(self) -> None:
+        """Forget pins that others have ended, since they saw no renewal or by order of an operator."""
+        granted = [pin.id for pin in self._pins.values() if pin.granted]
+        names = await self._store.children(tree.PINS) if granted else None
+        if not isinstance(names, Ok):
+            return
+        for pin_id in {*granted} - {*names.value}:
+            # A list may come from a server that lags; a write does not.
+            with contextlib.suppress(UnknownTransactionError, UnavailableError):
+                await self.renew(pin_id)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the pins of this replica's clients."""

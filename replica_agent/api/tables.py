@@ -75,11 +75,11 @@ class TableRoutes:
         done = await self._agent.create_table(schema)
         return answer({**schema.definition(), "csn": done.csn, "version": 0}, 201)
 
-    async def _csn(self, request: web.Request) -> Csn:
+    async def _csn(self, request: web.Request, table: TableName | None = None) -> Csn:
         csn = number(request, "csn")
         if csn is None:
             return self._agent.waiters.reached
-        await self._agent.require_read(Csn(csn))
+        await self._agent.require_read(Csn(csn), table)
         return Csn(csn)
 
     def _describe(self, table: TableRow, csn: Csn) -> dict[str, Any]:
@@ -101,14 +101,14 @@ class TableRoutes:
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one table."""
-        csn = await self._csn(request)
         name = full_name(request.match_info["table"])
+        csn = await self._csn(request, name)
         return answer(self._describe(self._agent.catalog.reader.require_table(name, csn), csn))
 
     async def parts(self, request: web.Request) -> web.Response:
         """List the parts of a table that are visible at a CSN."""
-        csn = await self._csn(request)
-        name: TableName = full_name(request.query.get("table", ""))
+        name = full_name(request.query.get("table", ""))
+        csn = await self._csn(request, name)
         self._agent.catalog.reader.require_table(name, csn)
         namespace, _, short = name.partition(".")
         return answer(

@@ -12,9 +12,9 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelock.csnlog.ids import CSN_IMPORT, Csn, PartId, TableName
+from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.csnlog.visibility import VISIBLE_SQL
-from tidelock.errors import SnapshotTooOldError, StandbyError
+from tidelock.errors import StandbyError
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
 
 
@@ -32,8 +32,10 @@ class SnapshotCatalog(CatalogReader):
     """Reads of the catalog at one CSN. For one thread, like its base."""
 
     @contextlib.contextmanager
-    def serving(self, csn: Csn) -> Iterator[None]:
+    def serving(self, csn: Csn, table: TableName | None = None) -> Iterator[None]:
         """Make all reads inside one transaction, in which ``csn`` is applied and promised.
+
+        With ``table`` only that one is read, whose history may be longer.
 
         Raises:
             StandbyError: Not applied here yet.
@@ -41,24 +43,18 @@ class SnapshotCatalog(CatalogReader):
         """
         self._db.execute("BEGIN")
         try:
-            self._check(csn)
+            self._check(csn, table)
             yield
         finally:
             self._db.execute("COMMIT")
 
-    def _check(self, csn: Csn) -> None:
-        # CSN 0 means "nothing": it is no snapshot, and must not look like one without tables.
-        snapshot, horizon = self.snapshot_csn(), max(self.horizon(), CSN_IMPORT)
+    def _check(self, csn: Csn, table: TableName | None) -> None:
+        snapshot = self.snapshot_csn()
         if csn > snapshot:
             raise StandbyError(
                 f"CSN {csn} is not applied on this replica, which is at {snapshot}", snapshot_csn=snapshot
             )
-        if csn < horizon:
-            raise SnapshotTooOldError(
-                f"CSN {csn} is below the horizon: the oldest readable CSN is {horizon}; take a newer one",
-                csn=csn,
-                min_csn=horizon,
-            )
+        self.require_kept(csn, table)
 
     def visible_part(self, part: PartId, table: TableName, at: Csn) -> PartRow | None:
         """Return a part of ``table`` if it is visible at ``at``."""

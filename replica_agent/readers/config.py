@@ -22,6 +22,7 @@ class WorkerConfig:
         read_chunk_bytes: Bytes read, verified and sent at a time.
         listing_cache_entries: Serialised listings kept.
         threads: Threads that read files.
+        read_told_s: Seconds after which the agent is told again that a CSN is read.
     """
 
     data_dir: str
@@ -34,6 +35,7 @@ class WorkerConfig:
     read_chunk_bytes: int
     listing_cache_entries: int
     threads: int
+    read_told_s: float
 
     def to_line(self) -> bytes:
         """Return the line that the pool sends."""

@@ -1,7 +1,8 @@
 """The worker's end of the socketpair to its agent: questions, reports, and the end of the agent.
 
 JSON objects, one per line. To the agent: ``{"op": "ready"}``, ``{"op": "wait", "id", "csn"}``, ``{"op":
-"corrupt", "part", "detail"}``, ``{"op": "log", "event", "fields"}``, ``{"op": "drained"}``. From it: the
+"read", "csn"}``, ``{"op": "corrupt", "part", "detail"}``, ``{"op": "log", "event", "fields"}``, ``{"op":
+"drained"}``. From it: the
 :class:`WorkerConfig` as first line, ``{"op": "verdict", "id", "verdict", "reason"}``, ``{"op": "drain"}``,
 ``{"op": "released", "part"}``.
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -22,6 +25,8 @@ from tidelock.replica_agent.readers.verdict import Verdict
 #: The agent bounds the wait itself; this only covers one that hangs. Spark's read timeout is the bound + 3 s,
 #: so it must stay below those.
 ANSWER_GRACE_S = 2.0
+#: CSNs that were told as read which are remembered; beyond it those that may be told again are forgotten.
+READ_CSNS_MAX = 10_000
 #: Longest value of a log field, in characters; a line over the socketpair is bounded by asyncio (64 KiB).
 LOGGED_CHARACTERS_MAX = 4000
 
@@ -29,10 +34,15 @@ LOGGED_CHARACTERS_MAX = 4000
 class Link:
     """Speaks with the agent; for the event loop's thread."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, read_told_s: float
+    ) -> None:
         """Use :meth:`connect`."""
         self._reader = reader
         self._writer = writer
+        self._read_told_s = read_told_s
+        #: CSNs that are read, and when the agent was told so.
+        self._told: dict[Csn, float] = {}
         self._waiting: dict[int, asyncio.Future[Verdict]] = {}
         self._last_id = 0
         self.on_drain: Callable[[], None] = lambda: None
@@ -45,7 +55,8 @@ class Link:
         line = await reader.readline()
         if not line:
             _die()
-        return cls(reader, writer), WorkerConfig.from_line(line)
+        config = WorkerConfig.from_line(line)
+        return cls(reader, writer, read_told_s=config.read_told_s), config
 
     async def listen(self) -> None:
         """Take what the agent sends, until it is gone: then this process ends at once, without any clean-up.
@@ -89,6 +100,16 @@ class Link:
             )
         finally:
             self._waiting.pop(number, None)
+
+    def read(self, csn: Csn) -> None:
+        """Tell the agent, now and then, that a CSN is read here: it may have to be pinned."""
+        now = time.monotonic()
+        if now - self._told.get(csn, -math.inf) < self._read_told_s:
+            return
+        if len(self._told) >= READ_CSNS_MAX:
+            self._told = {old: at for old, at in self._told.items() if now - at < self._read_told_s}
+        self._told[csn] = now
+        self._send({"op": "read", "csn": csn})
 
     def ready(self) -> None:
         """Tell the agent that connections are accepted."""

@@ -62,7 +62,7 @@ class Listings:
     def _build(self, csn: Csn, table: TableName) -> Tree:
         if self._catalog is None:
             self._catalog = SnapshotCatalog(self._data_dir)
-        with self._catalog.serving(csn):
+        with self._catalog.serving(csn, table):
             row = self._catalog.table(table, csn)
             if row is None:
                 raise NoSuchPathError(f"table {table} does not exist at CSN {csn}")

@@ -47,6 +47,7 @@ class PartNode:
 
     row: PartRow
     time_ms: int
+    csn: Csn
 
     @property
     def length(self) -> int:
@@ -103,9 +104,10 @@ class Resolver:
         if path.csn is None:
             return _names(["snapshots"] if not target.segments else [str(self.catalog.snapshot_csn())])
         await self._admit(path.csn)
+        self._link.read(path.csn)
         if path.table is None:
             return self._browse(path, path.csn)
-        with self.catalog.serving(path.csn):
+        with self.catalog.serving(path.csn, path.table):
             part = part_of(path.inner)
             if part is not None:
                 return self._part(part, path.table, path.inner, path.csn)
@@ -141,12 +143,13 @@ class Resolver:
         row = self.catalog.visible_part(part, table, csn)
         if row is None or row.name != inner:
             raise NoSuchPathError(f"{inner} is not a part of {table} at CSN {csn}")
-        return PartNode(row, self.catalog.time_ms(row.creation_csn) if row.creation_csn is not None else 0)
+        time_ms = self.catalog.time_ms(row.creation_csn) if row.creation_csn is not None else 0
+        return PartNode(row, time_ms, csn)
 
     async def _folder(self, csn: Csn, table: TableName, inner: str) -> FolderNode:
         tree = await self._listings.tree(csn, table)
         # The tree may come from the cache: whether its CSN is still promised is asked each time.
-        with self.catalog.serving(csn):
+        with self.catalog.serving(csn, table):
             folder = tree.folders.get(inner)
         if folder is None:
             raise NoSuchPathError(f"{inner} does not exist in {table} at CSN {csn}")

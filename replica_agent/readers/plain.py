@@ -7,7 +7,7 @@ import json
 
 from aiohttp import web
 
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.ids import Csn, PartId
 from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.readers import ranges
@@ -45,7 +45,7 @@ class Plain:
             self._counters.add("listings")
             return web.Response(body=node.listing, content_type=_JSON)
         if isinstance(node, PartNode):
-            return await self._send_part(request, node.row)
+            return await self._send_part(request, node.row, node.csn)
         response, start, end = _ranged(request, len(node.data), digest.checksum(node.data))
         self._counters.add("opens")
         return web.Response(status=response.status, headers=response.headers, body=node.data[start:end])
@@ -66,12 +66,14 @@ class Plain:
             raise NoSuchPathError(f"part {name!a} is not held on this replica")
         return row
 
-    async def _send_part(self, request: web.Request, row: PartRow) -> web.StreamResponse:
+    async def _send_part(
+        self, request: web.Request, row: PartRow, csn: Csn | None = None
+    ) -> web.StreamResponse:
         response, start, end = _ranged(request, row.length, row.checksum)
         if request.method == "HEAD" or response.status == 416:  # noqa: PLR2004
             response.content_length = end - start
             return response
-        return await self._streams.send(request, response, row, start, end)
+        return await self._streams.send(request, response, row, start, end, csn=csn)
 
 
 def refusal(error: Exception, counters: Counters) -> web.Response:

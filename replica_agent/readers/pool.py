@@ -12,6 +12,7 @@ import structlog
 
 from tidelock.csnlog.ids import PartId
 from tidelock.errors import ConfigError, UnavailableError
+from tidelock.replica_agent.read_pins import READ_TOLD_SHARE
 from tidelock.replica_agent.readers import counters
 from tidelock.replica_agent.readers.config import WorkerConfig
 from tidelock.replica_agent.readers.process import Callbacks, WorkerProcess
@@ -158,6 +159,7 @@ class ReaderPool:
             read_chunk_bytes=settings.read_chunk_bytes,
             listing_cache_entries=settings.listing_cache_entries,
             threads=settings.reader_threads,
+            read_told_s=settings.unpinned_ttl_s * READ_TOLD_SHARE,
         )
 
     async def _keep_running(self, slot: int, ready: asyncio.Event) -> None:

@@ -25,6 +25,9 @@ class Callbacks(Protocol):
     async def wait(self, csn: Csn) -> Verdict:
         """Wait, at most ``wait_bound_s``, until ``csn`` is applied here, and say whether it can be served."""
 
+    def read(self, csn: Csn) -> None:
+        """Take note that a CSN is read; told now and then while that goes on."""
+
     def corrupt(self, part: PartId, detail: str) -> None:
         """Take note that the bytes of a part are not what the catalog says."""
 
@@ -118,6 +121,8 @@ class WorkerProcess:
                 task = asyncio.create_task(self._answer(message["id"], Csn(message["csn"])))
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
+            case "read":
+                self._callbacks.read(Csn(message["csn"]))
             case "corrupt":
                 self._callbacks.corrupt(PartId(message["part"]), message["detail"])
             case "log":

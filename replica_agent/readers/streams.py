@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.ids import Csn, PartId
 from tidelock.errors import StandbyError
-from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
 from tidelock.replica_agent.readers.counters import Counters
 from tidelock.replica_agent.readers.link import Link
@@ -47,7 +48,7 @@ class Streams:
     def __init__(
         self,
         data_dir: Path,
-        catalog: CatalogReader,
+        catalog: SnapshotCatalog,
         link: Link,
         counters: Counters,
         *,
@@ -83,6 +84,7 @@ class Streams:
         start: int,
         end: int,
         *,
+        csn: Csn | None = None,
         pause: bool = False,
     ) -> web.StreamResponse:
         """Answer with the bytes [start, end) of a part; status and headers of ``response`` are the caller's.
@@ -94,10 +96,12 @@ class Streams:
         Raises:
             StandbyError: The part is not whole on this replica, or it has no file or memory left to read it.
                 Nothing was sent.
+            SnapshotTooOldError: The part was seen at ``csn``, and has been collected since. Not "standby",
+                which some settings of readers turn into missing rows. Nothing was sent.
         """
         self._running += 1
         try:
-            file = self._open(row)
+            file = self._open(row, csn)
             try:
                 data = await self._first(file, start, end)
                 self._counters.add("opens")
@@ -123,7 +127,7 @@ class Streams:
                 self.on_idle()
         return response
 
-    def _open(self, row: PartRow) -> PartFile:
+    def _open(self, row: PartRow, csn: Csn | None) -> PartFile:
         now: PartRow | None = row
         for _ in range(MOVES_MAX):
             if now is None or now.state != "held" or now.file is None:
@@ -146,6 +150,9 @@ class Streams:
                 break
             self._damaged.pop(row.part, None)
             return file
+        if now is None and csn is not None:
+            with self._catalog.serving(csn, row.table):
+                pass  # the horizon is noted before a row goes
         raise StandbyError(f"part {row.part} is not whole on this replica now; another has it", part=row.part)
 
     async def _first(self, file: PartFile, start: int, end: int) -> memoryview:

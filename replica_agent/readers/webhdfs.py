@@ -83,7 +83,9 @@ class WebHdfs:
             # seeks to the footer: it hangs up, and what was sent until then was for nothing.
             connects = "offset" not in target.query
             response = web.StreamResponse()
-            return await self._streams.send(request, response, node.row, start, end, pause=connects)
+            return await self._streams.send(
+                request, response, node.row, start, end, csn=node.csn, pause=connects
+            )
         self._counters.add("opens")
         return _body(node.data[start:end])
 

@@ -198,6 +198,9 @@ class _Agent:
         await self.applied.wait()
         return Verdict("ready")
 
+    def read(self, csn: Csn) -> None:
+        """Nothing is pinned here."""
+
     def corrupt(self, part: PartId, detail: str) -> None:
         self.corrupted.put_nowait(part)
 

@@ -33,6 +33,9 @@ class Agent:
         """Say what the test wants said."""
         return self.verdict
 
+    def read(self, csn: Csn) -> None:
+        """Nothing is pinned here."""
+
     def corrupt(self, part: PartId, detail: str) -> None:
         """Tell the test."""
         _tell(corrupt=part, detail=detail)
