@@ -15,8 +15,8 @@ from tidelock.csnlog.ids import PartId, ReplicaId, Tid
 from tidelock.errors import ClusterMismatchError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
-from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.staging import StagedBytes, Stager
+from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.model import Held, PartMeta, Wanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,22 +15,29 @@ from tidelock.csnlog.members import Members
 from tidelock.csnlog.model import LogRecord
 from tidelock.csnlog.zk import ZkStore
 from tidelock.replica_agent.acceptor import Acceptor
+from tidelock.replica_agent.collection import newest_before
 from tidelock.replica_agent.commit import Commits
 from tidelock.replica_agent.copies import CopyMaker
+from tidelock.replica_agent.history import History
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.ledger import CatalogLedger
 from tidelock.replica_agent.local import Local
 from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.operations import Condition, Operations
+from tidelock.replica_agent.read_pins import ReadPins
+from tidelock.replica_agent.removals import Removals
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.snapshots import Snapshots
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.staging import PartNumbers, Stager
 from tidelock.replica_agent.transactions import Transactions
+from tidelock.replica_agent.validation import Validation
 from tidelock.replication.apply import Applier
 from tidelock.replication.core import Copies
 from tidelock.replication.fetch import Fetcher
+from tidelock.replication.lock_rules import LockLimits
+from tidelock.replication.locks import Locks
 from tidelock.replication.model import Held, ResolvedRecord
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
@@ -115,8 +122,22 @@ def assemble(
     shared = _Shared(local, session, metrics, numbers, stager, log, membership, transactions)
     inserts = _inserts(shared, pusher)
     stack.callback(inserts.close)
+    locks = _locks(shared, store, lambda: operations)
+    removals = Removals(
+        settings=settings,
+        catalog=local.catalog,
+        files=local.files,
+        transactions=transactions,
+        inserts=inserts,
+        locks=locks,
+        waiters=local.waiters,
+    )
     sql = SqlPool(settings, settings.data_dir)
     stack.push_async_callback(sql.close)
+    history = _history(shared, store, members)
+    snapshots = _snapshots(shared, store)
+    read_pins = _read_pins(shared, snapshots, history)
+    stack.push_async_callback(read_pins.close)
     operations = Operations(
         settings=settings,
         replica=replica,
@@ -131,8 +152,12 @@ def assemble(
         membership=membership,
         transactions=transactions,
         inserts=inserts,
-        commits=_commits(shared, copies),
-        snapshots=_snapshots(shared, store),
+        locks=locks,
+        removals=removals,
+        commits=_commits(shared, copies, removals),
+        snapshots=snapshots,
+        read_pins=read_pins,
+        history=history,
         acceptor=_acceptor(shared, fetcher, events),
         applier=applier,
         sql=sql,
@@ -177,11 +202,12 @@ def _inserts(shared: _Shared, pusher: Pusher) -> Inserts:
         numbers=shared.numbers,
         transactions=shared.transactions,
         metrics=shared.metrics,
+        reached=lambda: shared.local.waiters.reached,
         hint=lambda tx, parts: pusher.hint(tx.tid, parts),
     )
 
 
-def _commits(shared: _Shared, copies: CopyMaker) -> Commits:
+def _commits(shared: _Shared, copies: CopyMaker, removals: Removals) -> Commits:
     return Commits(
         replica=shared.session.replica,
         boot=shared.session.boot,
@@ -191,12 +217,37 @@ def _commits(shared: _Shared, copies: CopyMaker) -> Commits:
         files=shared.local.files,
         numbers=shared.numbers,
         copies=copies,
+        removals=removals,
+        validation=Validation(shared.local.catalog.reader, shared.log, shared.local.waiters),
         log=shared.log,
         waiters=shared.local.waiters,
         metrics=shared.metrics,
         lagging=shared.membership.wait_for_lagging,
         applied_on=shared.membership.wait_applied,
         clock=time.monotonic,
+    )
+
+
+def _locks(shared: _Shared, store: ZkStore, operations: Callable[[], Operations]) -> Locks:
+    """``operations``, which needs the locks itself, is asked for when somebody is met."""
+    settings = shared.local.settings
+    return Locks(
+        replica=shared.session.replica,
+        boot=shared.session.boot,
+        store=store,
+        fenced=shared.log.fenced,
+        outcome=lambda tid: operations().lock_holder(tid),
+        fence_home=lambda home: operations().fence_home(home),
+        silent=lambda: operations().silent_homes(),
+        clock=time.monotonic,
+        limits=LockLimits(
+            locks_max=settings.locks_max,
+            table_locks_max=settings.table_locks_max,
+            multi_bytes_max=settings.multi_bytes_max,
+            compaction_lock_wait_s=settings.compaction_lock_wait_s,
+            connect_wait_s=settings.commit_timeout_s,
+            scan_interval_s=settings.clean_interval_s,
+        ),
     )
 
 
@@ -211,6 +262,30 @@ def _snapshots(shared: _Shared, store: ZkStore) -> Snapshots:
         reader=shared.local.catalog.reader,
         waiters=shared.local.waiters,
         peers=shared.membership.ask,
+        clock=time.monotonic,
+    )
+
+
+def _history(shared: _Shared, store: ZkStore, members: Members) -> History:
+    reader = shared.local.catalog.reader
+    return History(
+        replica=shared.session.replica,
+        settings=shared.local.settings,
+        store=store,
+        log=shared.log,
+        members=members.snapshot,
+        retained=lambda kept_s: newest_before(reader, kept_s),
+        clock=time.monotonic,
+    )
+
+
+def _read_pins(shared: _Shared, snapshots: Snapshots, history: History) -> ReadPins:
+    settings = shared.local.settings
+    return ReadPins(
+        snapshots,
+        ttl_s=settings.unpinned_ttl_s,
+        most=settings.unpinned_max,
+        pinned=history.pinned,
         clock=time.monotonic,
     )
 

@@ -73,7 +73,7 @@ class Catalog:
             )
             raise ConfigError(msg)
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
-        #: Files to be taken away, with their undo rows (unused_files.py); only the event loop's thread looks here.
+        #: Files to be taken away, with their undo rows (unused_files.py); for the thread of the event loop.
         self.late_removals: set[str] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="catalog", daemon=True)

@@ -69,6 +69,17 @@ def note_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
     db.executemany("INSERT OR IGNORE INTO undo VALUES (?)", [(path,) for path in paths])
 
 
+def link_part(db: sqlite3.Connection, part: str, table: str, source: str, tid: Tid) -> bool:
+    """Make a part of another table known whose bytes are those of ``source``; False if that is not held."""
+    sql = """
+        INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
+                           file, offset, blocks, stats, kind, state)
+        SELECT ?, ?, path, rows, length, checksum, ?, file, offset, blocks, stats, kind, state
+        FROM parts WHERE part = ? AND state = 'held'
+    """
+    return db.execute(sql, (part, table, str(tid), source)).rowcount == 1
+
+
 def add_staged(
     db: sqlite3.Connection,
     parts: Sequence[StagedPart],
@@ -115,6 +126,23 @@ def add_staged(
     )
 
 
+def mark_removed(db: sqlite3.Connection, tid: str, parts: Iterable[str]) -> tuple[str, str, int] | None:
+    """Mark parts as removed by an undecided transaction of this home, whose locks on them are held.
+
+    All or none: where a record that is applied here has removed one of them already, nothing is marked and
+    (part, tid, CSN) of that removal is returned. So nothing can come between the look and the mark.
+    """
+    names = list(parts)
+    for part in names:
+        row = db.execute(
+            "SELECT removal_tid, removal_csn FROM parts WHERE part = ? AND removal_csn IS NOT NULL", (part,)
+        ).fetchone()
+        if row is not None:
+            return part, *row
+    db.executemany("UPDATE parts SET removal_tid = ? WHERE part = ?", [(tid, part) for part in names])
+    return None
+
+
 def quarantine(db: sqlite3.Connection, part: str) -> bool:
     """Mark a part whose bytes are wrong; returns whether it was held until now."""
     return (
@@ -132,9 +160,10 @@ def quarantine_files(db: sqlite3.Connection, files: Iterable[str]) -> int:
 
 
 def drop_undecided(db: sqlite3.Connection, tids: Iterable[str]) -> list[str]:
-    """Forget aborted transactions.
+    """Forget what is undecided of transactions that are over.
 
-    Their part rows go; files that nothing names any more become undo rows and are returned.
+    The rows of their parts go, and their marks on parts that they would have removed; files that nothing
+    names any more become undo rows and are returned. What a record has announced is decided, and stays.
     """
     files: set[str] = set()
     for tid in tids:
@@ -148,9 +177,16 @@ def drop_undecided(db: sqlite3.Connection, tids: Iterable[str]) -> list[str]:
         files.update(file for (file,) in rows)
         db.execute("DELETE FROM parts WHERE creation_tid = ? AND creation_csn IS NULL", (tid,))
         db.execute("DELETE FROM prepared WHERE tid = ?", (tid,))
-    unused = [
-        f for f in files if db.execute("SELECT 1 FROM parts WHERE file = ? LIMIT 1", (f,)).fetchone() is None
-    ]
+        db.execute(
+            "UPDATE parts SET removal_tid = NULL WHERE removal_tid = ? AND removal_csn IS NULL", (tid,)
+        )
+    return release_files(db, files)
+
+
+def release_files(db: sqlite3.Connection, files: Iterable[str | None]) -> list[str]:
+    """Turn those of the files into undo rows that no part lies in any more, and return them."""
+    sql = "SELECT 1 FROM parts WHERE file = ? LIMIT 1"
+    unused = [path for path in {*files} if path is not None and db.execute(sql, (path,)).fetchone() is None]
     db.executemany("DELETE FROM files WHERE path = ?", [(path,) for path in unused])
     note_undo(db, unused)
     return unused
@@ -167,20 +203,9 @@ def drop_parts(db: sqlite3.Connection, parts: Iterable[str]) -> list[str]:
 
     Returns the files to delete, noted as undo rows.
     """
-    files: list[str] = []
-    for part in parts:
-        row = db.execute(
-            "DELETE FROM parts WHERE part = ? AND creation_csn IS NULL RETURNING file", (part,)
-        ).fetchone()
-        if (
-            row
-            and row[0]
-            and db.execute("SELECT 1 FROM parts WHERE file = ? LIMIT 1", (row[0],)).fetchone() is None
-        ):
-            db.execute("DELETE FROM files WHERE path = ?", (row[0],))
-            files.append(row[0])
-    note_undo(db, files)
-    return files
+    sql = "DELETE FROM parts WHERE part = ? AND creation_csn IS NULL RETURNING file"
+    gone = [db.execute(sql, (part,)).fetchone() for part in parts]
+    return release_files(db, [row[0] for row in gone if row])
 
 
 def forget_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
@@ -203,13 +228,14 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
 
 
 def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid) -> None:
-    tid, csn = applied.tid, record.csn
+    tid, csn, change = applied.tid, record.csn, applied.data_change
     for entry in applied.entries:
         match entry:
             case AddPart():
                 done = db.execute(
-                    "UPDATE parts SET creation_csn = ? WHERE part = ? AND checksum = ? AND state = 'held'",
-                    (csn, entry.part, entry.checksum),
+                    "UPDATE parts SET creation_csn = ?, creation_change = ? "
+                    "WHERE part = ? AND checksum = ? AND state = 'held'",
+                    (csn, change, entry.part, entry.checksum),
                 )
                 if (
                     done.rowcount != 1
@@ -220,9 +246,17 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
                     )
                     raise CorruptError(msg, part=entry.part, csn=csn)
             case RemovePart():
-                db.execute(
-                    "UPDATE parts SET removal_tid = ?, removal_csn = ? WHERE part = ?", (tid, csn, entry.part)
+                done = db.execute(
+                    "UPDATE parts SET removal_tid = ?, removal_csn = ?, removal_change = ? "
+                    "WHERE part = ? AND creation_csn < ? AND removal_csn IS NULL",
+                    (tid, csn, change, entry.part, csn),
                 )
+                if done.rowcount != 1:  # I7: two removals of one part would double the rows that replace it
+                    msg = (
+                        f"part {entry.part} of {entry.table} is removed by {tid} at CSN {csn}, but is not "
+                        "there to be removed; this replica stops at the CSN before"
+                    )
+                    raise CorruptError(msg, removed=entry.part, csn=csn)
             case DefineTable():
                 made = record.tables[entry.table, entry.version]
                 db.execute(

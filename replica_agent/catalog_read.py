@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.ids import CSN_IMPORT, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.visibility import VISIBLE_SQL
-from tidelock.errors import UnknownTableError
+from tidelock.errors import SnapshotTooOldError, UnknownTableError
 from tidelock.replication.model import PartKind, PartMeta
 
 
@@ -118,6 +118,33 @@ class CatalogReader:
         """Return the CSN below which nothing is promised."""
         return Csn(self.meta("horizon"))
 
+    def table_horizons(self) -> dict[TableName, Csn]:
+        """Return the horizons of the tables that have a retention of their own; none is above the common."""
+        rows = self._db.execute("SELECT table_name, csn FROM table_horizons")
+        return {TableName(name): Csn(csn) for name, csn in rows}
+
+    def retentions(self) -> dict[TableName, float]:
+        """Return how many seconds the tables keep their history which have a retention of their own."""
+        of_any_version = """AND name IN (SELECT name FROM tables WHERE definition LIKE '%"retention_s"%')"""
+        rows = self._tables(of_any_version, {"s": self.snapshot_csn()})
+        found = {row.name: row.definition["properties"].get("retention_s") for row in rows}
+        return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
+
+    def require_kept(self, csn: Csn, table: TableName | None = None) -> None:
+        """Raise SnapshotTooOldError unless ``csn`` is still promised: for one table, or for all."""
+        kept = self.table_horizons() if csn < self.horizon() else {}
+        oldest = max(kept.get(table, self.horizon()) if table is not None else self.horizon(), CSN_IMPORT)
+        if csn >= oldest:
+            return
+        about = f"table {table} at CSN {csn}" if table is not None else f"CSN {csn}"
+        msg = (
+            f"{about} is below the horizon {oldest}: the oldest readable CSN is {oldest}; read at a newer CSN"
+        )
+        longer = sorted(name for name, begin in kept.items() if begin <= csn and csn >= CSN_IMPORT)
+        if longer:
+            msg += f". Tables with a longer retention can be read there one by one: {', '.join(longer)}"
+        raise SnapshotTooOldError(msg, csn=csn, min_csn=oldest)
+
     def csn_at(self, time_ms: int) -> Csn | None:
         """Return the newest applied CSN whose effective time is not after ``time_ms``, or None."""
         row = self._db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (time_ms,)).fetchone()
@@ -129,10 +156,14 @@ class CatalogReader:
         return (Csn(row[0]), row[1]) if row else None
 
     def prepared(self) -> list[str]:
-        """Return the undecided transactions that have marks or parts here, as textual tids."""
+        """Return the transactions of which something is undecided here, as textual tids.
+
+        They are prepared, have made parts, or have marked parts as removed.
+        """
         sql = (
             "SELECT tid FROM prepared UNION SELECT DISTINCT creation_tid FROM parts WHERE "
-            "creation_csn IS NULL"
+            "creation_csn IS NULL UNION SELECT DISTINCT removal_tid FROM parts WHERE "
+            "removal_tid IS NOT NULL AND removal_csn IS NULL"
         )
         return [tid for (tid,) in self._db.execute(sql)]
 
@@ -149,9 +180,19 @@ class CatalogReader:
         ]
 
     def csn_of_label(self, label: str) -> Csn | None:
-        """Return the CSN at which a label was committed, or None."""
-        row = self._db.execute("SELECT csn FROM outcomes WHERE label = ?", (label,)).fetchone()
-        return Csn(row[0]) if row else None
+        """Return the CSN at which a label was committed last, or None."""
+        row = self._db.execute("SELECT max(csn) FROM outcomes WHERE label = ?", (label,)).fetchone()
+        return None if row[0] is None else Csn(row[0])
+
+    def labels_before(self, home: ReplicaId, before_ms: int) -> list[tuple[str, str]]:
+        """Return (tid, label) of a home's transactions whose outcomes go with those before a time."""
+        sql = (
+            "SELECT tid, label FROM outcomes WHERE label IS NOT NULL AND csn <= "
+            "(SELECT max(csn) FROM outcomes WHERE time_ms < ?)"
+        )
+        return [
+            (tid, label) for tid, label in self._db.execute(sql, (before_ms,)) if Tid.parse(tid).home == home
+        ]
 
     def files(self) -> tuple[set[str], list[str]]:
         """Return the paths that parts may lie in, and those of undo rows."""
@@ -216,7 +257,70 @@ class CatalogReader:
         )
         return [PartRow(*row) for row in self._db.execute(sql, {"table": table, "s": at, "own": own})]
 
+    def partition(self, table: TableName, path: str, at: Csn, own: str | None = None) -> list[PartRow]:
+        """Return the parts of one partition of ``table``, as :meth:`parts` does."""
+        sql = (
+            f"SELECT {_PART} FROM parts WHERE table_name = :table AND path = :path AND kind = 'part' AND "
+            f"{VISIBLE_SQL} ORDER BY part"
+        )
+        args = {"table": table, "path": path, "s": at, "own": own}
+        return [PartRow(*row) for row in self._db.execute(sql, args)]
+
+    def changed_partitions(self, table: TableName, since: Csn) -> set[str]:
+        """Return the partitions of ``table`` whose rows commits above ``since`` have changed.
+
+        Compaction changes no rows. What was collected since was removed below every CSN that is in use.
+        """
+        sql = """
+            SELECT path FROM parts WHERE table_name = :t AND creation_csn > :s AND creation_change
+            UNION SELECT path FROM parts WHERE removal_csn > :s AND table_name = :t AND removal_change
+        """
+        return {path for (path,) in self._db.execute(sql, {"t": table, "s": since})}
+
+    def added_since(self, table: TableName, since: Csn) -> list[tuple[str, dict[str, Any] | None]]:
+        """Return (partition path, statistics) of the parts that commits above ``since`` have added.
+
+        Those of compaction are left out: they hold no new rows. Parts that are gone again count.
+        """
+        sql = "SELECT path, stats FROM parts WHERE table_name = ? AND creation_csn > ? AND creation_change"
+        return [
+            (path, None if stats is None else json.loads(stats))
+            for path, stats in self._db.execute(sql, (table, since))
+        ]
+
+    def part_counts(self) -> list[tuple[TableName, str, int]]:
+        """Return (table, partition path, parts) of every partition that has parts at the snapshot CSN."""
+        sql = """
+            SELECT table_name, path, count(*) FROM parts
+            WHERE removal_csn IS NULL AND creation_csn IS NOT NULL AND table_name <> ''
+            GROUP BY table_name, path
+        """
+        return [(TableName(table), path, count) for table, path, count in self._db.execute(sql)]
+
+    def paths(self, parts: Iterable[PartId]) -> dict[PartId, str]:
+        """Return the partition paths of those parts that are known here, visible or not."""
+        sql = "SELECT part, path FROM parts WHERE part = ?"
+        return dict(row for part in parts for row in self._db.execute(sql, (part,)))
+
+    def compactable(self, table: TableName, path: str, at: Csn) -> list[tuple[PartId, int, int, Csn, int]]:
+        """Return (part, rows, bytes, creation CSN, its time in ms) of what can be merged in a partition.
+
+        Visible at ``at`` and now, whole here, and not marked by a transaction that removes them.
+        """
+        sql = """
+            SELECT part, rows, length, creation_csn, coalesce(time_ms, 0)
+            FROM parts LEFT JOIN csns ON csn = creation_csn
+            WHERE table_name = ? AND path = ? AND removal_csn IS NULL AND removal_tid IS NULL
+            AND creation_csn <= ? AND state = 'held'
+        """
+        return list(self._db.execute(sql, (table, path, at)))
+
     def part(self, part: PartId) -> PartRow | None:
         """Return one part, committed or not, or None."""
         row = self._db.execute(f"SELECT {_PART} FROM parts WHERE part = ?", (part,)).fetchone()
         return PartRow(*row) if row else None
+
+    def statistics(self, part: PartId) -> dict[str, list[Any]]:
+        """Return what is known of a part's columns (:data:`part_stats.Statistics`); of some parts nothing."""
+        row = self._db.execute("SELECT stats FROM parts WHERE part = ?", (part,)).fetchone()
+        return json.loads(row[0]) if row and row[0] else {}

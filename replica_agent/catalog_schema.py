@@ -5,7 +5,7 @@ The one place where its SQL schema is written.
 
 from __future__ import annotations
 
-FORMAT = 1
+FORMAT = 2
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -17,14 +17,18 @@ CREATE TABLE tables (
 CREATE TABLE parts (
     part TEXT PRIMARY KEY, table_name TEXT NOT NULL, path TEXT NOT NULL,
     rows INTEGER NOT NULL, length INTEGER NOT NULL, checksum TEXT NOT NULL,
-    creation_tid TEXT NOT NULL, creation_csn INTEGER, removal_tid TEXT, removal_csn INTEGER,
+    creation_tid TEXT NOT NULL, creation_csn INTEGER, creation_change INTEGER NOT NULL DEFAULT 1,
+    removal_tid TEXT, removal_csn INTEGER, removal_change INTEGER NOT NULL DEFAULT 1,
     file TEXT, offset INTEGER NOT NULL DEFAULT 0, blocks BLOB, stats TEXT,
     kind TEXT NOT NULL, state TEXT NOT NULL
 );
 CREATE INDEX parts_by_table ON parts (table_name, creation_csn);
 CREATE INDEX parts_by_tid ON parts (creation_tid);
+CREATE INDEX parts_present ON parts (table_name, path, creation_csn, removal_csn) WHERE removal_csn IS NULL;
 CREATE INDEX parts_by_file ON parts (file);
 CREATE INDEX parts_undecided ON parts (creation_tid) WHERE creation_csn IS NULL;
+CREATE INDEX parts_removing ON parts (removal_tid) WHERE removal_tid IS NOT NULL AND removal_csn IS NULL;
+CREATE INDEX parts_removed ON parts (removal_csn) WHERE removal_csn IS NOT NULL;
 CREATE INDEX parts_not_held ON parts (state) WHERE state <> 'held';
 CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE undo (path TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -34,5 +38,6 @@ CREATE TABLE outcomes (
 ) WITHOUT ROWID;
 CREATE INDEX outcomes_by_csn ON outcomes (csn);
 CREATE INDEX outcomes_by_label ON outcomes (label) WHERE label IS NOT NULL;
+CREATE TABLE table_horizons (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE csns (csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL);
 """

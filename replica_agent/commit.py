@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
@@ -18,11 +19,12 @@ from tidelock.csnlog import tree
 from tidelock.csnlog.codec import encode_definition, encode_entries
 from tidelock.csnlog.ids import Csn, ReplicaId, TableName, Tid
 from tidelock.csnlog.log import CsnLog, LogState, Proposal
-from tidelock.csnlog.model import AddPart, Entry, Manifest, TidRecord
+from tidelock.csnlog.model import AddPart, DefineTable, Entry, Manifest, RemovePart, TidRecord
 from tidelock.csnlog.results import Committed
-from tidelock.csnlog.store import Create
+from tidelock.csnlog.store import Create, SetData
 from tidelock.errors import (
     CommitUnknownError,
+    HeadMovedError,
     LabelExistsError,
     NotCommittedError,
     TidelockError,
@@ -35,10 +37,12 @@ from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.copies import CopyMaker
 from tidelock.replica_agent.departures import Departures
 from tidelock.replica_agent.metrics import Metrics
-from tidelock.replica_agent.unused_files import remove_files
+from tidelock.replica_agent.removals import Removals
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes
-from tidelock.replica_agent.transactions import Transaction, Transactions, TxState
+from tidelock.replica_agent.transactions import Isolation, Transaction, Transactions, TxState
+from tidelock.replica_agent.unused_files import remove_files
+from tidelock.replica_agent.validation import Validation
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.digest import checksum
 from tidelock.replication.model import PartMeta
@@ -79,6 +83,8 @@ class Commits:
         files: PartFs,
         numbers: PartNumbers,
         copies: CopyMaker,
+        removals: Removals,
+        validation: Validation,
         log: CsnLog,
         waiters: CsnWaiters,
         metrics: Metrics,
@@ -90,6 +96,7 @@ class Commits:
         self._replica, self._boot, self._settings = replica, boot, settings
         self._transactions, self._catalog, self._files, self._numbers = transactions, catalog, files, numbers
         self._copies, self._csn_log, self._waiters, self._metrics = copies, log, waiters, metrics
+        self._removals, self._validation = removals, validation
         self._lagging, self._applied_on, self._clock = lagging, applied_on, clock
         self._departures = Departures(settings.commit_gather_s)
 
@@ -237,6 +244,8 @@ class Commits:
             if refusal is error:
                 raise
             raise refusal from error
+        if done is not None:
+            self._removals.committed(tx, done.csn)
         self._transactions.close(tx, TxState.COMMITTED, outcome=done)
         self._copies.release(tx.tid)
         if done is not None:
@@ -251,28 +260,50 @@ class Commits:
             async with asyncio.timeout(self._settings.commit_timeout_s):
                 await tx.cut_uploads()
         except TimeoutError as error:
-            raise UnavailableError("an insert that was running did not end in time") from error
+            raise UnavailableError("a statement that was running did not end in time") from error
+        if tx.torn:
+            msg = f"{tx.tid} was to be committed while a statement that removes was running; begin again"
+            raise TransactionClosedError(msg, tid=str(tx.tid), state=TxState.ROLLED_BACK.value)
 
     async def _commit(self, tx: Transaction, deadline: float) -> Committed | None:
-        if not tx.memory and not tx.stored and not tx.definitions:
+        if not tx.changes:
             return None
         behind = await self._lagging(deadline - self._clock())
         if behind:
             msg = f"{', '.join(behind)} is still more than max_lag={self._settings.max_lag} CSNs behind"
             raise UnavailableError(msg, replicas=list(behind))
-        if tx.stored:  # large parts share nothing, and their copies may take long
+        # Large parts share nothing, and their copies may take long; a serializable one travels alone.
+        if tx.stored or tx.isolation is Isolation.SERIALIZABLE:
             return await self._copy_and_log(tx, deadline)
         async with self._departures.batch():
             return await self._copy_and_log(tx, deadline)
 
     async def _copy_and_log(self, tx: Transaction, deadline: float) -> Committed:
+        proposal = await self._proposed(tx, deadline)
+        if tx.isolation is Isolation.SERIALIZABLE:
+            return await self._log_validated(tx, proposal, deadline)
+        return await self._log(tx, proposal, deadline)
+
+    async def _log_validated(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+        """Commit what is still true at the end of the log; after a commit that came between look again."""
+        while True:
+            version = await self._validation.validate(tx, deadline - self._clock())
+            try:
+                return await self._log(tx, dataclasses.replace(proposal, head_version=version), deadline)
+            except HeadMovedError:
+                if self._clock() > deadline:
+                    raise
+
+    async def _proposed(self, tx: Transaction, deadline: float) -> Proposal:
         try:
-            proposal = await self._proposal(tx, deadline)
+            return await self._proposal(tx, deadline)
         except TidelockError:
             raise
         except Exception as error:
             _log.exception("not_proposed", tid=str(tx.tid))
             raise UnavailableError(f"unforeseen: {error!r}; see the agent's log") from error
+
+    async def _log(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         try:
             return await self._csn_log.commit(proposal, timeout_s=max(0.1, deadline - self._clock()))
         except CommitUnknownError:
@@ -287,7 +318,11 @@ class Commits:
 
     async def _proposal(self, tx: Transaction, deadline: float) -> Proposal:
         """Return what goes into the log once every part has its copies. Until then nothing is sent there."""
-        entries: tuple[Entry, ...] = (*tx.definitions, *(_entry(part) for part in tx.parts))
+        entries: tuple[Entry, ...] = (
+            *tx.definitions,
+            *(RemovePart(table, part) for part, table in tx.removed.items()),
+            *(_entry(part) for part in tx.parts),
+        )
         manifest = self._manifest(tx, entries)
         parts = tuple(tx.parts)
         holders: tuple[ReplicaId, ...] = (self._replica,)
@@ -297,17 +332,18 @@ class Commits:
             )
             tx.stored.update({part.part: part for part in parts})
             self._transactions.forget_memory(tx)
+        if not tx.data_change:  # only now, so that it hinders nobody while it works
+            await self._removals.replace_parts(tx)
         record = TidRecord(
             tid=str(tx.tid),
             entries=() if manifest else entries,
             manifest=manifest,
             holders=holders,
             label=tx.label,
+            data_change=tx.data_change,
             meta=tx.meta,
         )
-        ddl = tuple(
-            Create(tree.table(item.table), encode_definition(item.definition)) for item in tx.definitions
-        )
+        ddl = tuple(_defining(item) for item in tx.definitions)
         return Proposal(record, dict(tx.tables), ddl, tx.label)
 
     async def _first_run(self, label: str, deadline: float) -> Csn | None:
@@ -359,16 +395,20 @@ class Commits:
                 raise
 
     async def _abort(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
-        """Close first, so that nothing is added any more.
+        """Close first, so that nothing is added any more, and end what is running.
 
-        Then give back rows, files and the peers' copies.
+        Then give back rows, marks, files, locks and the peers' copies.
         """
-        stored = bool(tx.stored) or pushed
+        stored = bool(tx.stored or tx.removed) or tx.torn or pushed
         self._transactions.close(tx, TxState.ROLLED_BACK, error=error)
-        for upload in tx.uploads:
-            upload.cancel()
+        if tx.uploads:
+            stored = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.commit_timeout_s):
+                    await tx.cut_uploads()
         if pushed:
             self._copies.rolled_back(tx.tid)
+        await self._removals.release(tx)
         if stored:
             try:
                 unused = await self._catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
@@ -387,6 +427,12 @@ def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:
         return error
     msg = f"{tx.tid} is not committed, and rolled back ({error.message}); begin again"
     return NotCommittedError(msg, **(error.details | {"tid": str(tx.tid)}))
+
+
+def _defining(item: DefineTable) -> Create | SetData:
+    """Return what gives a table this definition: a create, or a set of the one before."""
+    path, data = tree.table(item.table), encode_definition(item.definition)
+    return SetData(path, data, item.version - 1) if item.version else Create(path, data)
 
 
 def _entry(part: PartMeta) -> AddPart:

@@ -10,25 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import sqlite3
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any, Protocol
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.ids import Csn, PartId, TableName
-from tidelock.errors import BadRequestError, RefusedError, TidelockError, TooLargeError, UnavailableError
+from tidelock.errors import (
+    BadRequestError,
+    RefusedError,
+    SchemaMismatchError,
+    TidelockError,
+    TooLargeError,
+    UnavailableError,
+)
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
-from tidelock.replica_agent.unused_files import remove_files
+from tidelock.replica_agent.partitions import path_in
 from tidelock.replica_agent.schema import TableSchema, full_name
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.transactions import Transaction, Transactions, TxState
+from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replication.model import PartMeta
 from tidelock.replication.partfs import PartFs, PartSink
 
@@ -38,10 +50,26 @@ STAGE = faults.step("agent.stage")
 _SCHEMAS_KEPT = 1000
 
 
+class Adding(Protocol):
+    """Adds rows to a table; see :meth:`Inserts.stage`."""
+
+    async def __call__(
+        self,
+        tx: Transaction,
+        table: TableName,
+        pieces: AsyncIterable[bytes],
+        *,
+        at: Csn | None = None,
+        path: str | None = None,
+    ) -> tuple[int, Sequence[PartMeta]]:
+        """Return the number of rows, and the parts that hold them."""
+
+
 class Inserts:
     """Stages rows.
 
     Args:
+        reached: The snapshot CSN of this replica.
         hint: Tells the peers about large parts, so that they fetch early.
     """
 
@@ -55,12 +83,17 @@ class Inserts:
         numbers: PartNumbers,
         transactions: Transactions,
         metrics: Metrics,
+        reached: Callable[[], Csn],
         hint: Callable[[Transaction, Sequence[PartMeta]], None],
     ) -> None:
         """Stage nothing yet."""
         self.settings, self.catalog, self.files, self.stager = settings, catalog, files, stager
         self.numbers, self.transactions, self.metrics, self.hint = numbers, transactions, metrics, hint
+        self.reached = reached
         self.schemas: dict[tuple[TableName, int], TableSchema] = {}
+        #: How rows of clients are added: by :class:`~tidelock.replica_agent.additions.Additions` once it is
+        #: made, which needs what is made here.
+        self.adding: Adding = self.stage
         self._large = asyncio.Semaphore(settings.large_inserts_max)
         self.encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
 
@@ -89,9 +122,17 @@ class Inserts:
         self.encoders.shutdown(wait=False, cancel_futures=True)
 
     async def insert(
-        self, tx: Transaction, table: str, content: aiohttp.StreamReader, length: int | None
+        self,
+        tx: Transaction,
+        table: str,
+        content: aiohttp.StreamReader,
+        length: int | None,
+        *,
+        partition: Mapping[str, Any] | None = None,
     ) -> tuple[int, int]:
         """Stage the rows of one Arrow IPC stream; returns (rows, parts).
+
+        With ``partition`` (column: value), rows of any other partition are refused.
 
         Raises:
             RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
@@ -101,7 +142,7 @@ class Inserts:
         assert task is not None
         tx.uploads.add(task)
         try:
-            return await self._insert(tx, full_name(table), content, length)
+            return await self._insert(tx, full_name(table), content, length, partition)
         except asyncio.CancelledError:
             if tx.state is TxState.OPEN:
                 raise  # the client hung up; nothing was added
@@ -123,26 +164,60 @@ class Inserts:
             tx.upload_ended.set()
 
     async def _insert(
-        self, tx: Transaction, name: TableName, content: aiohttp.StreamReader, length: int | None
+        self,
+        tx: Transaction,
+        name: TableName,
+        content: aiohttp.StreamReader,
+        length: int | None,
+        partition: Mapping[str, Any] | None,
     ) -> tuple[int, int]:
         await STAGE.before()
         if length is not None and length > self.settings.insert_bytes_max:
             limit = self.settings.insert_bytes_max
             msg = f"the insert has {length} bytes, the limit is insert_bytes_max={limit}; split it"
             raise TooLargeError(msg, limit=limit, found=length)
-        version, schema = self._schema(name, tx.tid.snapshot)
-        upload = _Upload(self, tx, schema)
+        at = tx.begin_statement(self.reached())
+        _, schema = self.schema(name, at)
+        path = None if partition is None else path_in(schema, partition)
+        rows, parts = await self.adding(tx, name, content.iter_any(), at=at, path=path)
+        await STAGE.after()
+        self.metrics.inserted_rows.inc(rows)
+        return rows, len(parts)
+
+    async def stage(
+        self,
+        tx: Transaction,
+        table: TableName,
+        pieces: AsyncIterable[bytes],
+        *,
+        at: Csn | None = None,
+        path: str | None = None,
+    ) -> tuple[int, Sequence[PartMeta]]:
+        """Stage rows as they are, from pieces of one Arrow IPC stream; returns their number and their parts.
+
+        If it raises nothing of them is kept.
+
+        Args:
+            tx: It keeps them until it ends.
+            table: They are checked against its definition.
+            pieces: Of the stream.
+            at: The CSN whose definition counts; None: the transaction's snapshot.
+            path: Partition that all rows must be of, or None.
+
+        Raises:
+            As :meth:`insert`.
+        """
+        version, schema = self.schema(table, tx.tid.snapshot if at is None else at)
+        upload = _Upload(self, tx, schema, path)
         try:
-            rows = await upload.run(content)
+            rows = await upload.run(pieces)
+            tx.use(table, version)
         except BaseException:
             await asyncio.shield(upload.discard())
             raise
-        tx.tables[name] = version
-        await STAGE.after()
-        self.metrics.inserted_rows.inc(rows)
-        return rows, len(upload.parts)
+        return rows, upload.parts
 
-    def _schema(self, name: TableName, at: Csn) -> tuple[int, TableSchema]:
+    def schema(self, name: TableName, at: Csn) -> tuple[int, TableSchema]:
         """Return version and schema of a table; UnknownTableError if it does not exist at ``at``."""
         version = self.catalog.reader.table_version(name, at)
         found = None if version is None else self.schemas.get((name, version))
@@ -153,6 +228,29 @@ class Inserts:
             version, found = row.version, TableSchema.from_definition(row.definition)
             self.schemas[name, version] = found
         return version, found
+
+    async def link(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> None:
+        """Add parts to ``table`` whose bytes are those of other parts, which lie here already.
+
+        Peers get them as they get every part; here a file goes when no part lies in it any more.
+
+        Raises:
+            UnavailableError: One of them is damaged here, and is being fetched again.
+        """
+        new = [(self.numbers.next(), row) for row in parts]
+
+        def job(db: sqlite3.Connection) -> None:
+            for part, row in new:
+                if not jobs.link_part(db, part, table, row.part, tx.tid):
+                    raise UnavailableError(
+                        f"part {row.part} of table {row.table} is damaged here and is being fetched again; "
+                        "roll back, and run it again later or on another replica",
+                        part=row.part,
+                    )
+
+        await self.catalog.write(job)
+        for part, row in new:
+            tx.stored[part] = msgspec.structs.replace(row.meta, part=part, table=table)
 
     async def write_out(self, tx: Transaction) -> None:
         """Write the parts that a transaction holds in memory, so that its own queries can read them."""
@@ -179,24 +277,25 @@ class Inserts:
 class _Upload:
     """One insert under way."""
 
-    def __init__(self, inserts: Inserts, tx: Transaction, schema: TableSchema) -> None:
-        self._means, self._tx, self._schema = inserts, tx, schema
+    def __init__(self, inserts: Inserts, tx: Transaction, schema: TableSchema, path: str | None) -> None:
+        self._means, self._tx, self._schema, self._path = inserts, tx, schema, path
         self._loop = asyncio.get_running_loop()
         self._sinks: dict[PartId, PartSink] = {}
         self._files: list[str] = []  # of large parts, whether they came to be or not
         self.parts: list[PartMeta] = []
 
-    async def run(self, content: aiohttp.StreamReader) -> int:
+    async def run(self, content: AsyncIterable[bytes]) -> int:
         """Stage the body and return its rows; whether it is small shows when it has ended."""
         maker = PartMaker(self._schema, self._means.settings, self._means.numbers.next, self._open)
-        head, ended = await _head(content, self._means.settings.inline_part_bytes_max)
+        pieces = aiter(content)
+        head, ended = await _head(pieces, self._means.settings.inline_part_bytes_max)
         if ended:
             work = partial(encode_small, head, maker)
             for part in await self._loop.run_in_executor(self._means.encoders, work):
                 await self._take(part)
         else:
             async with self._means.large():
-                stream = InsertStream(maker).parts(_chain(head, content))
+                stream = InsertStream(maker).parts(_chain(head, pieces))
                 try:
                     async for part in stream:
                         await self._take(part)
@@ -223,6 +322,12 @@ class _Upload:
         )  # fmt: skip
         transactions = self._means.transactions
         self.parts.append(meta)
+        if self._path is not None and part.path != self._path:
+            raise SchemaMismatchError(
+                f"rows of partition {part.path} are among those that are to be partition {self._path} of "
+                f"table {meta.table}; nothing of them was kept, give the rows of that partition alone",
+                table=meta.table,
+            )
         if part.data is None:
             location = await asyncio.to_thread(self._sinks.pop(part.part).finish)
             staged = jobs.StagedPart(meta, location, self._tx.tid)
@@ -253,11 +358,11 @@ class _Upload:
                 await remove_files(self._means.catalog, self._means.files, [*unused, *self._files])
 
 
-async def _head(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]:
+async def _head(body: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:
     """Read a body until it has more than ``limit`` bytes; returns them, and whether the body has ended."""
     pieces: list[bytes] = []
     size = 0
-    async for chunk in content.iter_any():
+    async for chunk in body:
         pieces.append(chunk)
         size += len(chunk)
         if size > limit:
@@ -265,7 +370,7 @@ async def _head(content: aiohttp.StreamReader, limit: int) -> tuple[bytes, bool]
     return b"".join(pieces), True
 
 
-async def _chain(head: bytes, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def _chain(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield head
-    async for chunk in content.iter_any():
+    async for chunk in rest:
         yield chunk

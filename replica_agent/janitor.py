@@ -3,7 +3,8 @@
 A home tells its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
 undecided transaction, or fetches some early, asks: first the home, which answers for its own tids; where it
 does not answer, ``outcome(tid)`` (protocol-review F12). Its own transactions are among them where their
-rollback could not write the catalog.
+rollback could not write the catalog. Parts that a transaction has made and removed again stand in no record;
+those that a peer was told of early go when the record is applied.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ class Janitor:
         undecided = {*self._catalog.reader.prepared(), *self._fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
         self._seen = undecided
-        aborted = [tid for tid in again if await self._aborted(tid)]
-        if aborted:
-            _log.info("aborted_cleaned", tids=[str(tid) for tid in aborted])
-            await self._forget(aborted)
+        over = [tid for tid in again if await self._over(tid)]
+        if over:
+            _log.info("undecided_cleaned", tids=[str(tid) for tid in over])
+            await self._forget(over)
 
-    async def _aborted(self, tid: Tid) -> bool:
+    async def _over(self, tid: Tid) -> bool:
+        if self._catalog.reader.outcome(str(tid)) is not None:
+            return True  # applied here: what is left of it was removed before its record was made
         try:
             word = await self._ask_home(tid)
         except TidelockError:

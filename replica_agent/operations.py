@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.model import DefineTable
 from tidelock.csnlog.results import Aborted, Committed, Outcome, Running, TooOld
@@ -35,18 +35,22 @@ from tidelock.errors import (
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.commit import Commits, WaitFor
+from tidelock.replica_agent.history import History, Moved
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.read_pins import ReadPins
 from tidelock.replica_agent.readers.verdict import Verdict
-from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.removals import Removals
+from tidelock.replica_agent.schema import TableSchema, full_name
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.snapshots import Pin, Snapshots
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.state import Action, AgentState, require
-from tidelock.replica_agent.transactions import Transaction, Transactions
+from tidelock.replica_agent.transactions import Isolation, Transaction, Transactions
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.apply import Applier
+from tidelock.replication.locks import Locks
 from tidelock.replication.peers import PeerClient
 
 _log = structlog.get_logger("operations")
@@ -80,8 +84,12 @@ class Operations:
     membership: Membership
     transactions: Transactions
     inserts: Inserts
+    removals: Removals
+    locks: Locks
     commits: Commits
     snapshots: Snapshots
+    read_pins: ReadPins
+    history: History
     acceptor: Acceptor
     applier: Applier
     sql: SqlPool
@@ -103,6 +111,7 @@ class Operations:
         fresh: bool,
         lease_s: float | None,
         meta: dict[str, Any] | None,
+        isolation: Isolation = Isolation.SNAPSHOT,
     ) -> Transaction:
         """Begin a transaction at S = what is applied here.
 
@@ -123,7 +132,9 @@ class Operations:
             min_csn = max(min_csn or Csn(0), await self.log.barrier())
         if min_csn is not None:
             await self.snapshots.require(min_csn)
-        return self.transactions.begin(self.waiters.reached, lease_s=lease_s, label=label, meta=meta)
+        return self.transactions.begin(
+            self.waiters.reached, lease_s=lease_s, label=label, meta=meta, isolation=isolation
+        )
 
     @staticmethod
     def _bounded(what: str, found: int, limit: int) -> None:
@@ -192,17 +203,57 @@ class Operations:
 
     async def _decided(self, tid: Tid, found: Outcome, floor: Csn) -> Outcome:
         """Have a transaction decided whose home is gone; the outcome stays as it was found if it is not."""
-        if isinstance(found, Running) and tid.home != self.replica and await self._fence_home(tid):
+        if (
+            isinstance(found, Running)
+            and tid.home != self.replica
+            and await self._fence_home(tid.home, tid.boot) is not None
+        ):
             return await self.log.outcome(tid, self._known, floor)
         return found
 
-    async def _fence_home(self, tid: Tid) -> bool:
-        """Fence the home of a transaction if it has been silent for long; whether that is done now."""
-        silent_s = self.membership.silent_s(tid.home)
-        if silent_s < self.settings.fence_timeout_s or not await self.log.fence_out(tid.home, tid.boot):
-            return False
-        _log.warning("fenced_home", home=tid.home, boot=tid.boot, silent_s=round(silent_s, 1), tid=str(tid))
-        return True
+    async def lock_holder(self, tid: Tid) -> Outcome:
+        """Return what became of a transaction that holds a removal lock, without asking or fencing its home.
+
+        One that its living home has rolled back may still be called running: its locks go soon.
+        """
+        found = self._known(tid)
+        if found is not None:
+            return found
+        if tid.home == self.replica and tid.boot == self.session.boot:
+            match self.commits.own_word(tid):
+                case "running":
+                    return Running()
+                case "aborted":
+                    return Aborted()
+        return await self.log.outcome(tid, self._known, Csn(self.catalog.reader.meta("outcome_floor")))
+
+    def silent_homes(self) -> frozenset[ReplicaId]:
+        """Return the other replicas that have given no sign of life for `fence_timeout_s`."""
+        bound_s = self.settings.fence_timeout_s
+        return frozenset(
+            home for home in self.membership.view if self.membership.silent_s(home) >= bound_s
+        ) - {self.replica}
+
+    async def fence_home(self, home: ReplicaId) -> int | None:
+        """Fence the present life of a home that has been silent for long; errors as `CsnLog.fence_out`.
+
+        Returns:
+            The data version that this call has written to its session znode; None if it did not.
+        """
+        found = self.membership.view.get(home)
+        if found is None or found.session is None:
+            return None
+        return await self._fence_home(home, found.session.boot)
+
+    async def _fence_home(self, home: ReplicaId, boot: int) -> int | None:
+        """Fence a life of a home if that has been silent for long; returns the new version of its fence."""
+        silent_s = self.membership.silent_s(home)
+        if silent_s < self.settings.fence_timeout_s:
+            return None
+        version = await self.log.fence_out(home, boot)
+        if version is not None:
+            _log.warning("fenced_home", home=home, boot=boot, silent_s=round(silent_s, 1))
+        return version
 
     def _known(self, tid: Tid) -> Committed | None:
         taken = self.applier.taken(str(tid))
@@ -227,10 +278,28 @@ class Operations:
     # -- reading
     # -------------------------------------------------------------------------------------------------
 
-    async def require_read(self, csn: Csn) -> None:
-        """Return when this replica can serve ``csn``; errors as :meth:`Snapshots.require`."""
+    async def require_read(self, csn: Csn, table: TableName | None = None) -> None:
+        """Return when this replica can serve ``csn``, of one table or of all.
+
+        Errors as :meth:`Snapshots.require`. The CSN stays readable for a while.
+        """
         self.require(Action.READ if csn <= self.waiters.reached else Action.LATEST)
-        await self.snapshots.require(csn)
+        await self.snapshots.require(csn, table)
+        self.read_pins.read(csn)
+
+    async def require_query(self, csn: Csn, table: str | None) -> None:
+        """As :meth:`require_read`, for a query of one table, or of any: it is judged by what it reads."""
+        begins = self.catalog.reader.table_horizons()
+        longest = min(begins, key=lambda name: begins[name], default=None)
+        await self.require_read(csn, full_name(table) if table is not None else longest)
+
+    async def force_horizon(self, csn: Csn | None, *, drop_pins: bool) -> Moved:
+        """Raise the horizon by order of an operator; see :meth:`History.force`."""
+        self.require(Action.COLLECT)
+        moved = await self.history.force(csn, drop_pins=drop_pins)
+        if drop_pins:
+            await self.snapshots.forget_ended()
+        return moved
 
     async def open_snapshot(
         self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None
@@ -260,13 +329,19 @@ class Operations:
                     self.transactions.fail(self.transactions.find(tid), error)
             raise
 
-    async def prepare_own_read(self, tid: str) -> Csn:
-        """Make a transaction's own rows readable by queries; returns its snapshot CSN."""
+    async def prepare_own_read(self, tid: str) -> tuple[Csn, dict[TableName, Csn]]:
+        """Make a transaction's own rows readable by a query.
+
+        Returns:
+            The CSN that the query reads at, and that of the tables which it reads at a newer one
+            (:meth:`Transaction.newer_tables`).
+        """
         tx = self.transactions.find(tid)
         self.transactions.touch(tx)
         self.transactions.require_open(tx)
         await self.inserts.write_out(tx)
-        return tx.tid.snapshot
+        csn = tx.begin_statement(self.waiters.reached)
+        return csn, tx.newer_tables(csn)
 
     async def verdict(self, csn: Csn) -> Verdict:
         """Tell a reader process whether ``csn`` can be served here."""
@@ -295,6 +370,7 @@ class Operations:
                 "alive": found.alive,
                 "state": self.condition.state.value if replica == self.replica else _life(found.alive),
                 "snapshot_csn": self.membership.snapshot_of(replica, found),
+                "oldest": found.progress.oldest if found.progress else None,
             }
             for replica, found in sorted(self.membership.view.items())
         ]
@@ -314,6 +390,9 @@ class Operations:
             "copies": self.session.cluster.copies,
             "wait_bound_s": self.settings.wait_bound_s,
             "open_transactions": len(self.transactions.live()),
+            "horizon": self.catalog.reader.horizon(),
+            "tail": self.catalog.reader.meta("tail"),
+            **self.history.describe(),
         }
 
     async def explain(self, tid: Tid) -> dict[str, Any]:

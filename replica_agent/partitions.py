@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelock.errors import CorruptError, SchemaMismatchError, TooLargeError
+from tidelock.errors import BadRequestError, CorruptError, SchemaMismatchError, TooLargeError
 from tidelock.replica_agent.schema import Column, TableSchema
 
 #: A value of a partition column; None is null.
@@ -52,6 +52,41 @@ def path_of(values: Mapping[str, PartitionValue]) -> str:
         TooLargeError: A folder's name would be longer than :data:`SEGMENT_BYTES_MAX`.
     """
     return "/".join(_segment(column, value) for column, value in values.items())
+
+
+def path_in(schema: TableSchema, values: Mapping[str, object]) -> str:
+    """Return the path of the partition of a table that a request names by JSON values, null as None.
+
+    Numbers, decimals and dates may come as their texts.
+
+    Raises:
+        BadRequestError: A partition column is missing, another is named, or a value is none of its column.
+    """
+    names = [column.name for column in schema.partition_columns]
+    if set(values) != set(names):
+        raise BadRequestError(
+            f"a partition of table {schema.name} is named by {', '.join(names) or 'nothing: it has none'}; "
+            f"found {', '.join(values) or 'nothing'}",
+            table=schema.name,
+        )
+    path = "/".join(_named(column, values[column.name]) for column in schema.partition_columns)
+    try:
+        values_of(path, schema)
+    except CorruptError as error:
+        raise BadRequestError(
+            f"{dict(values)} names no partition of table {schema.name}: a value is not one of its column, or "
+            "is not written as its folder is",
+            table=schema.name,
+        ) from error
+    return path
+
+
+def _named(column: Column, value: object) -> str:
+    if value is not None and not isinstance(value, bool | int | str):
+        raise BadRequestError(
+            f"the value {value!r} of partition column {column.name} is no text and no number"
+        )
+    return _segment(column.name, value)
 
 
 def values_of(path: str, schema: TableSchema) -> dict[str, PartitionValue]:

@@ -9,16 +9,18 @@ answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.model import DefineTable
 from tidelock.csnlog.results import Committed
 from tidelock.errors import (
     BadRequestError,
+    TableChangedError,
     TidelockError,
     TransactionClosedError,
     UnavailableError,
@@ -39,6 +41,21 @@ class TxState(Enum):
     ROLLED_BACK = "rolled_back"
 
 
+class Isolation(Enum):
+    """What the statements of a transaction see of others' commits (docs/transactions.md)."""
+
+    #: All of them what was committed when it was begun.
+    SNAPSHOT = "snapshot"
+    #: Each what was committed when that statement began.
+    READ_COMMITTED = "read_committed"
+    #: As SNAPSHOT; and it commits only if nothing that it has read was changed since.
+    SERIALIZABLE = "serializable"
+
+
+#: What a transaction has read of a table: None for all of it, else the partitions that it certainly has not.
+Excluded = frozenset[str] | None
+
+
 @dataclass(slots=True, eq=False)
 class Transaction:
     """One transaction at its home replica.
@@ -48,11 +65,18 @@ class Transaction:
         tables: Version of each table's definition that the transaction has used; the commit checks them.
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
-        uploads: Running inserts; the seal cuts them.
+        removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
+        table_csn: Tables that it reads at another CSN than its own, since it has removed parts of them that
+            compaction had made meanwhile: the same rows in newer parts.
+        data_change: False for a compaction, which leaves all rows as they are.
+        reads: What a serializable transaction has read.
+        uploads: Running statements that add or remove; the seal cuts them.
         upload_ended: Set whenever one of them has ended, and has taken back what it is not to keep.
+        torn: A statement that removes was cut when it had begun: what is staged is half of a change.
         commit_task: The one task that decides the transaction, shared by all who ask for the commit.
         closed_at: Monotonic time of the end, None while it lives.
-        totals: Rows and parts that it had at its end, when the parts themselves are forgotten.
+        statement_csn: The CSN of its last statement.
+        totals: Rows and parts added and parts removed at its end, when the parts themselves are forgotten.
     """
 
     tid: Tid
@@ -60,18 +84,63 @@ class Transaction:
     lease_until: float
     label: str | None = None
     meta: dict[str, Any] | None = None
+    isolation: Isolation = Isolation.SNAPSHOT
+    data_change: bool = True
     state: TxState = TxState.OPEN
     tables: dict[TableName, int] = field(default_factory=dict)
     definitions: list[DefineTable] = field(default_factory=list)
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
+    removed: dict[PartId, TableName] = field(default_factory=dict)
+    table_csn: dict[TableName, Csn] = field(default_factory=dict)
+    reads: dict[TableName, Excluded] = field(default_factory=dict)
+    statement_csn: Csn = CSN_NONE
     uploads: set[asyncio.Task[Any]] = field(default_factory=set)
     upload_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    torn: bool = False
     commit_task: asyncio.Task[Committed | None] | None = None
     outcome: Committed | None = None
     error: TidelockError | None = None
     closed_at: float | None = None
-    totals: tuple[int, int] | None = None
+    totals: tuple[int, int, int] | None = None
+
+    def use(self, table: TableName, version: int) -> None:
+        """Note by which version of a table's definition a statement goes; the commit checks it.
+
+        Raises:
+            TableChangedError: An earlier statement went by another one.
+        """
+        if self.tables.setdefault(table, version) != version:
+            raise TableChangedError(
+                f"the definition of table {table} has changed since an earlier statement of {self.tid}; roll "
+                "back, and begin again",
+                table=table,
+            )
+
+    def begin_statement(self, reached: Csn) -> Csn:
+        """Return the CSN that a statement reads at, which begins when ``reached`` is applied here."""
+        if self.isolation is Isolation.READ_COMMITTED:
+            self.statement_csn = max(self.statement_csn, reached, self.tid.snapshot)
+        else:
+            self.statement_csn = self.tid.snapshot
+        return self.statement_csn
+
+    def newer_tables(self, csn: Csn) -> dict[TableName, Csn]:
+        """Return the tables that a statement at ``csn`` reads at a newer CSN, with that one."""
+        return {table: at for table, at in self.table_csn.items() if at > csn}
+
+    def note_reads(self, found: Mapping[TableName, Excluded]) -> None:
+        """Note what a statement has read; only a serializable transaction is asked about it later."""
+        if self.isolation is not Isolation.SERIALIZABLE:
+            return
+        for table, excluded in found.items():
+            before = self.reads.get(table, excluded)
+            self.reads[table] = None if before is None or excluded is None else before & excluded
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.memory or self.stored or self.removed or self.definitions)
 
     @property
     def parts(self) -> Iterator[PartMeta]:
@@ -80,7 +149,7 @@ class Transaction:
         yield from self.stored.values()
 
     async def cut_uploads(self) -> None:
-        """End the running inserts; return when each has taken back the parts that it had finished already."""
+        """End the running statements; return when each has taken back what it had finished already."""
         for upload in self.uploads:
             upload.cancel()
         while self.uploads:
@@ -89,15 +158,17 @@ class Transaction:
 
     def describe(self, now: float) -> dict[str, Any]:
         """Return what GET /transactions shows."""
-        rows, parts = self.totals or _totals(self)
+        rows, parts, removed = self.totals or _totals(self)
         return {
             "tid": str(self.tid),
             "state": self.state.value,
             "snapshot_csn": self.tid.snapshot,
+            "isolation": self.isolation.value,
             "label": self.label,
             "tables": sorted(self.tables),
             "rows": rows,
             "parts": parts,
+            "removed_parts": removed,
             "csn": self.outcome.csn if self.outcome else None,
             "error": self.error.message if self.error else None,
             "lease_left_s": max(0.0, round(self.lease_until - now, 3))
@@ -106,9 +177,9 @@ class Transaction:
         }
 
 
-def _totals(tx: Transaction) -> tuple[int, int]:
+def _totals(tx: Transaction) -> tuple[int, int, int]:
     parts = list(tx.parts)
-    return sum(part.rows for part in parts), len(parts)
+    return sum(part.rows for part in parts), len(parts), len(tx.removed)
 
 
 class Transactions:
@@ -138,6 +209,8 @@ class Transactions:
         lease_s: float | None = None,
         label: str | None = None,
         meta: dict[str, Any] | None = None,
+        isolation: Isolation = Isolation.SNAPSHOT,
+        data_change: bool = True,
     ) -> Transaction:
         """Make a transaction that reads at ``snapshot``; local, no ZooKeeper operation.
 
@@ -160,7 +233,7 @@ class Transactions:
             raise UnavailableError(msg)
         self._counter += 1
         tid = Tid(snapshot, self._replica, self._boot, self._counter)
-        tx = Transaction(tid, lease, self._clock() + lease, label, meta)
+        tx = Transaction(tid, lease, self._clock() + lease, label, meta, isolation, data_change)
         self._live[str(tid)] = tx
         return tx
 
@@ -195,6 +268,34 @@ class Transactions:
         hint = "roll it back" if tx.state is TxState.FAILED else "begin a new one"
         msg = f"transaction {tx.tid} is {tx.state.value}{why}; {hint}"
         raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
+
+    @contextlib.asynccontextmanager
+    async def removing(self, tx: Transaction) -> AsyncIterator[None]:
+        """Run a statement that removes: whatever ends it in the middle leaves rollback only.
+
+        Raises:
+            TransactionClosedError: The transaction takes no statements, or was ended meanwhile.
+        """
+        self.require_open(tx)
+        task = asyncio.current_task()
+        assert task is not None
+        tx.uploads.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            tx.torn = True
+            if tx.state is TxState.OPEN:  # the client hung up
+                self.fail(tx, BadRequestError("a statement was given up in the middle; roll back"))
+                raise
+            self.require_open(tx)
+            raise
+        except TidelockError as error:
+            tx.torn = True
+            self.fail(tx, error)
+            raise
+        finally:
+            tx.uploads.discard(task)
+            tx.upload_ended.set()
 
     def fail(self, tx: Transaction, error: TidelockError) -> None:
         """A statement was refused: from now on the transaction accepts rollback only (design 5.4)."""
@@ -233,6 +334,7 @@ class Transactions:
         tx.totals = _totals(tx)
         self.forget_memory(tx)
         tx.stored.clear()
+        tx.removed.clear()
         if self._live.pop(str(tx.tid), None) is not None:
             self._closed[str(tx.tid)] = tx
 

@@ -10,19 +10,22 @@ from typing import Any
 from tidelock.csnlog import tree
 from tidelock.csnlog.bootstrap import keep_alive
 from tidelock.csnlog.codec import encode_progress
+from tidelock.csnlog.ids import CSN_NONE
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.model import Progress
+from tidelock.csnlog.reading import read_tail
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.store import Link, SetData
 from tidelock.csnlog.zk import ZkStore
 from tidelock.errors import LeaseExpiredError
-from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.assembly import Machinery
+from tidelock.replica_agent.collection import Collection
 from tidelock.replica_agent.janitor import Janitor
 from tidelock.replica_agent.local import Local
-from tidelock.replica_agent.unused_files import remove_late
+from tidelock.replica_agent.outcomes import Outcomes
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.state import ALLOWED, Action
+from tidelock.replica_agent.unused_files import remove_late
 
 Chore = Callable[[], Coroutine[Any, Any, object]]
 
@@ -36,6 +39,11 @@ class Upkeep:
         self._settings, self._local, self._machinery, self._store = settings, local, machinery, store
         self._operations = machinery.operations
         self._published: Progress | None = None
+        catalog, log, data_dir = local.catalog, machinery.log, settings.data_dir
+        self._collection = Collection(
+            settings, data_dir, catalog, local.files, store, machinery.operations.metrics.collected_parts.inc
+        )
+        self._outcomes = Outcomes(self._operations.replica, catalog, store, log.fenced)
         self._janitor = Janitor(
             local.catalog,
             ask_home=self._operations.ask_home,
@@ -52,7 +60,9 @@ class Upkeep:
             ("leases", _LEASE_TICK_S, self._end_leases),
             ("undecided", settings.undecided_check_s, self._if_collecting(self._janitor.look)),
             ("alive", settings.member_refresh_s, self.keep_alive),
+            ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
+            ("history", settings.horizon_interval_s, self._if_collecting(self._keep_history)),
         ]
 
     def _if_collecting(self, work: Chore) -> Chore:
@@ -74,6 +84,7 @@ class Upkeep:
         operations, reached = self._operations, self._local.waiters.reached
         oldest = min(operations.transactions.oldest_snapshot(reached), operations.snapshots.oldest(reached))
         progress = Progress(reached, oldest)
+        operations.metrics.oldest.set(oldest)
         if progress != self._published and self._machinery.log.state is LogState.FOLLOWING:
             change = SetData(tree.progress(operations.replica), encode_progress(progress))
             if isinstance(await self._machinery.log.fenced((change,)), Ok):
@@ -94,8 +105,28 @@ class Upkeep:
         operations.metrics.open_transactions.set(len(operations.transactions.live()))
         operations.metrics.staged_memory.set(operations.transactions.memory_bytes)
 
+    async def _sweep_locks(self) -> None:
+        """Delete removal locks that nobody needs any more."""
+        tail = await read_tail(self._store)
+        await self._operations.locks.sweep(CSN_NONE if tail is None else tail)
+        self._operations.metrics.locks.set(self._operations.locks.held)
+
     async def _clean(self) -> None:
         await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
-        before_ms = int((time.time() - self._settings.outcome_retention_s) * 1000)
-        await self._local.catalog.write(lambda db: jobs.prune_outcomes(db, before_ms))
+        await self._outcomes.forget(int((time.time() - self._settings.outcome_retention_s) * 1000))
+
+    async def _keep_history(self) -> None:
+        """Move horizon and tail, then delete what they have passed, whoever has moved them."""
+        await self._operations.snapshots.forget_ended()
+        try:
+            await self._operations.history.advance()
+        finally:
+            await self._collection.run()
+            self._show_history()
+
+    def _show_history(self) -> None:
+        reader, metrics = self._local.catalog.reader, self._operations.metrics
+        metrics.horizon.set(reader.horizon())
+        metrics.tail.set(reader.meta("tail"))
+        metrics.pins.set(self._operations.history.describe()["pins"])

@@ -7,6 +7,7 @@ from aiohttp import web
 from tidelock.replica_agent.api.http import authentication, errors
 from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
 from tidelock.replica_agent.api.reading import ReadingRoutes
+from tidelock.replica_agent.api.removals import RemovalRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
@@ -20,6 +21,6 @@ def application(agent: Operations) -> web.Application:
         middlewares=[errors, authentication(settings.secret)],
         client_max_size=body_limit(settings),
     )
-    for group in (TransactionRoutes, TableRoutes, ReadingRoutes, StatusRoutes, PeerRoutes):
+    for group in (TransactionRoutes, RemovalRoutes, TableRoutes, ReadingRoutes, StatusRoutes, PeerRoutes):
         app.add_routes(group(agent).routes())
     return app

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.operations import Operations
@@ -116,14 +116,15 @@ class ReadingRoutes:
         if (asked.csn is None) == (asked.tid is None) or (asked.sql is None) == (asked.table is None):
             msg = "a query needs exactly one of csn and tid, and exactly one of sql and table"
             raise BadRequestError(msg)
+        at: dict[TableName, Csn] = {}
         if asked.tid is not None:
-            csn = await self._agent.prepare_own_read(asked.tid)
+            csn, at = await self._agent.prepare_own_read(asked.tid)
         else:
             csn = Csn(asked.csn or 0)
-            await self._agent.require_read(csn)
+            await self._agent.require_query(csn, asked.table)
         sql = (
             asked.sql
             if asked.sql is not None
             else select_statement(asked.table or "", asked.columns, asked.where)
         )
-        return SqlRequest(csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params))
+        return SqlRequest(csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params), at=at)

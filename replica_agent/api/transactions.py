@@ -14,7 +14,7 @@ from tidelock.replica_agent.api.http import answer, body, seconds
 from tidelock.replica_agent.commit import WAITS, WaitFor
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.state import Action
-from tidelock.replica_agent.transactions import Transaction, TxState
+from tidelock.replica_agent.transactions import Isolation, Transaction, TxState
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,6 +54,15 @@ def parse_wait(text: str, timeout_s: float | None) -> WaitFor:
     return WaitFor(text)
 
 
+def partition_values(text: str) -> dict[str, Any]:
+    """Read the values of a partition from a query: a JSON object."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        msg = f"partition={text!r} is no JSON object of columns and values: {error}"
+        raise BadRequestError(msg) from error
+
+
 class TransactionRoutes:
     """Handlers below /api/v1/transactions and /api/v1/outcomes."""
 
@@ -84,15 +93,19 @@ class TransactionRoutes:
     async def begin(self, request: web.Request) -> web.Response:
         """Begin a transaction at this replica, its home."""
         asked = await body(request, BeginBody)
-        if asked.isolation != "snapshot":
-            msg = f"isolation={asked.isolation!r} is not offered; use 'snapshot'"
-            raise BadRequestError(msg)
+        try:
+            isolation = Isolation(asked.isolation)
+        except ValueError:
+            offered = ", ".join(item.value for item in Isolation)
+            msg = f"isolation={asked.isolation!r} is not offered; use one of {offered}"
+            raise BadRequestError(msg) from None
         tx = await self._agent.begin(
             label=asked.label,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
             fresh=asked.fresh,
             lease_s=asked.lease_s,
             meta=asked.meta,
+            isolation=isolation,
         )
         return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease_s}, 201)
 
@@ -111,12 +124,17 @@ class TransactionRoutes:
         return answer({"lease_s": tx.lease_s, "state": tx.state.value})
 
     async def insert(self, request: web.Request) -> web.Response:
-        """Stage rows: the body is an Arrow IPC stream."""
+        """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
         tx = self._find(request)
         if tx.state is TxState.OPEN:  # of any other the insert itself tells more
             self._agent.require(Action.INSERT)
+        partition = request.query.get("partition")
         rows, parts = await self._agent.inserts.insert(
-            tx, request.match_info["table"], request.content, request.content_length
+            tx,
+            request.match_info["table"],
+            request.content,
+            request.content_length,
+            partition=None if partition is None else partition_values(partition),
         )
         self._agent.transactions.touch(tx)
         return answer({"rows": rows, "parts": parts})

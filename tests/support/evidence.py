@@ -120,6 +120,12 @@ def leftovers(data_dir: Path) -> list[str]:
             )
         ]
         found += [
+            f"part {part} is marked as removed by {tid}"
+            for part, tid in db.execute(
+                "SELECT part, removal_tid FROM parts WHERE removal_tid IS NOT NULL AND removal_csn IS NULL"
+            )
+        ]
+        found += [
             f"file {path} of which no part is needed"
             for (path,) in db.execute(
                 "SELECT path FROM files WHERE NOT EXISTS (SELECT 1 FROM parts WHERE parts.file = files.path)"

@@ -24,10 +24,10 @@ from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.commit import Commits, WaitFor
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.metrics import Metrics
-from tidelock.replica_agent.unused_files import remove_late
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.staging import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.transactions import Transaction, Transactions
+from tidelock.replica_agent.unused_files import remove_late
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.model import PartMeta
 from tidelock.replication.partfs import PartFs
@@ -90,12 +90,13 @@ class Home:
         self.transactions = Transactions(HOME, 1, limits, time.monotonic)
         self.inserts = Inserts(
             settings=limits, catalog=catalog, files=files, stager=self.stager, numbers=numbers,
-            transactions=self.transactions, metrics=Metrics(), hint=lambda *_: None,
+            transactions=self.transactions, metrics=Metrics(), reached=lambda: Csn(5), hint=lambda *_: None,
         )  # fmt: skip
         self.proposed: list[Proposal] = []
         self.commits = Commits(
             replica=HOME, boot=1, settings=limits, transactions=self.transactions, catalog=catalog,
             files=files, numbers=numbers, copies=cast("Any", self), log=cast("Any", self),
+            removals=cast("Any", _NoRemovals()), validation=cast("Any", None),
             waiters=CsnWaiters(Csn(5)), metrics=Metrics(), lagging=_nobody, applied_on=cast("Any", None),
             clock=time.monotonic,
         )  # fmt: skip
@@ -120,6 +121,16 @@ class Home:
 
     def release(self, tid: Tid) -> None:
         """Take the end of a transaction (`CopyMaker`)."""
+
+
+class _NoRemovals:
+    """Transactions that add only: they hold no lock (`Removals`)."""
+
+    def committed(self, tx: Transaction, csn: Csn) -> None:
+        """Take the end of a transaction."""
+
+    async def release(self, tx: Transaction) -> None:
+        """Give back its locks."""
 
 
 async def _nobody(timeout_s: float) -> tuple[ReplicaId, ...]:

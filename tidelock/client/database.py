@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -83,6 +83,20 @@ def connect(
     except TidelockError:
         transport.close()
         raise
+
+
+class End(TypedDict, total=False):
+    """How a statement that is a transaction of its own ends.
+
+    Attributes:
+        label: Unique name of this piece of work, see `Database.begin`.
+        wait: See `Transaction.commit`.
+        timeout_s: How long it may be begun again, and its outcome be asked for; default: the client's.
+    """
+
+    label: str | None
+    wait: Wait
+    timeout_s: float | None
 
 
 class Database:
@@ -167,7 +181,9 @@ class Database:
         Args:
             label: Unique name of this piece of work: a second commit under it is refused with the first one's
                 CSN.
-            isolation: "snapshot"; agents refuse what they do not offer, by its name.
+            isolation: "snapshot": all reads see what was committed at `begin`. "read_committed": each
+                statement sees what was committed when it began. "serializable": as snapshot, and the commit
+                is refused (SerializationConflictError) if anything that was read has changed since.
             min_csn: Its snapshot must contain this CSN; what this client has seen is contained anyway.
             fresh: Its snapshot must contain every commit that was acknowledged anywhere before this call.
             lease: How long the home waits for a sign of life, e.g. "60s" (or seconds); default: the agent's.
@@ -206,16 +222,54 @@ class Database:
 
         Raises as `Transaction.insert` and `Transaction.commit`.
         """
+        return self._alone(
+            lambda tx: tx.insert(table, data),
+            again=repeatable(data),
+            label=label,
+            wait=wait,
+            timeout_s=timeout_s,
+        )
+
+    def drop_partition(self, table: str, partition: Mapping[str, Any], **end: Unpack[End]) -> CommitResult:
+        """As `Transaction.drop_partition`, as a transaction of its own, begun again as in `insert`."""
+        return self._alone(lambda tx: tx.drop_partition(table, partition), again=True, **end)
+
+    def truncate(self, table: str, **end: Unpack[End]) -> CommitResult:
+        """As `Transaction.truncate`, as a transaction of its own, begun again as in `insert`."""
+        return self._alone(lambda tx: tx.truncate(table), again=True, **end)
+
+    def move_partition(
+        self, table: str, partition: Mapping[str, Any], into: str, **end: Unpack[End]
+    ) -> CommitResult:
+        """As `Transaction.move_partition`, as a transaction of its own, begun again as in `insert`."""
+        return self._alone(lambda tx: tx.move_partition(table, partition, into), again=True, **end)
+
+    def replace_partition(
+        self, table: str, partition: Mapping[str, Any], data: Data, **end: Unpack[End]
+    ) -> CommitResult:
+        """As `Transaction.replace_partition`, as a transaction of its own, begun again as in `insert`."""
+        return self._alone(
+            lambda tx: tx.replace_partition(table, partition, data), again=repeatable(data), **end
+        )
+
+    def _alone(
+        self,
+        statement: Callable[[Transaction], object],
+        *,
+        again: bool,
+        label: str | None = None,
+        wait: Wait = "home",
+        timeout_s: float | None = None,
+    ) -> CommitResult:
+        """Run one statement as a transaction; `again`: repeat it while it is certain to count only once."""
         limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
 
         def once() -> CommitResult:
             with self.begin(label) as tx:
-                tx.insert(table, data)
+                statement(tx)
                 return tx.commit(wait=wait, timeout_s=timeout_s)
 
-        if not repeatable(data):
-            return once()
-        return _again(once, limit_s)
+        return _again(once, limit_s) if again else once()
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()

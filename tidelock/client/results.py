@@ -57,6 +57,14 @@ class InsertResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveResult:
+    """What a statement took out of a table: rows, and the parts that held them."""
+
+    rows: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a transaction ended; `csn` and `time` (UTC) of a committed one."""
 

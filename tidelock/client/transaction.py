@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import decimal
+import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -14,7 +18,7 @@ from tidelock.client.connection import Connection
 from tidelock.client.data import Data, ipc_stream, open_rows
 from tidelock.client.decide import decide, undecided_csn
 from tidelock.client.members import Member
-from tidelock.client.results import CommitResult, InsertResult, TransactionState
+from tidelock.client.results import CommitResult, InsertResult, RemoveResult, TransactionState
 from tidelock.client.scan import Params, Scan, scan
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import NoAnswerError, segment
@@ -100,12 +104,64 @@ class Transaction:
             UnavailableError: The home did not answer; if rows had left, the transaction takes rollback()
                 only.
         """
+        return self._insert(table, data, None)
+
+    def _insert(self, table: str, data: Data, partition: str | None) -> InsertResult:
         path = f"/transactions/{segment(self.tid)}/rows/{segment(table)}"
+        if partition is not None:
+            path += f"?partition={quote(partition, safe='')}"
 
         def send() -> InsertResult:
             chunks = ipc_stream(open_rows(data))
             answer = self._connection.transport.upload(self._home.api, path, chunks)
             return InsertResult(rows=answer["rows"], parts=answer["parts"])
+
+        return self._statement(send, reads=False)
+
+    def drop_partition(self, table: str, partition: Mapping[str, Any]) -> RemoveResult:
+        """Remove the rows of one partition that this transaction sees; no file is read or written.
+
+        Args:
+            table: `name` or `namespace.name`.
+            partition: Every partition column with its value; None is null.
+
+        Raises:
+            SerializationConflictError: Another transaction removes rows of the partition, or has done so
+                since this one's snapshot (`part`, `holder` in its details).
+            UnknownTableError, BadRequestError: There is no such table, or `partition` does not name one.
+            TransactionClosedError: As in `insert`. After each of these errors: rollback() only.
+        """
+        return self._remove("drop_partition", table, {"partition": _plain(partition)})
+
+    def truncate(self, table: str) -> RemoveResult:
+        """Remove all rows of a table that this transaction sees; errors as `drop_partition`."""
+        return self._remove("truncate", table, {})
+
+    def move_partition(self, table: str, partition: Mapping[str, Any], into: str) -> RemoveResult:
+        """Move the rows of one partition into another table of equal schema, without rewriting them.
+
+        Raises:
+            BadRequestError: The tables differ in columns, partitions or sort order.
+            Others as `drop_partition`.
+        """
+        return self._remove("move_partition", table, {"partition": _plain(partition), "into": into})
+
+    def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
+        """Put rows in the place of one partition, which they must all belong to.
+
+        Raises:
+            SchemaMismatchError: The rows do not fit the table, or are of another partition.
+            Others as `drop_partition` and `insert`.
+        """
+        self.drop_partition(table, partition)
+        return self._insert(table, data, json.dumps(_plain(partition)))
+
+    def _remove(self, statement: str, table: str, body: dict[str, Any]) -> RemoveResult:
+        path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}"
+
+        def send() -> RemoveResult:
+            answer = self._connection.transport.call(self._home.api, "POST", path, body=body)
+            return RemoveResult(rows=answer["rows"], parts=answer["parts"])
 
         return self._statement(send, reads=False)
 
@@ -337,3 +393,11 @@ class Transaction:
         return TransactionClosedError(
             f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
         )
+
+
+def _plain(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a partition as JSON has them: dates and decimals as their texts."""
+    return {
+        name: str(value) if isinstance(value, dt.date | decimal.Decimal) else value
+        for name, value in partition.items()
+    }

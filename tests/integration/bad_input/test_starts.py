@@ -187,10 +187,10 @@ def _replace(folder: Path, other: Path) -> None:
 
 def test_catalog_of_a_newer_version(two: LocalCluster, copy: Path, intact: None) -> None:
     """A catalog that this version may misread is left alone."""
-    set_meta(copy, format=2)
+    set_meta(copy, format=3)
     started = Started(two, copy)
     started.check(
-        Exit.USAGE, "ConfigError", "has catalog format 2, this version reads 1", "start the version"
+        Exit.USAGE, "ConfigError", "has catalog format 3, this version reads 2", "start the version"
     )
     catalog = sqlite3.connect(copy / "catalog.db")
     assert catalog.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone() == (1,)

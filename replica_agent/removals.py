@@ -1,0 +1,213 @@
+"""Takes parts out of tables inside a transaction: lock, look, mark (design section 4, "Removals").
+
+The locks in ZooKeeper come first and keep every other replica away; then the catalog is asked whether a
+commit above the statement's CSN has removed one of the parts, in the same catalog transaction that marks
+them. In the other order a removal that is committed between the look and the lock would be missed (protocol
+review M1, M5b). Parts that the transaction has made itself are dropped: nobody else has seen them.
+
+A compaction comes here twice: it marks nothing while it works, and takes its locks when its copies are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.errors import BadRequestError, SerializationConflictError
+from tidelock.replica_agent import catalog_jobs as jobs
+from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.inserts import Inserts
+from tidelock.replica_agent.partitions import path_in
+from tidelock.replica_agent.schema import TableSchema, full_name
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.transactions import Transaction, Transactions
+from tidelock.replica_agent.unused_files import remove_files
+from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replication.lock_rules import LockAsk, OnePartition, WholeTable, Wide
+from tidelock.replication.locks import Locks
+from tidelock.replication.partfs import PartFs
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a statement has taken out of a table: rows and parts, own uncommitted ones included."""
+
+    rows: int
+    parts: int
+
+
+class Removals:
+    """Removes parts for the transactions of this home."""
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        catalog: Catalog,
+        files: PartFs,
+        transactions: Transactions,
+        inserts: Inserts,
+        locks: Locks,
+        waiters: CsnWaiters,
+    ) -> None:
+        self._settings, self._catalog, self._files = settings, catalog, files
+        self._transactions, self._inserts, self._locks = transactions, inserts, locks
+        self._waiters = waiters
+
+    def working_csn(self, tx: Transaction, table: TableName) -> Csn:
+        """Return the CSN whose parts a removing statement works on.
+
+        The statement's own; or the newest here, if since then only compaction has touched the table: the
+        same rows, in parts that are still there to be removed (protocol review F18).
+        """
+        base = tx.begin_statement(self._waiters.reached)
+        at, newest = max(tx.table_csn.get(table, base), base), self._waiters.reached
+        reader = self._catalog.reader
+        same = reader.table_version(table, at) == reader.table_version(table, newest)
+        return newest if same and not reader.changed_partitions(table, at) else at
+
+    # -- statements over whole partitions --------------------------------------------------------------------
+
+    async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> Removed:
+        """Remove all rows of one partition that the statement sees.
+
+        Args:
+            tx: An open transaction of this home.
+            table: Its name.
+            values: Every partition column with its value; None for null.
+
+        Raises:
+            SerializationConflictError: Another transaction removes, or has removed, parts of it.
+            UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
+        """
+        async with self._transactions.removing(tx):
+            name, schema = self._table(tx, table)
+            path = path_in(schema, values)
+            return await self._cover(tx, name, OnePartition(path), path)
+
+    async def truncate(self, tx: Transaction, table: str) -> Removed:
+        """Remove all rows of a table that the statement sees; errors as :meth:`drop_partition`."""
+        async with self._transactions.removing(tx):
+            name, _ = self._table(tx, table)
+            return await self._cover(tx, name, WholeTable(), None)
+
+    async def move_partition(
+        self, tx: Transaction, source: str, target: str, values: Mapping[str, Any]
+    ) -> Removed:
+        """Move the rows of one partition into another table of equal schema, without rewriting them.
+
+        Raises:
+            BadRequestError: The tables differ in columns, partitions or sort order, or are the same.
+            Others as :meth:`drop_partition`.
+        """
+        async with self._transactions.removing(tx):
+            name, schema = self._table(tx, source)
+            into, other = self._table(tx, target)
+            _require_equal(schema, other)
+            path = path_in(schema, values)
+            at = self.working_csn(tx, name)
+            await self._inserts.write_out(tx)
+            parts = self._catalog.reader.partition(name, path, at, str(tx.tid))
+            await self._lock(tx, LockAsk(name, {}, (OnePartition(path),)), at)
+            await self._inserts.link(tx, into, parts)
+            return await self._take(tx, name, parts, at)
+
+    async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> Removed:
+        at = self.working_csn(tx, table)
+        await self._inserts.write_out(tx)
+        await self._lock(tx, LockAsk(table, {}, (wide,)), at)
+        reader, own = self._catalog.reader, str(tx.tid)
+        parts = reader.parts(table, at, own) if path is None else reader.partition(table, path, at, own)
+        return await self._take(tx, table, parts, at)
+
+    def _table(self, tx: Transaction, table: str) -> tuple[TableName, TableSchema]:
+        name = full_name(table)
+        version, schema = self._inserts.schema(name, tx.begin_statement(self._waiters.reached))
+        tx.use(name, version)
+        return name, schema
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    async def remove_parts(
+        self, tx: Transaction, table: TableName, parts: Sequence[PartRow], at: Csn
+    ) -> Removed:
+        """Remove parts that a statement at the CSN ``at`` (see :meth:`working_csn`) has found.
+
+        Raises:
+            SerializationConflictError: One is locked by another transaction, or was removed above ``at``.
+        """
+        others = {part.part: part.path for part in parts if part.creation_tid != str(tx.tid)}
+        if others:
+            await self._lock(tx, LockAsk(table, others, ()), at)
+        return await self._take(tx, table, parts, at)
+
+    async def replace_parts(self, tx: Transaction) -> None:
+        """Lock and mark what a compaction replaces; at the first conflict it gives way, without waiting."""
+        for table in sorted(set(tx.removed.values())):
+            rows = [self._catalog.reader.part(part) for part, of in tx.removed.items() if of == table]
+            parts = [row for row in rows if row is not None]
+            ask = LockAsk(table, {part.part: part.path for part in parts}, ())
+            await self._locks.take(tx.tid, ask, at=tx.tid.snapshot, merge=True)
+            await self._mark(tx, table, [part.part for part in parts])
+
+    def committed(self, tx: Transaction, csn: Csn) -> None:
+        """Keep the locks of a committed transaction until every replica knows of its removals."""
+        self._locks.committed(tx.tid, csn)
+
+    async def release(self, tx: Transaction) -> None:
+        """Give back the locks of a transaction that is rolled back; what cannot go now goes later."""
+        await self._locks.release(tx.tid)
+
+    async def _lock(self, tx: Transaction, ask: LockAsk, at: Csn) -> None:
+        await self._locks.take(tx.tid, ask, at=at, wait_s=self._settings.lock_wait_s)
+        self._transactions.require_open(tx)  # killed, or its lease ran out: the rollback has been here before
+
+    async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow], at: Csn) -> Removed:
+        own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
+        mine = {part.part for part in own}
+        others = [part for part in parts if part.part not in mine]
+        await self._mark(tx, table, [part.part for part in others])
+        tx.removed |= {part.part: table for part in others}
+        if others:
+            tx.table_csn[table] = at
+        if own:
+            await self._drop(tx, own)
+        return Removed(sum(part.rows for part in parts), len(parts))
+
+    async def _mark(self, tx: Transaction, table: TableName, parts: Sequence[PartId]) -> None:
+        if not parts:
+            return
+        gone = await self._catalog.write(lambda db: jobs.mark_removed(db, str(tx.tid), parts))
+        if gone is not None:
+            part, holder, csn = gone
+            raise SerializationConflictError(
+                f"part {part} of table {table} was removed by {holder} at CSN {csn}, after what {tx.tid} "
+                "reads; roll back, and run it again",
+                table=table,
+                part=part,
+                holder=holder,
+            )
+
+    async def _drop(self, tx: Transaction, parts: Iterable[PartRow]) -> None:
+        """Forget parts that the transaction has made itself; they are never announced."""
+        names = [part.part for part in parts]
+        for part in names:
+            tx.stored.pop(part, None)
+        unused = await self._catalog.write(lambda db: jobs.drop_parts(db, names))
+        await remove_files(self._catalog, self._files, unused)
+
+
+def _require_equal(source: TableSchema, target: TableSchema) -> None:
+    if source.name == target.name:
+        raise BadRequestError(f"a partition of {source.name} cannot be moved into {target.name} itself")
+    for what in ("columns", "partition_by", "sort_by"):
+        found, expected = getattr(source, what), getattr(target, what)
+        if found != expected:
+            raise BadRequestError(
+                f"a partition moves between tables of equal schema only; {what} of {source.name} and "
+                f"{target.name} differ: insert the rows instead",
+                table=target.name,
+            )
