@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
+from tidelock.csnlog.model import AddPart, Entry, Kind, TidRecord
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
 from tidelock.replica_agent.catalog_schema import FORMAT, SCHEMA
 from tidelock.replica_agent.partitions import split
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replication.digest import RangeDigest
+from tidelock.replication.model import ResolvedRecord
 
 REPLICA = ReplicaId("r1")
 #: Commit n of a hand-made catalog happened so many milliseconds after this time.
@@ -49,6 +51,17 @@ def definitions_at(path: Path, csn: int) -> list[dict[str, Any]]:
         return [row.definition for row in reader.tables(Csn(csn))]
     finally:
         reader.close()
+
+
+def added(part: PartRow) -> AddPart:
+    """Return the log entry of a part."""
+    return AddPart(part.table, part.part, part.path, part.rows, part.length, part.checksum)
+
+
+def applied(csn: int, entries: Sequence[Entry]) -> ResolvedRecord:
+    """Return the record of one transaction as an agent applies it."""
+    tid = TidRecord(tid=str(Tid(Csn(csn - 1), REPLICA, 1, csn)), entries=tuple(entries))
+    return ResolvedRecord(Csn(csn), Kind.COMMIT, REPLICA, TIME_MS + csn, (tid,))
 
 
 class DataDir:

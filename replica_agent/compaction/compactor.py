@@ -1,0 +1,96 @@
+"""The chore that keeps the tables compact whose planner this agent is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+import structlog
+
+from tidelock.csnlog.ids import PartId, ReplicaId, TableName
+from tidelock.errors import CorruptError, TidelockError
+from tidelock.replica_agent.compaction.duty import planner_of
+from tidelock.replica_agent.compaction.runner import Runner
+from tidelock.replica_agent.compaction.survey import Survey, Work
+from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.settings import AgentSettings
+
+_log = structlog.get_logger("compaction")
+
+#: Groups that are merged before the partitions are looked at again.
+_GROUPS = 64
+
+
+class Compactor:
+    """Has what the survey finds merged, at most ``compaction_concurrency`` groups at once.
+
+    Args:
+        members: The replicas that can plan now, this one among them.
+        serving: Whether this agent serves.
+        damaged: Called with a part whose bytes are wrong here, and with what was found.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        settings: AgentSettings,
+        survey: Survey,
+        runner: Runner,
+        metrics: Metrics,
+        members: Callable[[], Collection[ReplicaId]],
+        serving: Callable[[], bool],
+        damaged: Callable[[PartId, str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._replica, self._on = replica, settings.compaction
+        self._survey, self._runner, self._metrics = survey, runner, metrics
+        self._members, self._serving, self._damaged, self._clock = members, serving, damaged, clock
+        self._places = asyncio.Semaphore(settings.compaction_concurrency)
+
+    async def look(self) -> None:
+        """Merge until nothing is worth it any more, or nothing of it can be done now."""
+        while self._on and self._serving():
+            due = (await self._survey.due(self._mine))[:_GROUPS]
+            for work in due:
+                self._survey.claim(work)
+            if not any(await asyncio.gather(*(self._try(work) for work in due))):
+                return
+
+    def _mine(self, table: TableName) -> bool:
+        return planner_of(table, self._members()) == self._replica
+
+    async def _try(self, work: Work) -> bool:
+        """Merge a claimed group; what gives way is tried again, after a longer pause each time."""
+        try:
+            await self.merge(work)
+        except TidelockError as error:
+            self._survey.tried_in_vain(work)
+            what, tell = ("gave_way", _log.info) if error.retriable else ("failed", _log.error)
+            facts = {"table": work.table, "path": work.group.path, "parts": len(work.group.parts)}
+            tell(what, **facts, reason=error.message)
+            return False
+        self._survey.done(work)
+        return True
+
+    async def merge(self, work: Work) -> None:
+        """Merge a claimed group; errors as :meth:`Runner.run`."""
+        group, begun = work.group, self._clock()
+        try:
+            async with self._places:
+                begun = self._clock()
+                csn = await self._runner.run(work.table, group)
+        except TidelockError as error:
+            self._metrics.compactions.labels("gave_way" if error.retriable else "failed").inc()
+            if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
+                self._damaged(part, error.message)
+            raise
+        finally:
+            self._survey.release(work)
+        seconds = self._clock() - begun
+        self._metrics.compactions.labels("done").inc()
+        self._metrics.compacted_bytes.inc(group.length)
+        self._metrics.compaction_seconds.observe(seconds)
+        facts = {"table": work.table, "path": group.path, "parts": len(group.parts), "rows": group.rows}
+        _log.info("compacted", **facts, bytes=group.length, seconds=round(seconds, 3), csn=csn)

@@ -1,0 +1,132 @@
+"""Compaction to the end, on request: every partition gets at most one part below target size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidelock.csnlog.ids import TableName
+from tidelock.errors import TidelockError, UnavailableError
+from tidelock.replica_agent.compaction.survey import Survey, Work
+from tidelock.replica_agent.part_counts import PartCounts
+from tidelock.replication.backoff import wait_s
+
+#: Pause before a partition is looked at again of which others merge parts here.
+_POLL_S = 0.05
+
+
+@dataclass(slots=True)
+class Optimized:
+    """What a request has done.
+
+    Attributes:
+        groups: Merges.
+        parts_before: Parts of the table, or of the partition, before.
+        parts_after: And after.
+        bytes: Bytes of the parts that were merged.
+        done: Whether nothing more can be merged; else the time was over.
+    """
+
+    groups: int = 0
+    parts_before: int = 0
+    parts_after: int = 0
+    bytes: int = 0
+    done: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields of the answer."""
+        return asdict(self)
+
+
+class Optimizer:
+    """Runs the requests of one agent.
+
+    Args:
+        merge: Merges a group; raises TidelockError.
+        serving: Whether this agent serves.
+        retry_wait_max_s: Longest pause after a merge that gave way.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        survey: Survey,
+        merge: Callable[[Work], Awaitable[None]],
+        counts: PartCounts,
+        serving: Callable[[], bool],
+        retry_wait_max_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._survey, self._merge, self._counts = survey, merge, counts
+        self._serving, self._retry_wait_max_s, self._clock = serving, retry_wait_max_s, clock
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self, table: TableName, path: str | None, timeout_s: float) -> Optimized:
+        """Merge a table, or one partition, until nothing can be merged, and return what was done.
+
+        Returns after ``timeout_s`` at the latest; a merge that runs then is finished all the same. Of
+        partitions that come to be meanwhile nothing is merged.
+
+        Raises:
+            UnavailableError: This replica stops.
+            CorruptError, TooLargeError, DiskFullError: A merge cannot succeed.
+        """
+        paths = [path] if path is not None else [found for found, _ in self._counts.partitions(table)]
+        found = Optimized(parts_before=self._counts.total(table, paths))
+        work = self._table(table, paths, found, self._clock() + timeout_s)
+        task = asyncio.create_task(work, name="optimize")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        ended, _ = await asyncio.wait({task}, timeout=timeout_s)
+        if ended:
+            task.result()
+        found.parts_after = self._counts.total(table, paths)
+        return found
+
+    async def close(self) -> None:
+        """Give up what runs."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may wait for it any more
+
+    async def _table(
+        self, table: TableName, paths: Collection[str], found: Optimized, until_s: float
+    ) -> None:
+        for path in paths:
+            if not await self._partition(table, path, found, until_s):
+                return
+        found.done = True
+
+    async def _partition(self, table: TableName, path: str, found: Optimized, until_s: float) -> bool:
+        """Merge one partition; False when the time was over before nothing was left to merge."""
+        failures = 0
+        while self._serving():
+            if self._survey.merging(table, path):
+                await asyncio.sleep(_POLL_S)
+                continue
+            due = self._survey.of(table, path, thorough=True)
+            if not due:
+                return True
+            if self._clock() >= until_s:
+                return False
+            self._survey.claim(due[0])
+            try:
+                await self._merge(due[0])
+            except TidelockError as error:
+                if not error.retriable:
+                    raise
+                failures += 1
+                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+            else:
+                failures = 0
+                found.groups += 1
+                found.bytes += due[0].group.length
+        raise UnavailableError("this replica stops, or is suspended; ask again, or another one")

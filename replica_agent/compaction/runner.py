@@ -1,0 +1,110 @@
+"""Merges one group of parts: a transaction of its own that changes no row (design section 4, Merges).
+
+The rows of the group, as they are at the newest CSN of this replica, are put in the table's order and staged
+as an insert's; the parts are removed by the same transaction, which takes their locks only when its copies
+are made. Whatever comes between (a conflict, a table that changed, an agent that stops) rolls it back, and
+nothing is left of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.ids import Csn, TableName
+from tidelock.errors import (
+    CorruptError,
+    SerializationConflictError,
+    TransactionClosedError,
+    UnavailableError,
+)
+from tidelock.replica_agent.catalog_read import CatalogReader
+from tidelock.replica_agent.commit import Commits, WaitFor
+from tidelock.replica_agent.compaction.planner import Group
+from tidelock.replica_agent.inserts import Inserts
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.sql.mutation import CompactParts, MutationRequest
+from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.transactions import Transaction, Transactions
+from tidelock.replica_agent.waiters import CsnWaiters
+
+COMPACT = faults.step("agent.compact")
+
+
+class Runner:
+    """Merges groups.
+
+    Args:
+        serving: Tells whether this agent may go on with what can as well be done later.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        reader: CatalogReader,
+        transactions: Transactions,
+        inserts: Inserts,
+        commits: Commits,
+        sql: SqlPool,
+        waiters: CsnWaiters,
+        serving: Callable[[], bool],
+    ) -> None:
+        self._lease_s, self._reader = settings.lease_max_s, reader
+        self._transactions, self._inserts, self._commits = transactions, inserts, commits
+        self._sql, self._waiters, self._serving = sql, waiters, serving
+
+    async def run(self, table: TableName, group: Group) -> Csn:
+        """Merge a group; return the CSN from which on its rows are in new parts.
+
+        Raises:
+            SerializationConflictError: Another transaction removes a part of it, or has done so.
+            CorruptError: A part cannot be read, or the rows that came out are not as many as went in.
+            TidelockError: As the commit of any transaction. Nothing of the merge is left after any of them.
+        """
+        tx = self._transactions.begin(self._waiters.reached, lease_s=self._lease_s, data_change=False)
+        try:
+            await COMPACT.before()
+            await self._rewrite(tx, table, group)
+            await COMPACT.after()
+            done = await self._commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
+        except BaseException:
+            await asyncio.shield(self._roll_back(tx))
+            raise
+        assert done is not None, "parts were removed"
+        return done.csn
+
+    async def _rewrite(self, tx: Transaction, table: TableName, group: Group) -> None:
+        at = tx.tid.snapshot
+        there = {part for part, *_ in self._reader.compactable(table, group.path, at)}
+        if gone := [part for part in group.parts if part not in there]:
+            raise SerializationConflictError(
+                f"part {gone[0]} of table {table} was removed before its compaction began",
+                table=table,
+                part=gone[0],
+            )
+        tx.removed |= dict.fromkeys(group.parts, table)
+        request = MutationRequest(csn=at, tid=None, table=table, action=CompactParts(group.parts))
+        async with self._sql.mutate(request) as merge:
+            rows, _ = await self._inserts.stage(tx, table, self._while_serving(tx, merge))
+        if rows != group.rows:
+            raise CorruptError(
+                f"the compaction of {len(group.parts)} parts of table {table} found {rows} rows, the catalog "
+                f"says {group.rows}; nothing was changed: `tidelock audit` looks for the damaged part",
+                table=table,
+                rows=rows,
+                expected=group.rows,
+            )
+
+    async def _while_serving(self, tx: Transaction, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for piece in pieces:
+            if not self._serving():
+                raise UnavailableError("this replica stops or is suspended; compaction is left for later")
+            self._transactions.touch(tx)
+            yield piece
+
+    async def _roll_back(self, tx: Transaction) -> None:
+        with contextlib.suppress(TransactionClosedError):  # its commit goes on: it was asked for
+            await self._commits.rollback(tx)

@@ -1,0 +1,159 @@
+"""Finds what to compact: which partitions have changed since they were last looked at, and what is in them.
+
+Partitions whose counts have not moved are not read again, so that a look at many tables that rest costs
+nothing. What was tried in vain rests for longer each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, TableName
+from tidelock.errors import UnknownTableError
+from tidelock.replica_agent.catalog_read import CatalogReader
+from tidelock.replica_agent.compaction.planner import Candidate, Group, Limits, plan, quiet_in_s
+from tidelock.replica_agent.inserts import Inserts
+from tidelock.replica_agent.part_counts import PartCounts
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replication.backoff import wait_s
+
+#: A group is at least so many times as large as the parts that are left alone (see ``Limits.target_bytes``).
+_TARGETS_IN_A_GROUP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A group of a table that is worth merging, and how many parts its partition has."""
+
+    table: TableName
+    group: Group
+    crowd: int
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Until when a partition is not looked at, unless it changes; ``failures`` in a row came before."""
+
+    csn: Csn
+    until_s: float
+    failures: int = 0
+
+
+def limits_of(settings: AgentSettings) -> Limits:
+    """Return the bounds of groups; a part that inserts close by its size has target size."""
+    return Limits(
+        parts_min=settings.compaction_parts_min,
+        parts_max=settings.compaction_parts_max,
+        bytes_max=settings.compaction_bytes_max,
+        target_bytes=min(
+            settings.compaction_target_bytes,
+            settings.compaction_bytes_max // _TARGETS_IN_A_GROUP,
+            settings.part_bytes_max,
+        ),
+        quiet_s=settings.compaction_quiet_s,
+    )
+
+
+class Survey:
+    """What this agent knows of the partitions.
+
+    Args:
+        clock: Monotonic seconds.
+        wall_ms: Unix time in ms.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        reader: CatalogReader,
+        inserts: Inserts,
+        counts: PartCounts,
+        waiters: CsnWaiters,
+        clock: Callable[[], float],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._reader, self._inserts, self._counts, self._waiters = reader, inserts, counts, waiters
+        self._clock, self._wall_ms = clock, wall_ms
+        self._limits = limits_of(settings)
+        self._longest_rest_s = settings.compaction_retry_wait_max_s
+        self._rests: dict[tuple[TableName, str], _Rest] = {}
+        self._claimed: set[PartId] = set()
+        self._merging: Counter[tuple[TableName, str]] = Counter()
+
+    async def due(self, mine: Callable[[TableName], bool]) -> list[Work]:
+        """Return what is worth merging in the tables that are ``mine``, the most crowded partition first."""
+        found: list[Work] = []
+        for table in self._counts.tables():
+            if not mine(table) or not self._wanted(table):
+                continue
+            for path, partition in self._counts.partitions(table):
+                if not self._resting(table, path, partition.csn):
+                    work = self.of(table, path)
+                    found += work
+                    await asyncio.sleep(0)  # thousands of partitions may have changed
+        found.sort(key=lambda work: -work.crowd)
+        return found
+
+    def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[Work]:
+        """Return what is worth merging in one partition; see :func:`planner.plan`."""
+        at = self._waiters.reached
+        parts = self._candidates(table, path, at)
+        groups = plan(parts, self._limits, thorough=thorough)
+        if not groups and not thorough:
+            wait = quiet_in_s(parts, self._limits)
+            until = math.inf if wait is None else self._clock() + wait
+            self._rests[table, path] = _Rest(at, until)
+        return [Work(table, group, len(parts)) for group in groups]
+
+    def claim(self, work: Work) -> None:
+        """Leave the parts of a group out from now on: they are being merged here."""
+        self._claimed.update(work.group.parts)
+        self._merging[work.table, work.group.path] += 1
+
+    def release(self, work: Work) -> None:
+        """The merge of a claimed group has ended, in whatever way."""
+        self._claimed.difference_update(work.group.parts)
+        self._merging[work.table, work.group.path] -= 1
+
+    def merging(self, table: TableName, path: str) -> bool:
+        """Tell whether parts of a partition are claimed."""
+        return self._merging[table, path] > 0
+
+    def tried_in_vain(self, work: Work) -> None:
+        """Let a partition rest whose merge has given way or failed."""
+        key = (work.table, work.group.path)
+        before = self._rests.get(key)
+        failures = before.failures + 1 if before else 1
+        until = self._clock() + wait_s(failures, self._longest_rest_s)
+        self._rests[key] = _Rest(CSN_NONE, until, failures)
+
+    def done(self, work: Work) -> None:
+        """A merge has succeeded: the partition may be looked at again at once."""
+        self._rests.pop((work.table, work.group.path), None)
+
+    def _resting(self, table: TableName, path: str, changed: Csn) -> bool:
+        rest = self._rests.get((table, path))
+        if rest is None or self._clock() >= rest.until_s:
+            return False
+        return rest.failures > 0 or rest.csn >= changed
+
+    def _wanted(self, table: TableName) -> bool:
+        try:
+            _, schema = self._inserts.schema(table, self._waiters.reached)
+        except UnknownTableError:
+            return False
+        return schema.properties.get("compaction") != "off"
+
+    def _candidates(self, table: TableName, path: str, at: Csn) -> list[Candidate]:
+        now_ms = self._wall_ms()
+        return [
+            Candidate(part, path, rows, length, csn, max(0.0, (now_ms - time_ms) / 1000))
+            for part, rows, length, csn, time_ms in self._reader.compactable(table, path, at)
+            if part not in self._claimed
+        ]
