@@ -315,33 +315,6 @@ class CatalogReader:
         """
         return list(self._db.execute(sql, (table, path, at)))
 
-    def part_counts(self) -> list[tuple[TableName, str, int]]:
-        """Return (table, partition path, parts) of every partition that has parts at the snapshot CSN."""
-        sql = """
-            SELECT table_name, path, count(*) FROM parts
-            WHERE removal_csn IS NULL AND creation_csn IS NOT NULL AND table_name <> ''
-            GROUP BY table_name, path
-        """
-        return [(TableName(table), path, count) for table, path, count in self._db.execute(sql)]
-
-    def paths(self, parts: Iterable[PartId]) -> dict[PartId, str]:
-        """Return the partition paths of those parts that are known here, visible or not."""
-        sql = "SELECT part, path FROM parts WHERE part = ?"
-        return dict(row for part in parts for row in self._db.execute(sql, (part,)))
-
-    def compactable(self, table: TableName, path: str, at: Csn) -> list[tuple[PartId, int, int, Csn, int]]:
-        """Return (part, rows, bytes, creation CSN, its time in ms) of what can be merged in a partition.
-
-        Visible at ``at`` and now, whole here, and not marked by a transaction that removes them.
-        """
-        sql = """
-            SELECT part, rows, length, creation_csn, coalesce(time_ms, 0)
-            FROM parts LEFT JOIN csns ON csn = creation_csn
-            WHERE table_name = ? AND path = ? AND removal_csn IS NULL AND removal_tid IS NULL
-            AND creation_csn <= ? AND state = 'held'
-        """
-        return list(self._db.execute(sql, (table, path, at)))
-
     def part(self, part: PartId) -> PartRow | None:
         """Return one part, committed or not, or None."""
         row = self._db.execute(f"SELECT {_PART} FROM parts WHERE part = ?", (part,)).fetchone()

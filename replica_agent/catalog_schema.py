@@ -25,7 +25,6 @@ CREATE TABLE parts (
 CREATE INDEX parts_by_table ON parts (table_name, creation_csn);
 CREATE INDEX parts_by_tid ON parts (creation_tid);
 CREATE INDEX parts_present ON parts (table_name, path, creation_csn, removal_csn) WHERE removal_csn IS NULL;
-CREATE INDEX parts_present ON parts (table_name, path, creation_csn, removal_csn) WHERE removal_csn IS NULL;
 CREATE INDEX parts_by_file ON parts (file);
 CREATE INDEX parts_undecided ON parts (creation_tid) WHERE creation_csn IS NULL;
 CREATE INDEX parts_removing ON parts (removal_tid) WHERE removal_tid IS NOT NULL AND removal_csn IS NULL;
