@@ -163,6 +163,7 @@ class Transaction:
             "tid": str(self.tid),
             "state": self.state.value,
             "snapshot_csn": self.tid.snapshot,
+            "statement_csn": max(self.statement_csn, self.tid.snapshot),
             "isolation": self.isolation.value,
             "label": self.label,
             "tables": sorted(self.tables),
