@@ -1,11 +1,15 @@
-"""Column statistics of a part, read from the Parquet footer that has just been written."""
+"""Column statistics of a part: read from the Parquet footer when it is written, used to leave parts out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
-from tidelock.replica_agent.schema import TableSchema
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelock.replica_agent.schema import Column, TableSchema
 
 #: A text that is longer is left out.
 TEXT_MAX = 64
@@ -45,3 +49,15 @@ def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
     if kind.startswith("decimal"):
         return [f"{low:f}", f"{high:f}", nulls]
     return [low, high, nulls]
+
+
+def bounds_of(known: Sequence[Any], column: Column) -> Any:
+    """Return what is true for every value of a column, as an Arrow expression."""
+    low, high, nulls = known
+    if low is None:
+        return pc.scalar(True)
+    field, arrow = pc.field(column.name), column.arrow.type
+    if column.type.startswith("decimal"):
+        low, high = Decimal(low), Decimal(high)
+    bounds = (field >= pa.scalar(low, arrow)) & (field <= pa.scalar(high, arrow))
+    return bounds | field.is_null() if nulls else bounds

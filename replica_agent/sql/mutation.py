@@ -9,6 +9,7 @@ all columns of the table in its types. Expressions in it are SQL of the user, on
 from __future__ import annotations
 
 from typing import Any
+from typing import Literal as OneOf
 
 import msgspec
 
@@ -62,6 +63,8 @@ class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
         insert: Values of source rows that match nothing (columns left out are null); True: all columns of the
             table are in the source. False: nothing is inserted.
         upsert: The source has exactly the columns of the table, and no key twice.
+        unique: It is an insert into a table that is unique by ``on``. "refuse": keys that are in the table,
+            or come twice, are an error; "replace": of rows with one key the last one counts.
         params: Of ``update``, then ``delete``, then ``insert``.
     """
 
@@ -71,6 +74,7 @@ class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
     delete: str | None = None
     insert: dict[str, Value] | bool = False
     upsert: bool = False
+    unique: OneOf["refuse", "replace"] | None = None
     params: tuple[Any, ...] = ()
 
 
@@ -128,7 +132,8 @@ class Affected(msgspec.Struct, frozen=True):
         rows_matched: Rows of these parts that are deleted or updated, as they were counted to find the parts.
         rows_to_insert: Rows of a merge's source that match nothing.
         keys: Smallest and largest value of the first column of a merge's ``on`` (integers; dates as days and
-            timestamps as microseconds since 1970; text; booleans); None for other types and without rows.
+            timestamps as microseconds since 1970; text; booleans; decimals as text); None for other types and
+            without rows.
     """
 
     table: TableName

@@ -177,10 +177,20 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A mutation under way; :meth:`Statement.pieces` of ``rows`` yields the rows to stage."""
+    """A statement under way that changes a table."""
 
     affected: Affected
-    rows: Statement
+    _statement: Statement
+
+    def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the rows to add; as :meth:`Statement.pieces`."""
+        return self._statement.pieces()
+
+    @property
+    def ended(self) -> Ended:
+        """What it told at its end, when :meth:`pieces` is through."""
+        assert self._statement.ended is not None, "all pieces were taken"
+        return self._statement.ended
 
 
 class _Worker:

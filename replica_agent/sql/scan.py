@@ -1,16 +1,19 @@
 """A table of a snapshot as DuckDB scans it: its parts one after the other, verified, pruned, and filtered.
 
-DuckDB asks for columns and a filter. The folders of the partitions are pruned by it before any part is
-opened, row groups by the statistics of their footer; what is left is read in small batches, one row group of
-one part at a time, so memory does not grow with the table. Every byte comes through the block digests of the
-catalog: rows are right, or the scan fails and names the part.
+DuckDB asks for columns and a filter. The folders of the partitions are pruned by it, then parts by the
+statistics in the catalog, before any part is opened; then row groups by the statistics of their footer. What
+is left is read in small batches, one row group of one part at a time, so memory does not grow with the table.
+Every byte comes through the block digests of the catalog: rows are right, or the scan fails and names the
+part.
 """
 
 from __future__ import annotations
 
+import functools
 import io
+import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,10 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from tidelock.csnlog.ids import PartId
 from tidelock.errors import BadRequestError, CorruptError, StandbyError
 from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.part_stats import Statistics, bounds_of
 from tidelock.replica_agent.partitions import values_of
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replication.model import Location
@@ -33,8 +38,19 @@ BATCH_ROWS = 32 * 1024
 #: A part of this size is read and verified at once; a larger one in pieces of this size.
 READ_BYTES = 1 << 20
 
+#: Column with the number of each row's part, where it is asked for; no column of a table has such a name.
+PART_COLUMN = "#part"
+
 _FORMAT = ds.ParquetFileFormat()
-_NAME = re.compile(r"[a-z0-9_]+")
+_NAME = re.compile(r"[a-z0-9_#]+")
+
+
+def _no_statistics(parts: Sequence[PartRow]) -> Iterable[Statistics]:
+    return [{} for _ in parts]
+
+
+def _nothing(_: frozenset[str]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +62,37 @@ class TableSource:
         data_dir: The replica's data directory.
         parts: Returns the visible parts; called once for each scan, in any thread.
         failed: Told of what a scan raised, since DuckDB hands on its text only.
+        statistics: Returns what the catalog knows of the columns of some parts, in their order.
+        pruned: Told, by each scan, the partitions that hold no row which it could have returned.
+        numbers: The numbers of :data:`PART_COLUMN`; None: there is no such column.
     """
 
     schema: TableSchema
     data_dir: Path
     parts: Callable[[], Sequence[PartRow]]
     failed: Callable[[Exception], None]
+    statistics: Callable[[Sequence[PartRow]], Iterable[Statistics]] = _no_statistics
+    pruned: Callable[[frozenset[str]], None] = _nothing
+    numbers: Mapping[PartId, int] | None = None
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The columns that a scan can be asked for."""
+        if self.numbers is None:
+            return self.schema.arrow
+        return self.schema.arrow.append(pa.field(PART_COLUMN, pa.int32(), nullable=False))
 
 
 class SnapshotTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
     """What DuckDB is given: a pyarrow Dataset by its class only, since nothing else is offered filters."""
 
     def __init__(self, source: TableSource) -> None:
-        super().__init__([], source.schema.arrow, _FORMAT, pafs.LocalFileSystem())
+        super().__init__([], source.arrow, _FORMAT, pafs.LocalFileSystem())
         self._source = source
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> _Scan:  # noqa: A002
         """Begin a scan of some columns, of the rows where ``filter`` (an Arrow expression) is true."""
-        names = self._source.schema.arrow.names if columns is None else list(columns)
+        names = self._source.arrow.names if columns is None else list(columns)
         return _Scan(self._source, names, filter)
 
 
@@ -71,15 +100,16 @@ class _Scan:
     """One scan; DuckDB calls :meth:`to_reader` once."""
 
     def __init__(self, source: TableSource, columns: Sequence[str], condition: Any) -> None:
-        schema = source.schema
+        arrow = source.arrow
         self._source = source
         self._condition = condition
-        self.projected_schema = pa.schema([schema.arrow.field(name) for name in columns])
+        self.projected_schema = pa.schema([arrow.field(name) for name in columns])
         # An expression does not tell its columns. Every name in its text is at least all of them.
-        mentioned = set() if condition is None else set(_NAME.findall(str(condition)))
-        needed = [name for name in schema.arrow.names if name in columns or name in mentioned]
-        self._read_schema = pa.schema([schema.arrow.field(name) for name in needed])
-        self._file_columns = [name for name in needed if name not in schema.partition_by]
+        self._mentioned = set() if condition is None else set(_NAME.findall(str(condition)))
+        needed = [name for name in arrow.names if name in columns or name in self._mentioned]
+        self._read_schema = pa.schema([arrow.field(name) for name in needed])
+        stored = source.schema.file_arrow.names
+        self._file_columns = [name for name in needed if name in stored]
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows."""
@@ -89,12 +119,26 @@ class _Scan:
         try:
             parts = self._source.parts()
             folders = _Folders(self._source.schema, {part.path for part in parts}, self._condition)
-            for part in parts:
-                if part.path in folders.wanted:
-                    yield from self._part(part, folders)
+            self._source.pruned(frozenset(folders.pruned))
+            for part in self._wanted([part for part in parts if part.path not in folders.pruned]):
+                yield from self._part(part, folders)
         except Exception as error:
             self._source.failed(error)
             raise
+
+    def _wanted(self, parts: Sequence[PartRow]) -> Sequence[PartRow]:
+        """Leave out the parts that the catalog knows to have no matching row."""
+        names = [column for column in self._source.schema.columns if column.name in self._mentioned]
+        if not names:
+            return parts
+        known = self._source.statistics(parts)
+        guarantees = [
+            _all_of(
+                bounds_of(statistics[column.name], column) for column in names if column.name in statistics
+            )
+            for statistics in known
+        ]
+        return [parts[number] for number in _matching(guarantees, self._condition, self._source.arrow)]
 
     def _part(self, part: PartRow, folders: _Folders) -> Iterator[pa.RecordBatch]:
         try:
@@ -129,7 +173,7 @@ class _Scan:
         metadata, row_groups = None, None
         if self._condition is not None:
             fragment = _FORMAT.make_fragment(file, partition_expression=folders.expression(part.path))
-            matching = fragment.subset(filter=self._condition, schema=self._source.schema.arrow)
+            matching = fragment.subset(filter=self._condition, schema=self._source.arrow)
             metadata, row_groups = fragment.metadata, [group.id for group in matching.row_groups]
         parquet = pq.ParquetFile(file, metadata=metadata, buffer_size=READ_BYTES)
         if parquet.metadata.num_rows != part.rows:
@@ -137,6 +181,8 @@ class _Scan:
         if row_groups is None:
             row_groups = list(range(parquet.metadata.num_row_groups))
         constants = folders.scalars(part.path)
+        if self._source.numbers is not None:
+            constants = {**constants, PART_COLUMN: pa.scalar(self._source.numbers[part.part], pa.int32())}
         for count, stored in self._stored(parquet, row_groups):
             arrays = [
                 stored[name] if name in stored else pa.repeat(constants[name], count)
@@ -158,12 +204,12 @@ class _Scan:
 
 
 class _Folders:
-    """The partitions that a scan meets: their values, and which of them the filter leaves."""
+    """The partitions that a scan meets: their values, and which of them the filter rules out."""
 
     def __init__(self, schema: TableSchema, paths: set[str], condition: Any) -> None:
         self._schema = schema
-        self._scalars = {path: self._read(path) for path in paths}
-        self.wanted = paths if condition is None else self._prune(condition)
+        self._scalars = {path: self._read(path) for path in sorted(paths)}
+        self.pruned = set() if condition is None else paths - self._prune(condition)
 
     def scalars(self, path: str) -> dict[str, pa.Scalar]:
         """Return the values of a partition by column."""
@@ -171,11 +217,10 @@ class _Folders:
 
     def expression(self, path: str) -> Any:
         """Return what is true for every row of a partition."""
-        result = pc.scalar(True)
-        for name, value in self._scalars[path].items():
-            field = ds.field(name)
-            result &= field == value if value.is_valid else field.is_null()
-        return result
+        return _all_of(
+            pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+            for name, value in self._scalars[path].items()
+        )
 
     def _read(self, path: str) -> dict[str, pa.Scalar]:
         values = values_of(path, self._schema)
@@ -185,16 +230,27 @@ class _Folders:
         }
 
     def _prune(self, condition: Any) -> set[str]:
-        # Arrow simplifies a filter by what is known of a fragment, without opening it; these are never
-        # opened at all.
         paths = list(self._scalars)
-        system = pafs.LocalFileSystem()
-        fragments = [
-            _FORMAT.make_fragment(str(number), system, partition_expression=self.expression(path))
-            for number, path in enumerate(paths)
-        ]
-        dataset = ds.FileSystemDataset(fragments, self._schema.arrow, _FORMAT, system)
-        return {paths[int(fragment.path)] for fragment in dataset.get_fragments(filter=condition)}
+        guarantees = [self.expression(path) for path in paths]
+        return {paths[number] for number in _matching(guarantees, condition, self._schema.arrow)}
+
+
+def _all_of(conditions: Iterable[Any]) -> Any:
+    return functools.reduce(operator.and_, conditions, pc.scalar(True))
+
+
+def _matching(guarantees: Sequence[Any], condition: Any, schema: pa.Schema) -> list[int]:
+    """Return the numbers of those of which a row may match, where ``guarantees`` are true for all their rows.
+
+    Arrow simplifies a filter by what is known of a fragment without opening it; these are never opened.
+    """
+    system = pafs.LocalFileSystem()
+    fragments = [
+        _FORMAT.make_fragment(str(number), system, partition_expression=known)
+        for number, known in enumerate(guarantees)
+    ]
+    dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, system)
+    return [int(fragment.path) for fragment in dataset.get_fragments(filter=condition)]
 
 
 class _PartFile(io.RawIOBase):

@@ -1,20 +1,23 @@
-"""One statement in DuckDB: a database in memory that shows the tables of a snapshot and reaches nothing else.
+"""A database in memory that shows the tables of a snapshot to one request, and reaches nothing else.
 
-No file, network, extension, variable of this process or other setting can be named by a statement; only a
-single SELECT is run. Types of results: columns of tables keep their table's Arrow types (all of them
-nullable); an expression has the type that DuckDB gives it, e.g. decimal128(38, 0) for a sum of integers.
+No file, network, extension, variable of this process or other setting can be named by a statement. Types of
+results: columns of tables keep their table's Arrow types (all of them nullable); an expression has the type
+that DuckDB gives it, e.g. decimal128(38, 0) for a sum of integers.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -23,21 +26,15 @@ from tidelock.errors import (
     TidelockError,
     TooLargeError,
     UnknownTableError,
-    UnsupportedInTransactionError,
 )
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow, TableRow
+from tidelock.replica_agent.part_stats import Statistics
 from tidelock.replica_agent.schema import DEFAULT_NAMESPACE, TableSchema
-from tidelock.replica_agent.sql.request import SqlRequest, WorkerConfig, quote
+from tidelock.replica_agent.sql.request import Request, WorkerConfig, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 
 #: Rows of a record batch of the result.
 RESULT_ROWS = 32 * 1024
-#: Up to so many tables are all made known, which costs 0.7 ms each; beyond it those that the statement
-#: mentions.
-TABLES_ALL = 50
-
-#: Words of statements that ask for the tables themselves.
-_CATALOG_WORDS = ("show", "information_schema", "duckdb_", "pg_", "sqlite_master")
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 #: How DuckDB begins what is wrong with a statement or its values. Found while rows are read it comes through
 #: Arrow's reader, which raises OSError.
@@ -47,47 +44,167 @@ _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 
 
 class Session:
-    """One request, from its tables to its result.
+    """The database of one request.
 
     Args:
         config: Of this process.
-        request: The statement.
+        request: What is asked for; its snapshot is shown.
     """
 
-    def __init__(self, config: WorkerConfig, request: SqlRequest) -> None:
+    def __init__(self, config: WorkerConfig, request: Request) -> None:
+        self.data_dir = Path(config.data_dir)
+        self.connection = _locked_connection(config)
+        #: Where the expressions of the user stand; for messages.
+        self.doing = ""
         self._config = config
-        self._data_dir = Path(config.data_dir)
         self._request = request
+        self._tables: dict[TableName, TableRow] | None = None
         self._scan_error: Exception | None = None
-        self._connection = _locked_connection(config)
+        self._listing = threading.Lock()
+        self._listed: dict[TableName, list[PartRow]] = {}
+        self._not_read: dict[TableName, frozenset[str]] = {}
 
     def close(self) -> None:
         """Give the memory back."""
-        self._connection.close()
+        self.connection.close()
 
-    def run(self) -> pa.RecordBatchReader:
-        """Begin the statement; it runs while the reader is read, whose errors :meth:`translate` explains.
+    def catalog(self) -> CatalogReader:
+        """Open the catalog for the thread that calls."""
+        return CatalogReader(self.data_dir)
+
+    def tables(self) -> list[TableRow]:
+        """Return the tables of the snapshot, of which none is shown yet.
 
         Raises:
-            BadRequestError: Not a single SELECT, or not valid.
-            UnknownTableError: It names a table that does not exist at the snapshot.
             StandbyError: The snapshot is not applied here yet.
-            SnapshotTooOldError: It is no longer promised.
         """
-        self._require_select()
-        reader = CatalogReader(self._data_dir)
+        return list(self._known().values())
+
+    def table_names(self) -> Collection[TableName]:
+        """Return the names of the tables of the snapshot; errors as :meth:`tables`."""
+        return self._known().keys()
+
+    def table(self, name: TableName) -> TableRow:
+        """Return one of :meth:`tables`; UnknownTableError when there is none of that name."""
+        found = self._known().get(name)
+        if found is None:
+            raise self._no_table(name)
+        return found
+
+    def _known(self) -> dict[TableName, TableRow]:
+        if self._tables is None:
+            reader = self.catalog()
+            try:
+                self._require_applied(reader)
+                self._tables = {row.name: row for row in reader.tables(self._request.csn)}
+            finally:
+                reader.close()
+        return self._tables
+
+    def _no_table(self, name: str) -> UnknownTableError:
+        csn = self._request.csn
+        return UnknownTableError(
+            f"there is no table {name} at CSN {csn}; a table of another namespace than "
+            f"{DEFAULT_NAMESPACE} is named namespace.table",
+            table=name,
+            csn=csn,
+        )
+
+    def show_named(self, text: str) -> None:
+        """Make the tables known whose names stand in a text."""
+        words = text.lower()
+        self.show(row for row in self.tables() if row.name.rpartition(".")[2] in words)
+
+    def show(self, tables: Iterable[TableRow]) -> None:
+        """Make tables known under their names, each in the schema of its namespace."""
+        for table in tables:
+            namespace, _, name = table.name.partition(".")
+            self._enter(namespace)
+            self.view(name, self.source(table, functools.partial(self.parts, table.name)))
+        self._enter(DEFAULT_NAMESPACE)
+
+    def source(
+        self,
+        table: TableRow,
+        parts: Callable[[], Sequence[PartRow]],
+        numbers: Mapping[PartId, int] | None = None,
+    ) -> TableSource:
+        """Return where scans find the rows of some parts of a table, and tell what they leave out."""
+        return TableSource(
+            TableSchema.from_definition(table.definition),
+            self.data_dir,
+            parts,
+            self.note,
+            statistics=self._statistics,
+            pruned=lambda paths: self._read_all_but(table.name, paths),
+            numbers=numbers,
+        )
+
+    def view(self, name: str, source: TableSource) -> None:
+        """Show a source as a view of the schema that was entered last."""
+        self.connection.from_arrow(SnapshotTable(source)).create_view(name)
+
+    def stream(self, name: str, rows: pa.RecordBatchReader) -> None:
+        """Show rows that can be read once as a view."""
+        self.connection.from_arrow(rows).create_view(name)
+
+    def lock(self, **settings: str) -> None:
+        """Change settings of the engine for the last time."""
+        for name, value in settings.items():
+            self.connection.execute(f"SET {name} = $1", [value])
+        self.connection.execute("SET lock_configuration = true")
+
+    def bind(self, sql: str, params: Any = None) -> tuple[str, ...]:
+        """Check a statement without running it; returns the names of its columns."""
+        return tuple(self.connection.sql(sql, params=params or None).columns)
+
+    def run(self, sql: str, params: Any = None) -> None:
+        """Run a statement without rows."""
+        self.connection.execute(sql, params or None)
+
+    def fetch(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
+        """Run a statement with few rows."""
+        rows: list[tuple[Any, ...]] = self.connection.sql(sql, params=params or None).fetchall()
+        return rows
+
+    def rows(self, sql: str, params: Any = None) -> pa.RecordBatchReader:
+        """Begin a statement that runs while its rows are read; :meth:`translate` explains its errors."""
+        return self.connection.sql(sql, params=params or None).to_arrow_reader(RESULT_ROWS)
+
+    def parts(self, name: TableName) -> list[PartRow]:
+        """List the parts of a table that the request sees: the same whenever it is asked.
+
+        The transaction may take some of them away while a statement of its own still reads them.
+
+        Raises:
+            SnapshotTooOldError: They are no longer promised.
+        """
+        with self._listing:
+            if name not in self._listed:
+                csn = self._csn_of(name)
+                reader = self.catalog()
+                try:
+                    self._listed[name] = reader.parts(name, csn, self._request.tid)
+                    # After the list: while the snapshot is promised, no row of it leaves the catalog.
+                    reader.require_kept(csn, name)
+                finally:
+                    reader.close()
+            return self._listed[name]
+
+    def parts_named(self, parts: Iterable[PartId]) -> list[PartRow]:
+        """Return parts by their ids, whether they are committed or not; CorruptError when one is unknown."""
+        reader = self.catalog()
         try:
-            self._require_snapshot(reader)
-            tables = _mentioned(reader.tables(self._request.csn), self._request.sql)
+            found = {part: reader.part(part) for part in parts}
         finally:
             reader.close()
-        for table in tables:
-            self._show(table)
-        self._enter(DEFAULT_NAMESPACE)
-        self._connection.execute("SET lock_configuration = true")
-        params = list(self._request.params)
-        relation = self._connection.sql(self._request.sql, params=params or None)
-        return relation.to_arrow_reader(RESULT_ROWS)
+        if missing := [part for part, row in found.items() if row is None]:
+            raise CorruptError(f"part {missing[0]} is unknown here", part=missing[0])
+        return [row for row in found.values() if row is not None]
+
+    def reads(self) -> dict[TableName, list[str] | None]:
+        """Return what was read so far; see :class:`tidelock.replica_agent.sql.mutation.Ended`."""
+        return {name: sorted(paths) or None for name, paths in self._not_read.items()}
 
     def translate(self, error: Exception) -> TidelockError:
         """Return what a failure means to the caller; it is one of ours already, or comes from DuckDB."""
@@ -95,10 +212,11 @@ class Session:
             error = self._scan_error
         if isinstance(error, CorruptError):
             # A part that is gone because the horizon has passed the snapshot was not damaged.
-            reader = CatalogReader(self._data_dir)
+            reader = self.catalog()
             try:
-                self._require_snapshot(reader)
-            except (SnapshotTooOldError, StandbyError) as reason:
+                for name in self._listed:
+                    reader.require_kept(self._csn_of(name), name)
+            except SnapshotTooOldError as reason:
                 return reason
             finally:
                 reader.close()
@@ -119,74 +237,38 @@ class Session:
         statement = isinstance(error, OSError) and _OF_THE_STATEMENT.match(text)
         if statement or isinstance(error, duckdb.Error | pa.ArrowException | ValueError):
             if match := _NO_TABLE.search(text):
-                csn = self._request.csn
-                return UnknownTableError(
-                    f"there is no table {match[1]} at CSN {csn}; a table of another namespace than "
-                    f"{DEFAULT_NAMESPACE} is named namespace.table",
-                    table=match[1],
-                    csn=csn,
-                )
-            return BadRequestError(f"the statement cannot be run: {text}")
+                return self._no_table(match[1])
+            where = f" ({self.doing})" if self.doing else ""
+            return BadRequestError(f"the statement cannot be run{where}: {text}")
         return TidelockError(f"the SQL process failed: {error!r}")
 
-    def _require_select(self) -> None:
-        statements = self._connection.extract_statements(self._request.sql)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            found = ", ".join(statement.type.name for statement in statements) or "nothing"
-            if self._request.tid is not None:
-                raise UnsupportedInTransactionError(
-                    f"in a transaction SQL is a single SELECT statement; found: {found}. Roll back; rows are "
-                    "added by inserts of Arrow rows, tables by create_table, a transaction of its own"
-                )
-            raise BadRequestError(f"a query is a single SELECT statement; found: {found}")
+    def _csn_of(self, table: TableName) -> Csn:
+        return self._request.at.get(table, self._request.csn)
 
-    def _require_snapshot(self, reader: CatalogReader) -> None:
-        csn = self._request.csn
-        if csn > (applied := reader.snapshot_csn()):
+    def _require_applied(self, reader: CatalogReader) -> None:
+        applied, csn = reader.snapshot_csn(), max([self._request.csn, *self._request.at.values()])
+        if csn > applied:
             raise StandbyError(f"CSN {csn} is not applied here yet, only {applied}", snapshot_csn=applied)
-        if csn < (horizon := reader.horizon()):
-            raise SnapshotTooOldError(
-                f"CSN {csn} can no longer be read; the oldest that can is {horizon}: take a new snapshot",
-                min_csn=horizon,
-            )
-
-    def _show(self, table: TableRow) -> None:
-        """Make a table known under its name, in the schema of its namespace."""
-        namespace, _, name = table.name.partition(".")
-        source = TableSource(
-            TableSchema.from_definition(table.definition),
-            self._data_dir,
-            lambda: self._parts(table),
-            self._note,
-        )
-        self._enter(namespace)
-        self._connection.from_arrow(SnapshotTable(source)).create_view(name)
 
     def _enter(self, namespace: str) -> None:
-        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(namespace)}")
-        self._connection.execute(f"SET schema = {quote(namespace)}")
+        self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote(namespace)}")
+        self.connection.execute(f"SET schema = {quote(namespace)}")
 
-    def _parts(self, table: TableRow) -> list[PartRow]:
-        """List a table's visible parts, in the thread of the scan."""
-        reader = CatalogReader(self._data_dir)
+    def _statistics(self, parts: Sequence[PartRow]) -> list[Statistics]:
+        """Return the statistics of parts, in the thread of the scan."""
+        reader = self.catalog()
         try:
-            parts = reader.parts(table.name, self._request.csn, self._request.tid)
-            # After the list: while the snapshot is promised, no row of it is taken out of the catalog.
-            self._require_snapshot(reader)
+            return [reader.statistics(part.part) for part in parts]
         finally:
             reader.close()
-        return parts
 
-    def _note(self, error: Exception) -> None:
+    def _read_all_but(self, name: TableName, paths: frozenset[str]) -> None:
+        with self._listing:
+            self._not_read[name] = self._not_read.get(name, paths) & paths
+
+    def note(self, error: Exception) -> None:
         """Keep what a scan raised first: DuckDB hands on its text only."""
         self._scan_error = self._scan_error or error
-
-
-def _mentioned(tables: list[TableRow], sql: str) -> list[TableRow]:
-    text = sql.lower()
-    if len(tables) <= TABLES_ALL or any(word in text for word in _CATALOG_WORDS):
-        return tables
-    return [table for table in tables if table.name.rpartition(".")[2] in text]
 
 
 def _locked_connection(config: WorkerConfig) -> duckdb.DuckDBPyConnection:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,14 +21,18 @@ import msgspec
 import pyarrow as pa
 
 from tidelock.errors import TidelockError, TooLargeError
-from tidelock.replica_agent.sql.mutation import Ended
-from tidelock.replica_agent.sql.request import Kind, SqlRequest, WorkerConfig, pack, receive_frame
+from tidelock.replica_agent.sql.mutating import MutationRun
+from tidelock.replica_agent.sql.mutation import Ended, MutationRequest
+from tidelock.replica_agent.sql.reading import insert_select, query
+from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest, WorkerConfig, pack, receive_frame
 from tidelock.replica_agent.sql.session import Session
 
 #: Bytes of a result that are collected before they are sent: small results arrive whole or as an error.
 SEND_BYTES = 256 * 1024
 #: Bytes of a frame of results: what the agent has in memory of each.
 FRAME_BYTES = 1 << 20
+#: Bytes of a record batch that is to be staged.
+BATCH_BYTES = 1 << 20
 #: Stacks of the threads that DuckDB and Arrow start later; they count as memory of the process.
 THREADS_BYTES = 128 << 20
 
@@ -37,7 +42,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the agent ends us
     connection = socket.socket(fileno=int(sys.argv[1]))
     config = msgspec.json.decode(sys.argv[2], type=WorkerConfig)
-    requests: queue.SimpleQueue[SqlRequest] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
     _limit_memory(config)
     connection.sendall(pack(Kind.READY, b""))
@@ -45,22 +50,22 @@ def main() -> NoReturn:
         _serve(connection, config, requests.get())
 
 
-def _receive(connection: socket.socket, requests: queue.SimpleQueue[SqlRequest]) -> None:
+def _receive(connection: socket.socket, requests: queue.SimpleQueue[Request]) -> None:
     """Take requests; end the process, whatever it is doing, when the agent has gone."""
     try:
         while True:
             _, payload = receive_frame(connection)
-            requests.put(msgspec.json.decode(payload, type=SqlRequest))
+            requests.put(msgspec.json.decode(payload, type=Request))
     except (EOFError, OSError):
         os._exit(0)
 
 
-def _serve(connection: socket.socket, config: WorkerConfig, request: SqlRequest) -> None:
+def _serve(connection: socket.socket, config: WorkerConfig, request: Request) -> None:
     """Run one request and send its frames."""
     session = None
     try:
         session = Session(config, request)
-        _stream(session.run(), connection)
+        ended = _answer(session, request, connection)
     except Exception as error:
         found = (
             session.translate(error) if session is not None else TidelockError(f"no SQL session: {error!r}")
@@ -69,17 +74,39 @@ def _serve(connection: socket.socket, config: WorkerConfig, request: SqlRequest)
         kind = Kind.FATAL if type(found) in {TidelockError, TooLargeError} else Kind.ERROR
         connection.sendall(pack(kind, msgspec.json.encode(found.to_wire())))
     else:
-        connection.sendall(pack(Kind.END, msgspec.json.encode(Ended())))
+        connection.sendall(pack(Kind.END, msgspec.json.encode(ended)))
     finally:
         if session is not None:
             session.close()
 
 
-def _stream(result: pa.RecordBatchReader, connection: socket.socket) -> None:
-    """Send a result as an Arrow IPC stream; its end is written only when all rows are."""
+def _answer(session: Session, request: Request, connection: socket.socket) -> Ended:
+    """Send what a statement affects, if it changes a table, and its rows; returns what is told at its end."""
+    if isinstance(request, SqlRequest):
+        insert = insert_select(session, request)
+        if insert is None:
+            result = query(session, request)
+            _stream(result.schema, result, connection)
+            return Ended(reads=session.reads())
+        request = MutationRequest(request.csn, request.tid, insert.table, insert.rows, request.at)
+    run = MutationRun(session, request)
+    connection.sendall(pack(Kind.AFFECTED, msgspec.json.encode(run.plan.affected)))
+    _stream(run.schema, (piece for batch in run.batches() for piece in _pieces(batch)), connection)
+    return run.ended()
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch, since the agent takes no message above a limit."""
+    rows = max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
+    for begin in range(0, batch.num_rows, rows):
+        yield batch.slice(begin, rows)
+
+
+def _stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch], connection: socket.socket) -> None:
+    """Send rows as an Arrow IPC stream; its end is written only when all rows are."""
     frames = _Frames(connection)
-    writer = pa.ipc.new_stream(frames, result.schema)
-    for batch in result:
+    writer = pa.ipc.new_stream(frames, schema)
+    for batch in batches:
         writer.write_batch(batch)
     writer.close()
     frames.flush()

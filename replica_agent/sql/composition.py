@@ -1,0 +1,323 @@
+"""The statements that mutations are made of, as text: pure composition, each expression in its brackets.
+
+Names with ``#`` are ours, since no table or column has such a name:
+
+* views ``#target`` (the table, with the number of each row's part), ``#affected`` (only the parts that are
+  rewritten) and ``#stream`` (what a merge was sent);
+* tables ``#source`` (the rows of a merge, with ``#row``), ``#twice`` (keys that come more than once in it)
+  and ``#hits`` (which row of the source meets which part);
+* columns ``#match`` (the row gets new values), ``#value:c`` (the new value of column c, in whatever type its
+  expression has) and ``#misfit`` (a new value that is none of the column's type: its column, and its text).
+
+A row is judged once: the predicate is one column of a subquery, so a volatile function cannot give two
+answers for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tidelock.replica_agent.schema import Column, TableSchema
+from tidelock.replica_agent.sql.expressions import Expression, literal
+from tidelock.replica_agent.sql.request import quote
+from tidelock.replica_agent.sql.scan import PART_COLUMN
+
+TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
+    "#target",
+    "#affected",
+    "#stream",
+    "#source",
+    "#twice",
+    "#hits",
+)
+MATCH, MISFIT, ROW = "#match", "#misfit", "#row"
+
+_PART, _MATCH, _ROW = quote(PART_COLUMN), quote(MATCH), quote(ROW)
+
+_TYPES = {
+    "boolean": "BOOLEAN",
+    "tinyint": "TINYINT",
+    "smallint": "SMALLINT",
+    "int": "INTEGER",
+    "bigint": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ntz": "TIMESTAMP",
+}
+
+#: Types whose smallest and largest value can be compared by anybody, as JSON.
+_COMPARABLE = {
+    "date": "{0} - DATE '1970-01-01'",
+    "timestamp": "epoch_us({0})",
+    "timestamp_ntz": "epoch_us({0})",
+    **dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint", "string"), "{0}"),
+}
+
+
+def type_of(column: Column) -> str:
+    """Return DuckDB's name of a column's type."""
+    return _TYPES.get(column.type) or column.type.upper()
+
+
+# -- rows where a predicate is true --------------------------------------------------------------------------
+
+
+def matching(alias: str, where: Expression) -> str:
+    """Count the rows by part where the predicate is true."""
+    return f"SELECT {_PART}, count(*) FROM {target(alias)} WHERE {where.text} GROUP BY {_PART}"
+
+
+def remaining(schema: TableSchema, alias: str, where: Expression) -> str:
+    """Select the rows of the affected parts that a delete leaves."""
+    names = _names(schema.columns)
+    return f"SELECT {names} FROM ({_judged(alias, where)}) WHERE NOT {_MATCH}"
+
+
+def updated(
+    schema: TableSchema, alias: str, where: Expression | None, values: Mapping[str, Expression]
+) -> str:
+    """Select all rows of the affected parts, with new values where the predicate is true."""
+    new = _values({name: f"CASE WHEN {_MATCH} THEN {value.text} END" for name, value in values.items()})
+    # The parts stand behind the values, so that parameters are counted as the user counts them.
+    inner = f"SELECT *, {new} FROM ({_judged(alias, where)}) AS {quote(alias)}"
+    return _fitted(schema, inner, values, missing_null=False)
+
+
+def _judged(alias: str, where: Expression | None) -> str:
+    judged = "TRUE" if where is None else f"{_true(where)}"
+    return f"SELECT *, {judged} AS {_MATCH} FROM {quote(AFFECTED)} AS {quote(alias)}"
+
+
+def scalars(source: str, expressions: Iterable[Expression]) -> str:
+    """Return a statement that binds only if each expression is one value of a row of ``source``.
+
+    It is never run. In SELECT an aggregate, a window or an unnest would change the number of rows.
+    """
+    conditions = " OR ".join(f"{expression.text} IS NULL" for expression in expressions)
+    return f"SELECT 1 FROM {source} WHERE {conditions or 'TRUE'}"
+
+
+def target(alias: str) -> str:
+    """Return the table as it stands in FROM."""
+    return f"{quote(TARGET)} AS {quote(alias)}"
+
+
+# -- merges --------------------------------------------------------------------------------------------------
+
+
+def load_source() -> str:
+    """Keep the rows of the view ``#stream``, numbered."""
+    return (
+        f"CREATE TEMP TABLE {quote(SOURCE)} AS SELECT *, row_number() OVER () AS {_ROW} FROM {quote(STREAM)}"
+    )
+
+
+def repeated_keys(on: Sequence[str]) -> str:
+    """Keep the keys that come more than once in the source."""
+    names = ", ".join(map(quote, on))
+    given = " AND ".join(f"{quote(name)} IS NOT NULL" for name in on)
+    return (
+        f"CREATE TEMP TABLE {quote(TWICE)} AS SELECT {names} FROM {quote(SOURCE)} "
+        f"WHERE {given} GROUP BY ALL HAVING count(*) > 1"
+    )
+
+
+def key_range(column: Column) -> str:
+    """Select the smallest and the largest key of the source, twice: as text, and as JSON values or null."""
+    name = quote(column.name)
+    found = _COMPARABLE.get(column.type, "NULL").format(name)
+    texts = ", ".join(f"CAST({which}({name}) AS VARCHAR)" for which in ("min", "max"))
+    return f"SELECT {texts}, min({found}), max({found}) FROM {source()}"
+
+
+def distinct_keys(column: Column, limit: int) -> str:
+    """Select up to ``limit`` different keys of the source as text."""
+    name = quote(column.name)
+    return f"SELECT DISTINCT CAST({name} AS VARCHAR) FROM {source()} WHERE {name} IS NOT NULL LIMIT {limit}"
+
+
+def key_between(column: Column, low: int, high: int) -> str:
+    """Return that a key of the table lies between two parameters, which are text."""
+    name, kind = f"target.{quote(column.name)}", type_of(column)
+    return f"{name} >= CAST(${low} AS {kind}) AND {name} <= CAST(${high} AS {kind})"
+
+
+def key_among(column: Column, params: Iterable[int]) -> str:
+    """Return that a key of the table is one of some parameters, which are text."""
+    values = ", ".join(f"CAST(${number} AS {type_of(column)})" for number in params)
+    return f"target.{quote(column.name)} IN ({values})"
+
+
+def hits(on: Sequence[str], within: Sequence[str], delete: Expression | None) -> str:
+    """Keep which row of the source meets which part of the table, and whether it deletes.
+
+    Args:
+        on: Columns of the key.
+        within: Conditions that all keys of the source fulfil, for the scan of the table.
+        delete: Condition of a deletion.
+    """
+    deletes = "FALSE" if delete is None else _true(delete)
+    condition = " AND ".join(within) or "TRUE"
+    return (
+        f"CREATE TEMP TABLE {quote(HITS)} AS SELECT source.{_ROW}, target.{_PART}, {deletes} AS {_MATCH} "
+        f"FROM {met(on)} WHERE {condition}"
+    )
+
+
+def a_repeated_key(on: Sequence[str]) -> str:
+    """Select a key that several rows of the source have, as text."""
+    return f"SELECT {_texts('twice', on)} FROM {quote(TWICE)} AS twice LIMIT 1"
+
+
+def keep_last(on: Sequence[str]) -> str:
+    """Of the rows of the source with a key that comes more than once keep the last."""
+    names = ", ".join(f"source.{quote(name)}" for name in on)
+    order = f"row_number() OVER (PARTITION BY {names} ORDER BY source.{_ROW} DESC)"
+    numbered = (
+        f"SELECT source.{_ROW}, {order} AS n FROM {source()} SEMI JOIN {quote(TWICE)} AS twice ON {_same(on)}"
+    )
+    return f"DELETE FROM {quote(SOURCE)} WHERE {_ROW} IN (SELECT {_ROW} FROM ({numbered}) WHERE n > 1)"
+
+
+def duplicates(on: Sequence[str]) -> str:
+    """Count the keys of the source that come twice or are in the table; also select one of them, as text."""
+    names = ", ".join(f"source.{quote(name)}" for name in on)
+    found = (
+        f"SELECT {names} FROM {source()} SEMI JOIN {quote(HITS)} AS hits ON hits.{_ROW} = source.{_ROW} "
+        f"UNION SELECT {', '.join(map(quote, on))} FROM {quote(TWICE)}"
+    )
+    return f"SELECT count(*) OVER (), {_texts('found', on)} FROM ({found}) AS found ORDER BY ALL LIMIT 1"
+
+
+def hit_twice(on: Sequence[str]) -> str:
+    """Select a key of the table that several rows of the source have, as text."""
+    names = _texts("source", on)
+    return (
+        f"SELECT {names} FROM {quote(TWICE)} AS twice JOIN {quote(SOURCE)} AS source ON {_same(on)} "
+        f"SEMI JOIN {quote(HITS)} AS hits ON hits.{_ROW} = source.{_ROW} LIMIT 1"
+    )
+
+
+def hit_parts(*, only_deleting: bool) -> str:
+    """Count the rows by part that a merge updates or deletes."""
+    condition = f"WHERE {_MATCH}" if only_deleting else ""
+    return f"SELECT {_PART}, count(*) FROM {quote(HITS)} {condition} GROUP BY {_PART}"
+
+
+def merged(
+    schema: TableSchema, on: Sequence[str], values: Mapping[str, Expression], delete: Expression | None
+) -> str:
+    """Select the rows of the affected parts that a merge leaves, with new values where they match."""
+    matches = f"source.{_ROW} IS NOT NULL"
+    new = _values({name: f"CASE WHEN {matches} THEN {value.text} END" for name, value in values.items()})
+    old = ", ".join(f"target.{quote(column.name)}" for column in schema.columns)
+    stays = "TRUE" if delete is None else f"NOT ({matches} AND {_true(delete)})"
+    updates = matches if values else "FALSE"
+    inner = (
+        f"SELECT {old}, {', '.join([new, updates] if new else [updates])} AS {_MATCH} "
+        f"FROM {quote(AFFECTED)} AS target LEFT JOIN {quote(SOURCE)} AS source ON {_equal(on)} WHERE {stays}"
+    )
+    return _fitted(schema, inner, values, missing_null=False)
+
+
+def met(on: Sequence[str]) -> str:
+    """Return rows of the table with the row of the source that they meet, as they stand in FROM."""
+    return f"{quote(TARGET)} AS target JOIN {source()} ON {_equal(on)}"
+
+
+def source() -> str:
+    """Return the rows of a merge's source as they stand in FROM."""
+    return f"{quote(SOURCE)} AS source"
+
+
+def count_missed() -> str:
+    """Count the rows of the source that meet nothing."""
+    return f"SELECT count(*) FROM {_missed()}"
+
+
+def inserted(schema: TableSchema, values: Mapping[str, Expression]) -> str:
+    """Select new rows for the rows of the source that meet nothing."""
+    new = _values({name: value.text for name, value in values.items()})
+    inner = f"SELECT {new}, TRUE AS {_MATCH} FROM {_missed()}"
+    return _fitted(schema, inner, values, missing_null=True)
+
+
+def _missed() -> str:
+    return f"{quote(SOURCE)} AS source ANTI JOIN {quote(HITS)} AS hits ON source.{_ROW} = hits.{_ROW}"
+
+
+def _texts(alias: str, names: Iterable[str]) -> str:
+    return ", ".join(f"left(CAST({alias}.{quote(name)} AS VARCHAR), 80)" for name in names)
+
+
+def _same(on: Sequence[str]) -> str:
+    return " AND ".join(f"source.{quote(name)} = twice.{quote(name)}" for name in on)
+
+
+def _equal(on: Sequence[str]) -> str:
+    return " AND ".join(f"target.{quote(name)} = source.{quote(name)}" for name in on)
+
+
+# -- rows as they are ----------------------------------------------------------------------------------------
+
+
+def ordered(schema: TableSchema) -> str:
+    """Select all rows of the affected parts in the order of the table."""
+    order = f" ORDER BY {', '.join(map(quote, schema.sort_by))}" if schema.sort_by else ""
+    return f"SELECT {_names(schema.columns)} FROM {quote(AFFECTED)}{order}"
+
+
+def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
+    """Select the rows of a SELECT, whose columns have these names of the table, as rows of the table."""
+    named = ", ".join(quote(f"#value:{name}") for name in columns)
+    inner = f"SELECT *, TRUE AS {_MATCH} FROM (\n{sql}\n) AS {quote('#rows')}({named})"
+    return _fitted(schema, inner, columns, missing_null=True)
+
+
+# -- new values in the types of their columns ----------------------------------------------------------------
+
+
+def _fitted(schema: TableSchema, inner: str, new: Iterable[str], *, missing_null: bool) -> str:
+    """Select the table's columns in their types, then ``#match`` and ``#misfit``."""
+    given = set(new)
+    columns = ", ".join(_column(column, given=column.name in given, missing_null=missing_null)
+                        for column in schema.columns)  # fmt: skip
+    misfits = " ".join(
+        f"WHEN {_value(column)} IS NOT NULL AND {_try(column)} IS NULL "
+        f"THEN {literal(column.name + ':')} || left(CAST({_value(column)} AS VARCHAR), 80)"
+        for column in schema.columns
+        if column.name in given
+    )
+    misfit = f"CASE {misfits} END" if misfits else "CAST(NULL AS VARCHAR)"
+    return f"SELECT {columns}, {_MATCH}, {misfit} AS {quote(MISFIT)} FROM ({inner})"
+
+
+def _column(column: Column, *, given: bool, missing_null: bool) -> str:
+    name = quote(column.name)
+    if missing_null:
+        return f"{_try(column) if given else f'CAST(NULL AS {type_of(column)})'} AS {name}"
+    return f"CASE WHEN {_MATCH} THEN {_try(column)} ELSE {name} END AS {name}" if given else name
+
+
+def _values(texts: Mapping[str, str]) -> str:
+    return ", ".join(f"{text} AS {quote(f'#value:{name}')}" for name, text in texts.items())
+
+
+def _value(column: Column) -> str:
+    return quote(f"#value:{column.name}")
+
+
+def _try(column: Column) -> str:
+    return f"TRY_CAST({_value(column)} AS {type_of(column)})"
+
+
+def _true(condition: Expression) -> str:
+    return f"(CAST({condition.text} AS BOOLEAN) IS TRUE)"
+
+
+def _names(columns: Iterable[Column]) -> str:
+    return ", ".join(quote(column.name) for column in columns)

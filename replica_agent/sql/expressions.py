@@ -1,0 +1,274 @@
+"""Expressions of a user inside a statement of ours: one expression each, and nothing but rows of tables.
+
+A predicate or a new value is put into a larger statement as text, so it must not be able to end the brackets
+around it, add a clause or begin a second statement. It is parsed alone by DuckDB's own parser, which gives
+its tree; the tree must be a single expression, and what it names is looked through. Settings, paths and
+secrets of the process are no rows of tables: functions and views that show them are refused, although
+nothing that they could reach is open (:mod:`tidelock.replica_agent.sql.session`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from tidelock.errors import BadRequestError, SchemaMismatchError
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.sql.mutation import Literal, Value
+
+#: Functions that may stand in FROM: they make rows of their arguments.
+_TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat_row", "unnest"})
+#: Functions that tell of the process, act on it, or only let time pass.
+_REFUSED = frozenset(
+    {
+        *("current_query", "current_setting", "getenv", "getvariable", "in_search_path", "which_secret"),
+        *("currval", "nextval", "json_deserialize_sql", "json_serialize_sql", "write_log"),
+        *("pg_sleep", "sleep_ms"),
+    }
+)
+_SYSTEM_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
+_SYSTEM_CATALOGS = frozenset({"system", "temp"})
+_SYSTEM_VIEWS = ("duckdb_", "pg_", "pragma_", "sqlite_")
+#: What may stand in FROM, as the parser's tree calls it.
+_FROM = frozenset({"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "SUBQUERY", "TABLE_FUNCTION"})
+_NO_CLAUSE: dict[str, Any] = {
+    "modifiers": [],
+    "where_clause": None,
+    "group_expressions": [],
+    "having": None,
+    "sample": None,
+    "qualify": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression that was checked.
+
+    Attributes:
+        text: Its SQL on lines of its own; parameters are ``$n``, n counted over the whole statement.
+        params: The numbers of its parameters.
+    """
+
+    text: str
+    params: frozenset[int]
+
+
+class Expressions:
+    """The expressions of one statement, parsed in the order in which their ``?`` are counted.
+
+    Args:
+        connection: Any connection; nothing is run but DuckDB's parser.
+        params: Values of the parameters of all expressions.
+        tables: Full names of the tables that there are.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, params: Sequence[Any], tables: Collection[str]
+    ) -> None:
+        self._connection = connection
+        self._params = params
+        self._tables = tables
+        self._counted = 0
+        self._styles: set[str] = set()
+        self._used: set[int] = set()
+
+    def parse(self, text: str, what: str) -> Expression:
+        """Check an expression.
+
+        Args:
+            text: SQL.
+            what: What it is for, e.g. ``where``; for messages.
+
+        Raises:
+            BadRequestError: It is not exactly one expression, or names what it may not, or more parameters
+                than there are.
+        """
+        item = self._only_item(text, what)
+        self._tree(f"SELECT (\n{text}\n)", what)  # a clause behind it shows in brackets
+        problem = next((problem for node in _nodes(item) if (problem := self._refusal(node))), None)
+        problem = problem or _star(item)
+        if problem is not None:
+            raise BadRequestError(f"{what} may use the tables of its snapshot and functions: {problem}")
+        return self._numbered(text, item, what)
+
+    def new_values(self, table: TableSchema, given: Mapping[str, Value], what: str) -> dict[str, Expression]:
+        """Check the new values of columns; they stay in their order.
+
+        Raises:
+            SchemaMismatchError: One is no column of the table.
+            BadRequestError: None is given, or as :meth:`parse`.
+        """
+        if not given:
+            raise BadRequestError(f"{what} names no column of table {table.name}")
+        for name in given:
+            if name not in table.arrow.names:
+                raise SchemaMismatchError(
+                    f"table {table.name} has no column {name}; it has {', '.join(table.arrow.names)}",
+                    table=table.name,
+                    column=name,
+                )
+        return {
+            name: self.parse(value, f"the new value of {name}")
+            if isinstance(value, str)
+            else Expression(_constant(name, value), frozenset())
+            for name, value in given.items()
+        }
+
+    def params(self, *expressions: Expression) -> dict[str, Any]:
+        """Return the parameters of a statement made of some expressions, by name."""
+        numbers = {number for expression in expressions for number in expression.params}
+        return {str(number): self._params[number - 1] for number in sorted(numbers)}
+
+    def end(self) -> None:
+        """Raise BadRequestError if there are more parameters than the expressions use."""
+        if len(self._used) < len(self._params):
+            raise BadRequestError(
+                f"{len(self._params)} parameters are given, the expressions use {len(self._used)} of them"
+            )
+
+    def _only_item(self, text: str, what: str) -> dict[str, Any]:
+        statements = self._tree(f"SELECT\n{text}\n", what)
+        node = statements[0]["node"] if len(statements) == 1 else {}
+        items = node.get("select_list", [])
+        plain = (
+            node.get("type") == "SELECT_NODE"
+            and len(items) == 1
+            and not items[0].get("alias")
+            and node["from_table"]["type"] == "EMPTY"
+            and not node["cte_map"]["map"]
+            and all(node.get(clause) == nothing for clause, nothing in _NO_CLAUSE.items())
+        )
+        if not plain:
+            raise BadRequestError(f"{what} is one SQL expression; found more than that: {_short(text)}")
+        item: dict[str, Any] = items[0]
+        return item
+
+    def _tree(self, sql: str, what: str) -> list[dict[str, Any]]:
+        """Return the statements of a text as DuckDB's parser reads them."""
+        try:
+            [(tree,)] = self._connection.sql("SELECT json_serialize_sql($1)", params=[sql]).fetchall()
+            parsed = json.loads(tree)
+        except RecursionError:
+            raise BadRequestError(f"{what} is nested too deeply; write it flatter") from None
+        except (duckdb.Error, UnicodeError) as error:
+            raise BadRequestError(f"{what} is not one SQL expression: {error}") from error
+        if parsed["error"]:
+            raise BadRequestError(f"{what} is not one SQL expression: {parsed['error_message'].strip()}")
+        statements: list[dict[str, Any]] = parsed["statements"]
+        return statements
+
+    def _refusal(self, node: dict[str, Any]) -> str | None:
+        """Return what is wrong with one node of the tree, or None."""
+        kind = str(node.get("type"))
+        if "query_location" in node and "sample" in node and "alias" in node and kind not in _FROM:
+            return f"{kind.lower().replace('_', ' ')} is no table"
+        if kind == "TABLE_FUNCTION":
+            name = str(node["function"].get("function_name")).lower()
+            return None if name in _TABLE_FUNCTIONS else f"table function {name} is not offered"
+        if kind == "BASE_TABLE":
+            return self._refused_table(node)
+        name = str(node.get("function_name", "")).lower()
+        return f"function {name} is not offered" if name in _REFUSED else None
+
+    def _refused_table(self, node: dict[str, Any]) -> str | None:
+        catalog, schema, name = (
+            str(node[key]).lower() for key in ("catalog_name", "schema_name", "table_name")
+        )
+        known = f"{schema or 'default'}.{name}" in self._tables
+        if catalog in _SYSTEM_CATALOGS or schema in _SYSTEM_SCHEMAS:
+            return f"{catalog or schema} holds no tables of a snapshot"
+        return f"{name} is no table" if name.startswith(_SYSTEM_VIEWS) and not known else None
+
+    def _numbered(self, text: str, item: dict[str, Any], what: str) -> Expression:
+        """Give each ``?`` its number in the whole statement; ``$n`` has it already."""
+        source = text.encode()
+        pieces, begin, numbers = [], 0, set()
+        head = len("SELECT\n")
+        found = [node for node in _nodes(item) if node.get("class") == "PARAMETER"]
+        for node in sorted(found, key=lambda node: int(node["query_location"])):
+            at, name = int(node["query_location"]) - head, str(node["identifier"])
+            if not name.isdigit():
+                raise BadRequestError(f"{what} has the parameter ${name}; write ? or $1, ...")
+            style = "?" if source[at : at + 1] == b"?" else "$"
+            self._styles.add(style)
+            if len(self._styles) > 1:
+                raise BadRequestError("a statement has ? or $1, ... for its parameters, not both")
+            number = int(name)
+            if style == "?":
+                self._counted += 1
+                number = self._counted
+                pieces += [source[begin:at], f"${number} ".encode()]
+                begin = at + 1
+            if not 1 <= number <= len(self._params):
+                raise BadRequestError(f"{what} has parameter {number}, but {len(self._params)} are given")
+            numbers.add(number)
+        self._used |= numbers
+        joined = b"".join([*pieces, source[begin:]]).decode()
+        # On lines of its own, so that a comment in it ends before the bracket.
+        return Expression(f"(\n{joined}\n)", frozenset(numbers))
+
+
+def literal(value: bool | float | str | None) -> str:
+    """Return a JSON value as SQL."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return str(value).upper()
+        case int():
+            return str(value)
+        case float():
+            return f"CAST('{value!r}' AS DOUBLE)"
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+
+
+def _constant(column: str, given: Literal) -> str:
+    if not given.base64:
+        return literal(given.value)
+    try:
+        data = base64.b64decode(str(given.value), validate=True)
+    except ValueError as error:
+        raise BadRequestError(
+            f"the new value of {column} is no base64 text: {error}", column=column
+        ) from error
+    return f"from_base64('{base64.b64encode(data).decode()}')"
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a tree, from the top."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _star(item: dict[str, Any]) -> str | None:
+    """Return that the expression stands for several columns, which it must not outside of a subquery."""
+    waiting: list[Any] = [item]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict) and value.get("class") != "SUBQUERY":
+            if value.get("class") in {"STAR", "POSITIONAL_REFERENCE"}:
+                return "name each column"
+            waiting += value.values()
+        elif isinstance(value, dict):
+            waiting.append(value.get("child"))
+    return None
+
+
+def _short(text: str) -> str:
+    shown = " ".join(text.split())
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."  # noqa: PLR2004 - enough to recognise it

@@ -1,0 +1,196 @@
+"""Plans of merges: rows from outside meet the rows of a table by equal keys.
+
+The source is loaded into a table of the engine, which spills, so it may be many times the memory limit. The
+keys of the table are read once: ``#hits`` keeps which row of the source meets which part. Joins build their
+hash tables from the source, whatever the optimizer guesses of a table that it cannot count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchError
+from tidelock.replica_agent.schema import Column
+from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.expressions import Expression, Expressions
+from tidelock.replica_agent.sql.mutation import MergeRows
+from tidelock.replica_agent.sql.plan import Plan, Stream, Target, rows_of
+from tidelock.replica_agent.sql.request import quote
+from tidelock.replica_agent.sql.source import Source
+
+#: Different values of a partition column up to which exactly these partitions are looked through.
+_VALUES_MAX = 1000
+#: Both would let the engine build the hash table from the side of the table.
+_NO_SWAPS = "join_order,build_side_probe_side"
+
+
+def merge(target: Target, action: MergeRows) -> Plan:
+    """Load the source and find out what it meets.
+
+    Raises:
+        BadRequestError: An expression or the source is wrong, or several of its rows meet one row.
+        SchemaMismatchError: The source does not fit the table.
+    """
+    if not (action.on and (action.update or action.delete or action.insert)):
+        raise BadRequestError("a merge needs `on`, and what to do with rows that match or do not match")
+    session = target.session
+    user = Expressions(session.connection, action.params, session.table_names())
+    with closing(Source(Path(action.source), target.schema, action.on, exact=action.upsert)) as source:
+        names = source.schema.names
+        updates = _updates(target, action, user, names)
+        delete = None if action.delete is None else user.parse(action.delete, "when_matched_delete")
+        inserts = _inserts(target, action, user, names)
+        user.end()
+        session.doing = "in a condition or new value of the merge"
+        session.stream(composition.STREAM, _noted(source, session.note))
+        target.show()
+        session.lock(disabled_optimizers=_NO_SWAPS)
+        session.run(composition.load_source())
+    matched = [*updates.values(), *([] if delete is None else [delete])]
+    session.bind(composition.scalars(composition.met(action.on), matched), user.params(*matched))
+    added = user.params(*inserts.values())
+    session.bind(composition.scalars(composition.source(), inserts.values()), added)
+    session.run(composition.repeated_keys(action.on))
+    if action.unique == "replace":
+        session.run(composition.keep_last(action.on))
+    keys = _find(target, action, user, delete)
+    if action.unique == "refuse":
+        _refuse_duplicates(target, action)
+    elif action.unique is None:
+        _refuse_repeated(target, action, matching=bool(matched))
+    counts = target.count(composition.hit_parts(only_deleting=not updates), {}) if matched else {}
+    missed = session.fetch(composition.count_missed(), {})[0][0] if inserts else 0
+    target.show_affected(list(counts))
+    streams = []
+    if counts:
+        merged = composition.merged(target.schema, action.on, updates, delete)
+        streams.append(Stream(merged, user.params(*matched)))
+    if missed:
+        streams.append(Stream(composition.inserted(target.schema, inserts), added, new=True))
+    affected = target.affected(counts, rows_to_insert=missed, keys=keys)
+    return Plan(affected, streams, rows_of(counts), keeps=delete is None)
+
+
+def _updates(
+    target: Target, action: MergeRows, user: Expressions, names: Sequence[str]
+) -> dict[str, Expression]:
+    if isinstance(action.update, dict):
+        return user.new_values(target.schema, action.update, "when_matched_update")
+    if not action.update:
+        return {}
+    own = [name for name in target.schema.arrow.names if name in names and name not in action.on]
+    # A table of keys only: rows that match stay as they are.
+    return {name: _of_source(name) for name in own}
+
+
+def _inserts(
+    target: Target, action: MergeRows, user: Expressions, names: Sequence[str]
+) -> dict[str, Expression]:
+    if isinstance(action.insert, dict):
+        return user.new_values(target.schema, action.insert, "when_not_matched_insert")
+    if not action.insert:
+        return {}
+    if missing := [name for name in target.schema.arrow.names if name not in names]:
+        raise SchemaMismatchError(
+            f"rows that match nothing are inserted, but lack columns of table {target.name}: "
+            f"{', '.join(missing)}; send them, or name the columns in when_not_matched_insert",
+            table=target.name,
+            missing=missing,
+        )
+    return {name: _of_source(name) for name in target.schema.arrow.names}
+
+
+def _of_source(name: str) -> Expression:
+    return Expression(f"source.{quote(name)}", frozenset())
+
+
+def _noted(source: Source, note: Any) -> pa.RecordBatchReader:
+    """Return the rows for the engine, which hands on only the text of an error."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from source.batches()
+        except Exception as error:
+            note(error)
+            raise
+
+    return pa.RecordBatchReader.from_batches(source.schema, batches())
+
+
+def _find(
+    target: Target, action: MergeRows, user: Expressions, delete: Expression | None
+) -> tuple[Any, Any] | None:
+    """Find out which rows meet; returns the range of the first column of the key."""
+    columns = {column.name: column for column in target.schema.columns}
+    params = user.params(*([] if delete is None else [delete]))
+    within, ranges = [], []
+    for name in action.on:
+        low, high, *known = target.session.fetch(composition.key_range(columns[name]), {})[0]
+        ranges.append([low, high] if columns[name].type.startswith("decimal") else known)
+        if low is None:
+            within.append("FALSE")  # only nulls, or no rows at all
+        elif columns[name].type not in {"float", "double"}:  # of NaN Arrow and DuckDB think differently
+            within.append(composition.key_between(columns[name], *_bound(params, action, [low, high])))
+        if name in target.schema.partition_by:
+            within += _among(target, columns[name], params, action)
+    target.session.run(composition.hits(action.on, within, delete), params)
+    low, high = ranges[0]
+    return None if low is None else (low, high)
+
+
+def _refuse_duplicates(target: Target, action: MergeRows) -> None:
+    found = target.session.fetch(composition.duplicates(action.on), {})
+    if not found:
+        return
+    keys, *values = found[0]
+    key, shown = _shown(action, values)
+    raise DuplicateKeyError(
+        f"{keys} of the keys of the rows are in table {target.name} already, or come more than once among "
+        f"the rows: the first is {shown}; nothing was kept, leave these rows out or upsert them",
+        table=target.name,
+        key=key,
+        keys=keys,
+    )
+
+
+def _shown(action: MergeRows, values: Sequence[str]) -> tuple[dict[str, str], str]:
+    key = dict(zip(action.on, values, strict=True))
+    return key, ", ".join(f"{name}={value}" for name, value in key.items())
+
+
+def _among(target: Target, column: Column, params: dict[str, Any], action: MergeRows) -> list[str]:
+    found = target.session.fetch(composition.distinct_keys(column, _VALUES_MAX + 1), {})
+    if not 0 < len(found) <= _VALUES_MAX:
+        return []
+    return [composition.key_among(column, _bound(params, action, [value for (value,) in found]))]
+
+
+def _bound(params: dict[str, Any], action: MergeRows, values: Sequence[str]) -> list[int]:
+    """Add parameters behind those of the user; returns their numbers."""
+    first = max([len(action.params), *map(int, params)]) + 1
+    numbers = list(range(first, first + len(values)))
+    params |= {str(number): value for number, value in zip(numbers, values, strict=True)}
+    return numbers
+
+
+def _refuse_repeated(target: Target, action: MergeRows, *, matching: bool) -> None:
+    session = target.session
+    if action.upsert:
+        found = session.fetch(composition.a_repeated_key(action.on), {})
+    elif matching:
+        found = session.fetch(composition.hit_twice(action.on), {})
+    else:
+        return
+    if found:
+        key, shown = _shown(action, found[0])
+        raise BadRequestError(
+            f"several of the rows have the key {shown} and it is not said which of them table {target.name} "
+            "gets; send one row for each key",
+            table=target.name,
+            key=key,
+        )

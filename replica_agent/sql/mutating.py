@@ -1,0 +1,211 @@
+"""A mutation in a SQL process: first which parts it affects, then the rows that take their place.
+
+The first pass finds the parts with matching rows; what partitions and statistics rule out is never opened.
+The second reads these parts only. Both see the same list of parts, whatever the transaction does meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelock.errors import CorruptError, SchemaMismatchError, SerializationConflictError
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.expressions import Expressions
+from tidelock.replica_agent.sql.merging import merge
+from tidelock.replica_agent.sql.mutation import (
+    CompactParts,
+    DeleteRows,
+    DerivedRows,
+    Ended,
+    MergeRows,
+    MutationRequest,
+    UpdateRows,
+)
+from tidelock.replica_agent.sql.plan import Plan, Stream, Target, rows_of
+from tidelock.replica_agent.sql.reading import require_select, without_end
+from tidelock.replica_agent.sql.session import Session
+
+#: View of :class:`DerivedRows`.
+INSERTED = "inserted"
+
+
+class MutationRun:
+    """One mutation: made when its :attr:`plan` is known; then :meth:`batches` to its end, then :meth:`ended`.
+
+    Raises:
+        TidelockError: What :meth:`Session.translate` makes of it.
+    """
+
+    def __init__(self, session: Session, request: MutationRequest) -> None:
+        self._session = session
+        row = session.table(request.table)
+        self._schema = TableSchema.from_definition(row.definition)
+        parts = () if isinstance(request.action, DerivedRows) else session.parts(row.name)
+        self.plan = _plan(Target(session, row, self._schema, parts), request)
+        self._old = self._updated = self._new = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns of the table, each nullable: whoever writes the rows judges nulls."""
+        return pa.schema([column.with_nullable(True) for column in self._schema.arrow])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows to add.
+
+        Raises:
+            SchemaMismatchError: A new value is none of its column's type.
+            CorruptError: Rows were lost or doubled; nothing of them may be kept.
+        """
+        schema = self.schema
+        for stream in self.plan.streams:
+            for batch in self._session.rows(stream.sql, stream.params):
+                columns, extra = batch.columns[: len(schema)], batch.columns[len(schema) :]
+                if extra:
+                    self._judge(extra[1])
+                if stream.new:
+                    self._new += batch.num_rows
+                else:
+                    self._old += batch.num_rows
+                    self._updated += (pc.sum(extra[0]).as_py() or 0) if extra else 0
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        if self.plan.keeps and self._old != self.plan.rewritten:
+            raise CorruptError(
+                f"{self.plan.rewritten} rows of table {self._schema.name} became {self._old}; nothing of "
+                "them was kept",
+                table=self._schema.name,
+            )
+
+    def ended(self) -> Ended:
+        """Return what is told at the end."""
+        return Ended(
+            reads=self._session.reads(),
+            rows_deleted=self.plan.dropped + self.plan.rewritten - self._old,
+            rows_updated=self._updated,
+            rows_inserted=self._new,
+        )
+
+    def _judge(self, misfits: pa.Array) -> None:
+        if misfits.null_count == len(misfits):
+            return
+        name, _, value = misfits.drop_null()[0].as_py().partition(":")
+        kind = next(column.type for column in self._schema.columns if column.name == name)
+        raise SchemaMismatchError(
+            f"column {name} of table {self._schema.name} is {kind}, but a new value of it is {value}; "
+            "cast it, or leave the row out",
+            table=self._schema.name,
+            column=name,
+            value=value,
+        )
+
+
+def _plan(target: Target, request: MutationRequest) -> Plan:
+    match request.action:
+        case DeleteRows() as action:
+            target.session.show_named(action.where)
+            return _delete(target, action)
+        case UpdateRows() as action:
+            texts = [value for value in action.set.values() if isinstance(value, str)]
+            target.session.show_named(" ".join([*texts, action.where or ""]))
+            return _update(target, action)
+        case MergeRows() as action:
+            given = [values for values in (action.update, action.insert) if isinstance(values, dict)]
+            texts = [value for values in given for value in values.values() if isinstance(value, str)]
+            target.session.show_named(" ".join([*texts, action.delete or ""]))
+            return merge(target, action)
+        case CompactParts() as action:
+            return _compact(target, action)
+        case DerivedRows() as action:
+            return _derive(target, action)
+
+
+def _delete(target: Target, action: DeleteRows) -> Plan:
+    session = target.session
+    user = Expressions(session.connection, action.params, session.table_names())
+    where = user.parse(action.where, "where")
+    user.end()
+    session.doing = "in where"
+    target.show()
+    session.lock()
+    counts = target.count(composition.matching(target.alias, where), user.params(where))
+    whole = [part for part, count in counts.items() if count == part.rows]
+    rest = [part for part, count in counts.items() if count < part.rows]
+    target.show_affected(rest)
+    stream = Stream(composition.remaining(target.schema, target.alias, where), user.params(where))
+    return Plan(target.affected(counts), [stream] if rest else [], rows_of(rest), rows_of(whole))
+
+
+def _update(target: Target, action: UpdateRows) -> Plan:
+    session = target.session
+    user = Expressions(session.connection, action.params, session.table_names())
+    values = user.new_values(target.schema, action.set, "set")
+    where = None if action.where is None else user.parse(action.where, "where")
+    user.end()
+    session.doing = f"in where, or in the new value of {', '.join(values)}"
+    target.show()
+    session.lock()
+    new = list(values.values())
+    session.bind(composition.scalars(composition.target(target.alias), new), user.params(*new))
+    if where is None:
+        counts = {part: part.rows for part in target.parts}
+    else:
+        counts = target.count(composition.matching(target.alias, where), user.params(where))
+    target.show_affected(list(counts))
+    used = user.params(*new, *([] if where is None else [where]))
+    stream = Stream(composition.updated(target.schema, target.alias, where, values), used)
+    return Plan(target.affected(counts), [stream] if counts else [], rows_of(counts), keeps=True)
+
+
+def _compact(target: Target, action: CompactParts) -> Plan:
+    wanted = set(action.parts)
+    parts = [part for part in target.parts if part.part in wanted]
+    if missing := wanted - {part.part for part in parts}:
+        raise SerializationConflictError(
+            f"part {min(missing)} of table {target.name} is not there any more",
+            table=target.name,
+            part=min(missing),
+        )
+    target.show_affected(parts)
+    target.session.lock()
+    counts = {part: part.rows for part in parts}
+    return Plan(
+        target.affected(counts), [Stream(composition.ordered(target.schema))], rows_of(parts), keeps=True
+    )
+
+
+def _derive(target: Target, action: DerivedRows) -> Plan:
+    session = target.session
+    require_select(session.connection, action.sql)
+    session.show_named(action.sql)
+    if action.source is not None:
+        parts = session.parts_named(action.parts)
+        session.view(INSERTED, session.source(session.table(action.source), lambda: parts))
+    session.lock()
+    rows = without_end(action.sql)
+    found = session.bind(rows, action.params)
+    columns = action.columns if action.columns is not None else found
+    _check_columns(target.schema, columns, found, by_name=action.columns is None)
+    stream = Stream(composition.derived(target.schema, rows, columns), action.params, new=True)
+    return Plan(target.affected({}), [stream])
+
+
+def _check_columns(
+    schema: TableSchema, columns: tuple[str, ...], found: tuple[str, ...], *, by_name: bool
+) -> None:
+    known = schema.arrow.names
+    problems = [f"column {name} is not in the table" for name in columns if name not in known]
+    problems += [
+        f"column {name} comes more than once" for name, count in Counter(columns).items() if count > 1
+    ]
+    if by_name:
+        problems += [f"column {name} is missing" for name in known if name not in columns]
+    elif len(found) != len(columns):
+        problems.append(f"the query has {len(found)} columns for {len(columns)}: {', '.join(columns)}")
+    if problems:
+        raise SchemaMismatchError(
+            f"the rows do not fit table {schema.name}: {'; '.join(problems)}", table=schema.name
+        )

@@ -1,0 +1,98 @@
+"""What a mutation is going to do, and the table that it is done to, as its session shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelock.csnlog.ids import TableName
+from tidelock.replica_agent.catalog_read import PartRow, TableRow
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.mutation import Affected
+from tidelock.replica_agent.sql.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A statement whose rows are to be added.
+
+    Attributes:
+        sql: It selects the columns of the table, then perhaps ``#match`` and ``#misfit``.
+        params: Its parameters.
+        new: Its rows were in no part before.
+    """
+
+    sql: str
+    params: Any = None
+    new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a mutation is going to do.
+
+    Attributes:
+        affected: What is told before the first row.
+        streams: Where the rows come from, one after the other.
+        rewritten: Rows of the parts that the streams read; other affected parts go as a whole.
+        dropped: Rows of those.
+        keeps: All rewritten rows must come out again.
+    """
+
+    affected: Affected
+    streams: Sequence[Stream] = ()
+    rewritten: int = 0
+    dropped: int = 0
+    keeps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table that is changed.
+
+    Attributes:
+        session: Where it is shown.
+        row: Its definition.
+        schema: The same, as a schema.
+        parts: The parts that the request sees; none where nothing is removed.
+    """
+
+    session: Session
+    row: TableRow
+    schema: TableSchema
+    parts: Sequence[PartRow] = ()
+
+    @property
+    def name(self) -> TableName:
+        """Its full name."""
+        return self.row.name
+
+    @property
+    def alias(self) -> str:
+        """The name by which expressions know it."""
+        return self.row.name.rpartition(".")[2]
+
+    def show(self) -> None:
+        """Show it as ``#target``, with the number of each row's part."""
+        numbers = {part.part: number for number, part in enumerate(self.parts)}
+        self.session.view(composition.TARGET, self.session.source(self.row, lambda: self.parts, numbers))
+
+    def show_affected(self, parts: Sequence[PartRow]) -> None:
+        """Show some of its parts as ``#affected``."""
+        self.session.view(composition.AFFECTED, self.session.source(self.row, lambda: parts))
+
+    def count(self, statement: str, params: Mapping[str, Any]) -> dict[PartRow, int]:
+        """Run a statement that counts rows by part."""
+        found = self.session.fetch(statement, params)
+        return {self.parts[number]: count for number, count in sorted(found)}
+
+    def affected(self, counts: Mapping[PartRow, int], **more: Any) -> Affected:
+        """Return what is told of parts with matching rows."""
+        return Affected(self.name, tuple(part.part for part in counts), sum(counts.values()), **more)
+
+
+def rows_of(parts: Sequence[PartRow] | Mapping[PartRow, int]) -> int:
+    """Return how many rows some parts have."""
+    return sum(part.rows for part in parts)

@@ -1,0 +1,145 @@
+"""Statements of a user that are run as they are: queries, and INSERT INTO ... SELECT inside a transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from tidelock.csnlog.ids import TableName
+from tidelock.errors import BadRequestError, UnsupportedInTransactionError
+from tidelock.replica_agent.catalog_read import TableRow
+from tidelock.replica_agent.schema import full_name
+from tidelock.replica_agent.sql.mutation import DerivedRows
+from tidelock.replica_agent.sql.request import SqlRequest
+from tidelock.replica_agent.sql.session import Session
+
+#: Up to so many tables are all made known, which costs 0.7 ms each; beyond it those that the statement
+#: mentions.
+TABLES_ALL = 50
+
+#: Words of statements that ask for the tables themselves.
+_CATALOG_WORDS = ("show", "information_schema", "duckdb_", "pg_", "sqlite_master")
+_NAME = r'(?:"[^"]+"|\w+)'
+_INSERT = re.compile(
+    rf"\s*insert\s+into\s+(?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*"
+    rf"(?:\(\s*(?P<columns>{_NAME}(?:\s*,\s*{_NAME})*)\s*\)\s*)?(?P<named>by\s+name\b)?(?P<rows>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+#: What to call instead of a statement that is none of a transaction's SQL.
+_INSTEAD = {
+    "ALTER": "no table is altered; create another one and insert into it",
+    "CREATE": "db.create_table(...), a transaction of its own",
+    "DELETE": "tx.delete(table, where, params)",
+    "DROP": "tx.drop_partition(...) or tx.truncate(table)",
+    "INSERT": "INSERT INTO table [(columns)] SELECT ..., or tx.insert(table, rows); "
+    "tx.upsert(table, rows, on=[...]) replaces rows",
+    "MERGE_INTO": "tx.merge(table, rows, on=[...], ...) or tx.upsert(table, rows, on=[...])",
+    "TRANSACTION": "tx.commit() or tx.rollback()",
+    "UPDATE": "tx.update(table, {column: value}, where, params)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InsertSelect:
+    """An INSERT INTO ... SELECT: the table, and where its rows come from."""
+
+    table: TableName
+    rows: DerivedRows
+
+
+def query(session: Session, request: SqlRequest) -> pa.RecordBatchReader:
+    """Begin a query.
+
+    Raises:
+        BadRequestError: Not a single SELECT, or not valid.
+        UnknownTableError: It names a table that does not exist at the snapshot.
+        StandbyError, SnapshotTooOldError: See :meth:`Session.tables`.
+    """
+    session.show(mentioned(session.tables(), request.sql))
+    session.lock()
+    return session.rows(request.sql, request.params)
+
+
+def insert_select(session: Session, request: SqlRequest) -> InsertSelect | None:
+    """Return the insert that a statement inside a transaction is; None for a SELECT.
+
+    Raises:
+        BadRequestError: Not a single statement, outside of a transaction not a SELECT.
+        UnsupportedInTransactionError: It is neither; the message names what to call instead.
+    """
+    statements = session.connection.extract_statements(request.sql)
+    found = [statement.type.name for statement in statements]
+    if found == ["SELECT"]:
+        return None
+    if request.tid is None:
+        raise BadRequestError(f"a query is a single SELECT statement; found: {', '.join(found) or 'nothing'}")
+    if found == ["INSERT"] and (match := _INSERT.fullmatch(request.sql)) is not None:
+        rows = match["rows"]
+        if _is_select(session.connection, rows):
+            columns = None if match["columns"] is None else _names(match["columns"])
+            return _insert(
+                session, request, match["table"], columns, rows, by_name=match["named"] is not None
+            )
+    kind = found[0] if len(found) == 1 else ""
+    instead = _INSTEAD.get(kind, "one SELECT or INSERT INTO ... SELECT")
+    raise UnsupportedInTransactionError(
+        f"in a transaction SQL is one SELECT, or INSERT INTO table [(columns)] SELECT ...; found: "
+        f"{', '.join(found) or 'nothing'}. Roll back, and use {instead}"
+    )
+
+
+def _insert(
+    session: Session,
+    request: SqlRequest,
+    name: str,
+    columns: tuple[str, ...] | None,
+    rows: str,
+    *,
+    by_name: bool,
+) -> InsertSelect:
+    table = full_name(".".join(_names(name)))
+    if columns is None and not by_name:
+        columns = tuple(column["name"] for column in session.table(table).definition["columns"])
+    return InsertSelect(table, DerivedRows(rows, request.params, columns))
+
+
+def mentioned(tables: list[TableRow], sql: str) -> list[TableRow]:
+    """Return the tables that a statement can see: all, or of many those whose names stand in it."""
+    text = sql.lower()
+    if len(tables) <= TABLES_ALL or any(word in text for word in _CATALOG_WORDS):
+        return tables
+    return [table for table in tables if table.name.rpartition(".")[2] in text]
+
+
+def without_end(sql: str) -> str:
+    """Return a statement without the semicolons and comments behind it, so that it can stand in brackets."""
+    source = sql.encode()
+    tokens = [(at, kind) for at, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
+    end = len(source)
+    while tokens and source[tokens[-1][0] : tokens[-1][0] + 1] == b";":
+        end, _ = tokens.pop()
+    return source[:end].decode()
+
+
+def require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raise BadRequestError unless a text is a single SELECT."""
+    if not _is_select(connection, sql):
+        raise BadRequestError(f"rows are derived by a single SELECT statement; found: {sql.strip()[:80]}")
+
+
+def _is_select(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error:
+        return False
+    return [statement.type.name for statement in statements] == ["SELECT"]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return identifiers as they are meant: quoted ones as they stand, others in lower case."""
+    names: Sequence[str] = re.findall(_NAME, text)
+    return tuple(name[1:-1] if name.startswith('"') else name.lower() for name in names)

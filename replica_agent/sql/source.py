@@ -1,0 +1,112 @@
+"""The rows that a merge brings: an Arrow IPC stream in a file, checked and in the types of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.insert_body import END
+from tidelock.replica_agent.schema import Column, TableSchema
+
+T = TypeVar("T")
+
+
+class Source:
+    """The stream in a file; read once.
+
+    Attributes:
+        schema: Its columns. Those with names of the table's columns have their types.
+
+    Args:
+        path: The file.
+        table: The schema of the table.
+        on: Columns of the key.
+        exact: It has exactly the columns of the table; otherwise others too, and not all of them.
+
+    Raises:
+        BadRequestError: It is no Arrow IPC stream, or a column of ``on`` is not in both.
+        SchemaMismatchError: Its columns do not fit the table.
+    """
+
+    def __init__(self, path: Path, table: TableSchema, on: Sequence[str], *, exact: bool) -> None:
+        self._length = path.stat().st_size
+        self._file = pa.OSFile(str(path))
+        self._reader = _reading(lambda: pa.ipc.open_stream(self._file))
+        found: pa.Schema = self._reader.schema
+        _check_names(found.names, table, on)
+        if exact:
+            table.check(found)
+        columns = tuple(Column(c.name, c.type) for c in table.columns if c.name in found.names)
+        self._common = TableSchema(table.name, columns)
+        self._common.check(pa.schema([field for field in found if field.name in self._common.arrow.names]))
+        common = self._common.arrow
+        self.schema = pa.schema(
+            [common.field(field.name) if field.name in common.names else field for field in found]
+        )
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows.
+
+        Raises:
+            BadRequestError: The stream is damaged or cut.
+            SchemaMismatchError: A value does not fit its column.
+        """
+        row = 0
+        while (batch := _reading(self._next)) is not None:
+            common = self._common.conform(batch.select(self._common.arrow.names), row)
+            arrays = [
+                (common if name in common.schema.names else batch).column(name) for name in self.schema.names
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            row += batch.num_rows
+        # A stream that was cut between two messages reads like a complete one.
+        end = self._file.tell()
+        self._file.seek(max(end - len(END), 0))
+        if end != self._length or self._file.read(len(END)) != END:
+            raise _not_a_stream("bytes follow its end, or its end is missing")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _next(self) -> pa.RecordBatch | None:
+        try:
+            batch = self._reader.read_next_batch()
+        except StopIteration:
+            return None
+        batch.validate(full=True)  # the sender is not trusted
+        return batch
+
+
+def _check_names(names: Sequence[str], table: TableSchema, on: Sequence[str]) -> None:
+    lower = [name.lower() for name in names]
+    for name in lower:
+        if lower.count(name) > 1 or name.startswith("#"):
+            raise BadRequestError(
+                f"the rows have the column {name!r} twice (ignoring case), or it begins with #; rename it",
+                column=name,
+            )
+    for name in on:
+        if name not in names or name not in table.arrow.names:
+            raise BadRequestError(
+                f"on={name!r} is not a column of both: table {table.name} has "
+                f"{', '.join(table.arrow.names)}; the rows have {', '.join(names)}",
+                column=name,
+            )
+
+
+def _reading(step: Callable[[], T]) -> T:
+    try:
+        return step()
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _not_a_stream(str(error)) from error
+
+
+def _not_a_stream(problem: str) -> BadRequestError:
+    return BadRequestError(f"the rows are not one complete Arrow IPC stream: {problem}; nothing was kept")
