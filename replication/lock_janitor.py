@@ -46,6 +46,7 @@ class LockJanitor:
         self._outcome, self._fence_home, self._silent = outcome, fence_home, silent
         self._clock, self._limits = clock, limits
         self._sweeping = asyncio.Lock()
+        self._adopting = asyncio.Lock()
         #: What former lives have left is in the book.
         self._adopted = False
         #: When to look for locks of silent replicas next.
@@ -111,30 +112,28 @@ class LockJanitor:
                 del left[lock.znode]
 
     async def _adopt(self) -> None:
-        """Once, take over what former lives of this replica have left."""
-        if self._adopted:
-            return
-        call = self._zookeeper.call(0.0)
-        await self._zookeeper.see(call)
-        former = [
-            lock
-            for lock in await self._zookeeper.scan(call)
-            if lock.tid.home == self._replica and lock.tid.boot < self._boot
-        ]
-        verdicts = await self._verdicts(former)
-        undecided = any(found is Standing.LIVE for found, _ in verdicts.values())
-        if self._adopted or undecided or self._zookeeper.store.session != call.session:
-            return
-        self._adopted = True
-        self._book.adopt(
-            [_own(lock) for lock in former if verdicts[lock.tid][0] is Standing.DEAD],
-            [(csn, _own(lock)) for lock in former if (csn := verdicts[lock.tid][1])],
-        )
+        """Once, take over what former lives of this replica have left: nothing of it can be made any more."""
+        async with self._adopting:
+            if self._adopted:
+                return
+            call = self._zookeeper.call(0.0)
+            await self._zookeeper.see(call)
+            locks = await self._zookeeper.scan(call)
+            former = [one for one in locks if one.tid.home == self._replica and one.tid.boot < self._boot]
+            verdicts = await self._verdicts(former)
+            undecided = any(found is Standing.LIVE for found, _ in verdicts.values())
+            if undecided or self._zookeeper.store.session != call.session:
+                return
+            self._adopted = True
+            self._book.adopt(
+                [_own(one) for one in former if verdicts[one.tid][0] is Standing.DEAD],
+                [(csn, _own(one)) for one in former if (csn := verdicts[one.tid][1])],
+            )
 
     # -- others' -------------------------------------------------------------------------------------------
 
     async def evict(self, lock: LockInfo) -> bool:
-        """Have a lock deleted whose holder is not committed, if that may be; whether it is gone."""
+        """Have a lock deleted whose holder was not committed, if that may be; whether to look again."""
         if lock.tid.home != self._replica:
             return await self._clear(lock.tid.home, CSN_NONE, table=lock.table)
         if lock.tid.boot < self._boot:
@@ -158,7 +157,7 @@ class LockJanitor:
             await self._clear(home, tail)
 
     async def _clear(self, home: ReplicaId, tail: Csn, table: TableName | None = None) -> bool:
-        """Delete the locks of a silent replica that nobody needs, of one table or all; whether any is gone.
+        """Delete the locks of a silent replica that nobody needs, of one table or all; whether that is done.
 
         The version that this call has written itself gives it alone the right to delete them, until somebody
         raises it again: two who merely had read the same version could both delete a lock, the second one
@@ -183,7 +182,7 @@ class LockJanitor:
                 return False
         if doomed:
             _log.info("locks_evicted", home=home, locks=len(doomed))
-        return bool(doomed)
+        return not any(found is Standing.LIVE for found, _ in verdicts.values())
 
     async def _verdicts(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[Standing, Csn]]:
         """What became of the holders; of those that are committed also the CSN."""

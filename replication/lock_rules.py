@@ -70,8 +70,6 @@ class Keys:
 Wide = WholeTable | OnePartition | Keys
 Scope = OnePart | Wide
 
-_KINDS: Mapping[type[Wide], str] = {WholeTable: "table", OnePartition: "partition", Keys: "keys"}
-
 
 @dataclass(frozen=True, slots=True)
 class LockAsk:
@@ -131,7 +129,9 @@ def overlap(one: Scope, other: Scope) -> bool:
             return True
         case (OnePart(), OnePart()):
             return one.part == other.part
-        case _:
+        case (OnePart(_, path), OnePartition(above)) | (OnePartition(above), OnePart(_, path)):
+            return _within(path, above)
+        case (OnePartition(), OnePartition()):
             return _within(one.path, other.path) or _within(other.path, one.path)
 
 
@@ -175,17 +175,22 @@ def _at_most(low: Any, high: Any, *, unsure: bool = True) -> bool:
 
 def create_op(table: TableName, scope: Scope, tid: Tid, *, merge: bool) -> Create:
     """Return the operation that makes a lock."""
+    znode, state = _form(table, scope, tid)
+    return Create(znode, codec.encode_lock(msgspec.structs.replace(state, merge=merge)))
+
+
+def _form(table: TableName, scope: Scope, tid: Tid) -> tuple[str, LockState]:
+    """Path and data of a lock."""
     match scope:
         case OnePart(part, path):
-            return Create(tree.lock(table, part), codec.encode_lock(LockState(str(tid), merge, path)))
+            return tree.lock(table, part), LockState(str(tid), path=path)
         case WholeTable():
-            about, state = "", LockState(str(tid), merge)
+            return tree.wide_lock(table, "table", "", tid), LockState(str(tid))
         case OnePartition(path):
-            about, state = path, LockState(str(tid), merge, path)
+            return tree.wide_lock(table, "partition", path, tid), LockState(str(tid), path=path)
         case Keys(low, high):
             about = msgspec.json.encode((low, high)).decode()
-            state = LockState(str(tid), merge, low=low, high=high)
-    return Create(tree.wide_lock(table, _KINDS[type(scope)], about, tid), codec.encode_lock(state))
+            return tree.wide_lock(table, "keys", about, tid), LockState(str(tid), low=low, high=high)
 
 
 def read_lock(table: TableName, znode: str, data: bytes) -> LockInfo:

@@ -8,10 +8,8 @@ makes a write that changes nothing where it has none.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -19,7 +17,7 @@ import structlog
 from tidelock.csnlog import codec, faults, tree
 from tidelock.csnlog.ids import TableName
 from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.store import Create, Link, Op, Store
+from tidelock.csnlog.store import Create, Link, Node, Op, Store
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replication.lock_book import OwnLock
 from tidelock.replication.lock_rules import LockInfo, read_lock
@@ -180,9 +178,11 @@ class LockStore:
         self, call: Call, table: TableName, znodes: Iterable[str], *, lenient: bool = False
     ) -> list[LockInfo]:
         """Read locks; those that are gone are left out, and ``lenient`` those that cannot be understood."""
+        left = list(znodes)
         found: list[LockInfo] = []
-        for chunk in itertools.batched(znodes, _READS):
-            nodes = await asyncio.gather(*(self.read(call, partial(self.store.get, one)) for one in chunk))
+        while left:
+            chunk, left = left[:_READS], left[_READS:]
+            nodes = await asyncio.gather(*(self._get(call, znode) for znode in chunk))
             for znode, node in zip(chunk, nodes, strict=True):
                 try:
                     if node is not None:
@@ -193,16 +193,21 @@ class LockStore:
                     _log.warning("lock_not_readable", znode=znode, reason=error.message)
         return found
 
+    async def _get(self, call: Call, znode: str) -> Node | None:
+        return await self.read(call, lambda: self.store.get(znode))
+
+    async def _children(self, call: Call, znode: str) -> tuple[str, ...]:
+        return await self.read(call, lambda: self.store.children(znode)) or ()
+
     async def scan(self, call: Call, table: TableName | None = None) -> list[LockInfo]:
         """All locks of a table, or of all tables, by their paths."""
-        tables = await self.read(call, lambda: self.store.children(tree.LOCKS)) if table is None else (table,)
+        tables = await self._children(call, tree.LOCKS) if table is None else (table,)
         found: list[LockInfo] = []
-        for name in sorted(tables or ()):
-            one = TableName(name)
-            for directory in (tree.lock_dir(one), tree.wide_dir(one)):
-                names = await self.read(call, partial(self.store.children, directory)) or ()
-                znodes = [f"{directory}/{child}" for child in sorted(names) if child != tree.WIDE]
-                found += await self.read_locks(call, one, znodes, lenient=True)
+        for name in map(TableName, sorted(tables)):
+            for directory in (tree.lock_dir(name), tree.wide_dir(name)):
+                children = sorted(await self._children(call, directory))
+                znodes = [f"{directory}/{child}" for child in children if child != tree.WIDE]
+                found += await self.read_locks(call, name, znodes, lenient=True)
         return found
 
     async def stands(self, call: Call, lock: OwnLock) -> bool:

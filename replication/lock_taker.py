@@ -24,7 +24,6 @@ from tidelock.replication.lock_rules import (
     LockInfo,
     LockLimits,
     OnePart,
-    OnePartition,
     Scope,
     Standing,
     batches,
@@ -105,10 +104,17 @@ class LockTaker:
             made = await self._create(call, (mark,), [by_path[op.path] for op in batch], table, at)
             assert made, "a write at any version was refused for its version"
         tid = new[0].lock.tid
-        partitions = {one.lock.scope.path for one in new if isinstance(one.lock.scope, OnePart)}
-        for lock in await self._zookeeper.fresh_wide_locks(call, table):
-            if lock.tid != tid and any(overlap(lock.scope, OnePartition(path)) for path in partitions):
-                await self._judge(lock, at)
+        # One part of each partition stands for all: only their paths matter to wide locks.
+        samples = {one.lock.scope.path: one.lock.scope for one in new if isinstance(one.lock.scope, OnePart)}
+        for _ in range(ROUNDS):
+            above = [
+                lock
+                for lock in await self._zookeeper.fresh_wide_locks(call, table)
+                if lock.tid != tid and any(overlap(lock.scope, part) for part in samples.values())
+            ]
+            if not await self._has_evicted(above, at):
+                return
+        raise _busy(table)
 
     async def _lock_wide(self, call: Call, new: _New, table: TableName, at: Csn) -> None:
         """Make a wide lock while nothing moves that was looked at before."""
@@ -120,9 +126,11 @@ class LockTaker:
                     continue
                 versions, count, locks = found
                 self._require_room(table, count + 1)
-                for lock in locks:
-                    if lock.tid != new.lock.tid and overlap(lock.scope, new.lock.scope):
-                        await self._judge(lock, at)
+                met = [
+                    lock for lock in locks if lock.tid != new.lock.tid and overlap(lock.scope, new.lock.scope)
+                ]
+                if await self._has_evicted(met, at):
+                    continue
                 if await self._create(call, versions, [new], table, at):
                     return
         raise _busy(table)
@@ -204,7 +212,7 @@ class LockTaker:
             return False
         lock = read_lock(table, new.lock.znode, node.data)
         if lock.tid != new.lock.tid:
-            await self._judge(lock, at, same=True)
+            await self._evict(lock, *standing(await self._outcome(lock.tid), at))
             return False
         if self._book.reclaim(lock.tid, lock.znode):
             call.made[lock.znode] = new.lock
@@ -212,23 +220,24 @@ class LockTaker:
         await self._zookeeper.pause(RETRY_S)  # another call is just making it, or it is just going
         return any(one.certain and one.znode == lock.znode for one in self._book.held(lock.tid))
 
-    async def _judge(self, lock: LockInfo, at: Csn, *, same: bool = False) -> None:
-        """Return if a lock of another transaction is in nobody's way, or has just been deleted.
-
-        Args:
-            lock: It overlaps what is wanted.
-            at: The CSN that the statement reads at.
-            same: It has the very name that is wanted, so it has to be gone.
+    async def _has_evicted(self, locks: list[LockInfo], at: Csn) -> bool:
+        """Tell whether some of these, which overlap what is wanted, were deleted; False = none is in the way.
 
         Raises:
-            InTheWayError: It is in the way.
+            InTheWayError: One is.
         """
-        found, csn = standing(await self._outcome(lock.tid), at)
-        if found is Standing.SEEN and not same:
-            return
-        if found in {Standing.LIVE, Standing.DEAD} and await self._janitor.evict(lock):
-            return
-        raise InTheWayError(lock, found, csn)
+        for lock in locks:
+            found, csn = standing(await self._outcome(lock.tid), at)
+            if found is not Standing.SEEN:
+                await self._evict(lock, found, csn)
+                return True
+        return False
+
+    async def _evict(self, lock: LockInfo, found: Standing, csn: Csn) -> None:
+        """Have a lock deleted whose holder is gone; InTheWayError if it is not to be."""
+        undecided = found in {Standing.LIVE, Standing.DEAD}
+        if not undecided or not await self._janitor.evict(lock):
+            raise InTheWayError(lock, found, csn)
 
     def _require_room(self, table: TableName, count: int) -> None:
         if count > self._limits.table_locks_max:

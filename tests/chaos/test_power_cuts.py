@@ -44,6 +44,8 @@ OF_BOTH: Final = points(
         "replication.apply",
     ]
 )
+#: Locks stand in ZooKeeper; their multis touch no disk of a replica.
+OF_NO_DISK: Final = points(["replication.lock"])
 LOSES_REPLIES: Final = "csnlog.commit.after"
 EPOCH_LIMIT: Final = 30
 
@@ -75,7 +77,7 @@ def test_every_point_of_an_agent_is_tested() -> None:
     """A point that somebody adds belongs into this file."""
     ours = ("agent.", "replication.", "csnlog.", "partfs.")
     registered = {name for name in faults.names() if name.startswith(ours)}
-    assert registered == {*OF_COMMITS, *OF_PEERS, *OF_RAISE, *OF_ROLLOVER}
+    assert registered == {*OF_COMMITS, *OF_PEERS, *OF_RAISE, *OF_ROLLOVER, *OF_NO_DISK}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ PURE = (
     "csnlog/visibility.py",
     "replication/core.py",
     "replication/digest.py",
+    "replication/lock_book.py",
+    "replication/lock_rules.py",
     "replication/horizon_rules.py",
     "replication/model.py",
     "replication/prefix.py",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelock.csnlog import tree
-from tidelock.csnlog.ids import CSN_MAX, SEQUENCE_MAX, Csn, PartId, ReplicaId, TableName, csn
+from tidelock.csnlog.ids import CSN_MAX, SEQUENCE_MAX, Csn, PartId, ReplicaId, TableName, Tid, csn
 
 
 @given(value=st.integers(0, CSN_MAX))
@@ -84,9 +84,12 @@ def test_every_path_stands_where_the_protocol_says() -> None:
     assert [
         *(tree.CLUSTER, tree.EPOCH, tree.HEAD, tree.TAIL, tree.HORIZON),
         *(tree.replica(replica), tree.session(replica), tree.alive(replica), tree.progress(replica)),
-        *(tree.table(table), tree.lock(table, PartId("r1-1-1")), tree.pin("p1")),
+        *(tree.table(table), tree.lock_dir(table), tree.lock(table, PartId("r1-1-1")), tree.pin("p1")),
+        *(tree.wide_dir(table), tree.wide_lock(table, "partition", "y=1", Tid(csn(0, 7), replica, 2, 3))),
     ] == [
         *("cluster", "csn/epoch", "csn/head", "csn/tail", "csn/horizon"),
         *("replicas/r1", "replicas/r1/session", "replicas/r1/alive", "replicas/r1/progress"),
-        *("tables/sales.orders", "locks/sales.orders/r1-1-1", "pins/p1"),
+        *("tables/sales.orders", "locks/sales.orders", "locks/sales.orders/r1-1-1", "pins/p1"),
+        "locks/sales.orders/wide",
+        f"locks/sales.orders/wide/partition-{xxhash.xxh3_128(b'y=1').hexdigest()}-7-r1-2-3",
     ]
