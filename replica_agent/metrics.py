@@ -111,6 +111,13 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.audit_findings = Gauge(
+            "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry
+        )
+        self.audit_bytes = Counter(
+            "tidelock_audit_bytes", "Bytes of parts that audits have read.", registry=self.registry
+        )
+
     def add_parts(self, largest: Callable[[], int]) -> None:
         """Show how many parts the fullest partition has."""
         gauge = Gauge(

@@ -377,6 +377,10 @@ class AgentSettings(BaseSettings):
     clean_interval_s: Positive = Field(
         60.0, description="How often deleted files and outcomes older than their retention are cleared away."
     )
+    audit_settle_s: Positive = Field(15.0, description="An audit reports what has lasted for so long.")
+    audit_timeout_s: Positive = Field(3600.0, description="Longest run of an audit that reads all bytes.")
+    audit_bytes_per_s: Bytes = Field(128 << 20, description="Most bytes that an audit reads in a second.")
+    audit_findings_max: Count = Field(1000, description="Most findings in the answer to an audit.")
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."
     )

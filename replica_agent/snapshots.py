@@ -310,6 +310,10 @@ class Snapshots:
             with contextlib.suppress(UnknownTransactionError, UnavailableError):
                 await self.renew(pin_id)
 
+    def ids(self) -> frozenset[str]:
+        """Return the ids of all pins whose znodes are this replica's to make, renew and delete."""
+        return frozenset({*self._pins, *self._leaving})
+
     def describe(self) -> list[dict[str, Any]]:
         """Return the pins of this replica's clients."""
         now = self._clock()

@@ -1,0 +1,220 @@
+"""The audit of one replica: all checks, again and again until what they find has lasted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from tidelock.csnlog import tree
+from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.log import CsnLog
+from tidelock.errors import CorruptError, UnavailableError
+from tidelock.replica_agent.audit import rules
+from tidelock.replica_agent.audit.checks import (
+    CatalogCheck,
+    Check,
+    Cluster,
+    LabelCheck,
+    LockCheck,
+    PinCheck,
+    ProgressCheck,
+    StructureCheck,
+    TableCheck,
+    UndecidedCheck,
+)
+from tidelock.replica_agent.audit.deep import DeepCheck
+from tidelock.replica_agent.audit.findings import CheckReport, Finding, Look, Report, Severity
+from tidelock.replica_agent.audit.records import LogFacts
+from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.znodes import Znodes
+from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replication.partfs import PartFs
+
+_log = structlog.get_logger("audit")
+
+#: The first pause between two looks; each further one is twice as long, up to the last.
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 2.0
+#: Findings that show damage of bytes: who is told of the part has it fetched again.
+_DAMAGE: Final = frozenset({"missing_file", "file_size", "damaged_part"})
+
+
+class Auditor:
+    """Audits, one audit at a time.
+
+    Args:
+        settings: Bounds.
+        files: The part files.
+        log: The CSN log.
+        cluster: What checks ask of the agent.
+        metrics: Counts what was found.
+        damaged: Called with each part whose bytes are wrong or gone, and what was found; it has them looked
+            at, and fetched again.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        *,
+        files: PartFs,
+        log: CsnLog,
+        cluster: Cluster,
+        metrics: Metrics,
+        damaged: Callable[[PartId, str], None],
+    ) -> None:
+        self._settings, self._files, self._csn_log, self._cluster = settings, files, log, cluster
+        self._metrics, self._damaged = metrics, damaged
+        self._running = False
+        self._number = itertools.count(1)
+
+    async def run(self, *, deep: bool, abandoned: Callable[[], bool]) -> Report:
+        """Audit this replica.
+
+        Args:
+            deep: Read all bytes too.
+            abandoned: Says that nobody waits for the answer any more; then it ends soon.
+
+        Raises:
+            UnavailableError: An audit is running here, or ZooKeeper does not answer.
+        """
+        if self._running:
+            raise UnavailableError(
+                f"an audit is running on replica {self._cluster.replica} already; wait for its end"
+            )
+        self._running = True
+        begun = time.monotonic()
+        try:
+            scratch = await asyncio.to_thread(
+                Scratch, self._settings.data_dir, f"audit-{next(self._number)}.db"
+            )
+            try:
+                return await self._run(scratch, begun, deep=deep, abandoned=abandoned)
+            finally:
+                await asyncio.to_thread(scratch.close)
+        finally:
+            self._running = False
+
+    async def _run(
+        self, scratch: Scratch, begun: float, *, deep: bool, abandoned: Callable[[], bool]
+    ) -> Report:
+        settings = self._settings
+
+        def stopped() -> bool:
+            return abandoned() or time.monotonic() - begun > settings.audit_timeout_s
+
+        facts = LogFacts(scratch, self._files, read=self._csn_log.records, barrier=self._tail)
+        looks = await self._settled(self._checks(scratch, facts, deep=deep), stopped)
+        if deep:
+            reading = DeepCheck(
+                scratch,
+                settings.data_dir,
+                bytes_per_s=settings.audit_bytes_per_s,
+                findings_max=settings.audit_findings_max,
+                stopped=stopped,
+                read=self._metrics.audit_bytes.inc,
+            )
+            looks[reading.name] = await _look(reading)
+        found = _in_order([finding for look in looks.values() for finding in look.findings])
+        for part, what in await asyncio.to_thread(self._damaged_parts, scratch, found):
+            self._damaged(part, what)
+        self._metrics.audit_findings.set(len(found))
+        report = Report(
+            replica=self._cluster.replica,
+            csn=facts.end,
+            log_from=facts.log_from,
+            outcome_floor=Csn(await asyncio.to_thread(scratch.meta, "outcome_floor")),
+            deep=deep,
+            seconds=round(time.monotonic() - begun, 3),
+            checks=tuple(
+                CheckReport(name, look.looked_at, len(look.findings)) for name, look in looks.items()
+            ),
+            findings=tuple(found[: settings.audit_findings_max]),
+            left_out=max(0, len(found) - settings.audit_findings_max),
+        )
+        _log.info("audited", csn=report.csn, deep=deep, findings=len(found), seconds=report.seconds)
+        return report
+
+    def _checks(self, scratch: Scratch, facts: LogFacts, *, deep: bool) -> list[Check]:
+        most = self._settings.audit_findings_max
+        return [
+            StructureCheck(scratch, deep=deep),
+            CatalogCheck(scratch, rules.FILES, facts, findings_max=most, disk=self._settings.data_dir),
+            *(
+                CatalogCheck(scratch, one, facts, findings_max=most)
+                for one in (rules.PARTS, rules.LOG, rules.OUTCOMES)
+            ),
+            UndecidedCheck(scratch, self._cluster),
+            LockCheck(scratch, facts, self._cluster),
+            LabelCheck(scratch, self._cluster),
+            PinCheck(self._cluster),
+            TableCheck(scratch, self._cluster),
+            ProgressCheck(scratch, self._cluster),
+        ]
+
+    async def _settled(self, checks: Sequence[Check], stopped: Callable[[], bool]) -> dict[str, Look]:
+        """Look once; where there are findings look again, until none is left or they have lasted.
+
+        A finding counts if every look of its check has it.
+        """
+        until = time.monotonic() + self._settings.audit_settle_s
+        looks = {check.name: await _look(check) for check in checks}
+        pause_s, over = _PAUSE_FIRST_S, False
+        while (open_ := [check for check in checks if looks[check.name].findings]) and not over:
+            over = time.monotonic() >= until or stopped()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S, max(_PAUSE_FIRST_S, until - time.monotonic()))
+            for check in open_:
+                again = await _look(check)
+                lasting = looks[check.name].findings & again.findings
+                looks[check.name] = Look(again.looked_at, lasting)
+        return looks
+
+    async def _tail(self) -> Csn:
+        await self._csn_log.barrier()
+        return await Znodes(self._cluster.store, rules.LOG.check).csn(tree.TAIL)
+
+    def _damaged_parts(self, scratch: Scratch, found: Sequence[Finding]) -> list[tuple[PartId, str]]:
+        """Return the parts whose bytes are wrong or gone, with what was found."""
+        return [
+            (PartId(part), finding.found)
+            for finding in found
+            if finding.fault in _DAMAGE
+            for part in ([finding.part] if finding.part else self._parts_in(scratch, finding.file or ""))
+        ]
+
+    def _parts_in(self, scratch: Scratch, file: str) -> list[str]:
+        sql = "SELECT part FROM parts WHERE file = :file AND state = 'held' LIMIT :most"
+        args = {"file": file, "most": self._settings.audit_findings_max}
+        return [row["part"] for row in scratch.rows(sql, args)]
+
+
+async def _look(check: Check) -> Look:
+    try:
+        return await check.look()
+    except (CorruptError, sqlite3.DatabaseError) as error:
+        finding = Finding(
+            check=check.name,
+            fault="unreadable",
+            severity=Severity.ERROR,
+            expected="what this check compares can be read",
+            found=error.message if isinstance(error, CorruptError) else str(error),
+            next_step="look at the agent's log; a damaged catalog is cloned anew from another replica",
+        )
+        return Look(0, frozenset({finding}))
+
+
+def _in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Errors first, then by check and subject."""
+
+    def key(one: Finding) -> tuple[bool, str, str, str, str, str]:
+        subject = (one.part or "", one.file or one.znode or "", one.tid or "")
+        return one.severity is not Severity.ERROR, one.check, one.fault, *subject
+
+    return sorted(findings, key=key)

@@ -1,0 +1,406 @@
+"""The checks of one replica: each reads what it compares, in the order that matters, and compares it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from tidelock.csnlog import tree
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.results import Committed, Outcome
+from tidelock.csnlog.store import Store
+from tidelock.errors import UnknownTransactionError
+from tidelock.replica_agent.audit import judgements
+from tidelock.replica_agent.audit.findings import Finding, Look, Severity
+from tidelock.replica_agent.audit.judgements import Definition, Removal
+from tidelock.replica_agent.audit.records import LogFacts
+from tidelock.replica_agent.audit.rules import Rule, RuleSet
+from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.znodes import Znodes
+from tidelock.replication.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES
+from tidelock.replication.lock_rules import LockInfo
+
+#: Folders whose files rows name. What lies in ``tmp`` is under way, and goes at each start.
+_TOPS: Final = ("parts", "packs")
+
+
+class Check(Protocol):
+    """One check; a look may be repeated."""
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+
+    async def look(self) -> Look:
+        """Look once.
+
+        Raises:
+            CorruptError: What it compares with cannot be read; that is a finding too.
+            UnavailableError: Not now.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What checks ask of the running agent.
+
+    Attributes:
+        replica: Its id.
+        store: Its session to ZooKeeper.
+        barrier: Makes reads at least as new as this moment; returns the end of the log.
+        applied: The snapshot CSN.
+        wait: Waits for a CSN to be applied, bounded; whether it is.
+        outcome: How a transaction ended; fences nobody.
+        undecided_outcome: The same of one of which something is undecided here; it is never too old.
+        locks: All locks of the cluster.
+        members: All replicas, and whether they give a sign of life.
+        own_pins: Ids of the pins that this replica's clients hold.
+        now_ms: Unix time in ms.
+        labels_kept_s: A label stands at least for so many seconds behind its commit.
+    """
+
+    replica: ReplicaId
+    store: Store
+    barrier: Callable[[], Awaitable[Csn]]
+    applied: Callable[[], Csn]
+    wait: Callable[[Csn], Awaitable[bool]]
+    outcome: Callable[[Tid], Awaitable[Outcome]]
+    undecided_outcome: Callable[[Tid], Awaitable[Outcome]]
+    locks: Callable[[], Awaitable[list[LockInfo]]]
+    members: Callable[[], Mapping[ReplicaId, bool]]
+    own_pins: Callable[[], Collection[str]]
+    now_ms: Callable[[], int]
+    labels_kept_s: float
+
+
+class CatalogCheck:
+    """The rules of a rule set, over one state of the catalog.
+
+    Args:
+        scratch: The facts.
+        rules: The rules.
+        facts: The log, read on before each look.
+        findings_max: Most findings of each rule.
+        disk: Data directory to be walked behind the read of the catalog, or None.
+    """
+
+    def __init__(
+        self,
+        scratch: Scratch,
+        rules: RuleSet,
+        facts: LogFacts,
+        *,
+        findings_max: int,
+        disk: Path | None = None,
+    ) -> None:
+        self._scratch, self._rules, self._facts = scratch, rules, facts
+        self._findings_max, self._disk = findings_max, disk
+        self.name = rules.check
+
+    async def look(self) -> Look:
+        """Read the log up to the snapshot CSN, then the catalog, then the disk; and compare."""
+        await self._facts.extend(Csn(await asyncio.to_thread(self._scratch.meta, "snapshot_csn")))
+        return await asyncio.to_thread(self._compare)
+
+    def _compare(self) -> Look:
+        scratch = self._scratch
+        with scratch.one_state():
+            if self._disk is not None:
+                scratch.clear("disk")
+                scratch.add("disk", walk(self._disk))
+            args = {
+                "s": self._facts.end,
+                "log_from": self._facts.log_from,
+                "horizon": scratch.meta("horizon"),
+                "tail": scratch.meta("tail"),
+                "floor": scratch.meta("outcome_floor"),
+                "block": BLOCK_BYTES,
+                "digest": BLOCK_DIGEST_BYTES,
+            }
+            found = frozenset(
+                _finding(self._rules.check, rule, row)
+                for rule in self._rules.rules
+                for row in islice(scratch.rows(rule.sql, args), self._findings_max)
+            )
+            return Look(sum(scratch.count(sql) for sql in self._rules.counts), found)
+
+
+def _finding(check: str, rule: Rule, row: sqlite3.Row) -> Finding:
+    fields: dict[str, Any] = dict(zip(row.keys(), row, strict=True))
+    if fields.get("table") == "":  # a manifest
+        del fields["table"]
+    return Finding(check=check, fault=rule.fault, severity=rule.severity, next_step=rule.next_step, **fields)
+
+
+def walk(data_dir: Path) -> Iterator[tuple[str, int]]:
+    """Yield (path below the data directory, bytes) of all files in ``parts`` and ``packs``."""
+    todo = [data_dir / top for top in _TOPS]
+    while todo:
+        with os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(Path(entry.path))
+                    continue
+                try:
+                    size = entry.stat(follow_symlinks=False).st_size
+                except FileNotFoundError:
+                    continue  # deleted since the folder was read
+                yield os.path.relpath(entry.path, data_dir), size
+
+
+class LockCheck:
+    """Every lock has an owner that needs it, and every removal has its lock."""
+
+    name = judgements.LOCKS
+
+    def __init__(self, scratch: Scratch, facts: LogFacts, cluster: Cluster) -> None:
+        self._scratch, self._facts, self._cluster = scratch, facts, cluster
+
+    async def look(self) -> Look:
+        """Read removals and marks, then the locks, then the tail: a lock outlives what it is for."""
+        cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
+        await cluster.barrier()
+        before = await znodes.csn(tree.TAIL)
+        removals = await asyncio.to_thread(self._removals, before)
+        locks = await cluster.locks()
+        outcomes = await _outcomes({lock.tid for lock in locks}, cluster.outcome)
+        tail = await znodes.csn(tree.TAIL)
+        silent = {replica for replica, alive in cluster.members().items() if not alive}
+        found = [
+            *judgements.stale_locks(locks, outcomes, tail=tail, silent=silent),
+            *judgements.unlocked_removals(
+                (one for one in removals if one.csn is None or one.csn >= tail), locks
+            ),
+            *znodes.unreadable,
+        ]
+        return Look(len(locks) + len(removals), frozenset(found))
+
+    def _removals(self, tail: Csn) -> list[Removal]:
+        """Return the marks here, and the removals of the log that a replica may not have applied."""
+        sql = """
+            SELECT part, table_name, path, removal_tid AS tid, NULL AS csn
+            FROM parts WHERE removal_tid IS NOT NULL AND removal_csn IS NULL
+            UNION ALL SELECT r.part, r.table_name, p.path, r.tid, r.csn
+            FROM log_removals r JOIN parts p USING (part) WHERE r.csn >= :tail
+        """
+        with self._scratch.one_state():
+            return [
+                Removal(
+                    PartId(row["part"]), TableName(row["table_name"]), row["path"], Tid.parse(row["tid"]),
+                    None if row["csn"] is None else Csn(row["csn"]),
+                )
+                for row in self._scratch.rows(sql, {"tail": tail})
+            ]  # fmt: skip
+
+
+class UndecidedCheck:
+    """What is undecided here belongs to transactions that are running.
+
+    From the second look on only those are asked about that were undecided in the look before: of others
+    nothing can have lasted.
+    """
+
+    name = judgements.UNDECIDED
+    _SQL = """
+        SELECT tid FROM prepared UNION SELECT DISTINCT creation_tid FROM parts WHERE creation_csn IS NULL
+        UNION SELECT DISTINCT removal_tid FROM parts
+        WHERE removal_tid IS NOT NULL AND removal_csn IS NULL
+    """
+
+    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+        self._scratch, self._cluster = scratch, cluster
+        self._seen: set[str] | None = None
+
+    async def look(self) -> Look:
+        """Read what is undecided, and ask for the outcomes of what still is."""
+        applied = self._cluster.applied()
+        tids = await asyncio.to_thread(self._read)
+        again = tids if self._seen is None else tids & self._seen
+        self._seen = tids
+        outcomes = await _outcomes({Tid.parse(tid) for tid in again}, self._cluster.undecided_outcome)
+        found = judgements.left_undecided({str(tid): outcome for tid, outcome in outcomes.items()}, applied)
+        return Look(len(tids), frozenset(found))
+
+    def _read(self) -> set[str]:
+        return {row["tid"] for row in self._scratch.rows(self._SQL)}
+
+
+class LabelCheck:
+    """Every label names a transaction that is committed under it, and every kept one has its znode."""
+
+    name = judgements.LABELS
+
+    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+        self._scratch, self._cluster = scratch, cluster
+
+    async def look(self) -> Look:
+        """Read the outcomes with labels, then the labels; then ask about transactions that are not here."""
+        cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
+        after_ms = cluster.now_ms() - int(cluster.labels_kept_s * 1000)
+        kept = await asyncio.to_thread(self._kept, after_ms)
+        await cluster.barrier()
+        labels = await znodes.labels()
+        here = await asyncio.to_thread(self._committed, [label.tid for label in labels])
+        outcomes: dict[str, Outcome | None] = {tid: Committed(csn) for tid, (csn, _) in here.items()}
+        for label in labels:
+            if label.tid not in outcomes:
+                outcomes[label.tid] = await _outcome(label.tid, cluster.outcome)
+        labelled = {tid: text for tid, (_, text) in here.items()}
+        found = [
+            *judgements.dangling_labels(labels, outcomes, labelled),
+            *judgements.missing_labels(kept, labels),
+            *znodes.unreadable,
+        ]
+        return Look(len(labels) + len(kept), frozenset(found))
+
+    def _kept(self, after_ms: int) -> dict[str, str]:
+        sql = "SELECT label, tid FROM outcomes WHERE label IS NOT NULL AND time_ms > :after ORDER BY csn"
+        return {row["label"]: row["tid"] for row in self._scratch.rows(sql, {"after": after_ms})}
+
+    def _committed(self, tids: Iterable[str]) -> dict[str, tuple[Csn, str | None]]:
+        sql = "SELECT csn, label FROM outcomes WHERE tid = :tid"
+        return {
+            tid: (Csn(row["csn"]), row["label"])
+            for tid in tids
+            for row in self._scratch.rows(sql, {"tid": tid})
+        }
+
+
+class PinCheck:
+    """Every pin has an owner, and promises what is kept."""
+
+    name = judgements.PINS
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def look(self) -> Look:
+        """Read the horizon, then the pins, then the end of the log."""
+        cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
+        await cluster.barrier()
+        horizon = await znodes.csn(tree.HORIZON)
+        pins = await znodes.pins()
+        found = judgements.stray_pins(
+            pins,
+            members=cluster.members(),
+            replica=cluster.replica,
+            known=cluster.own_pins(),
+            horizon=horizon,
+            end=await cluster.barrier(),
+        )
+        return Look(len(pins), frozenset([*found, *znodes.unreadable]))
+
+
+class TableCheck:
+    """ZooKeeper and catalog have the same definitions."""
+
+    name = judgements.TABLES
+
+    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+        self._scratch, self._cluster = scratch, cluster
+
+    async def look(self) -> Look:
+        """Read the znodes, then the end of the log; when that is applied, or long in coming, the catalog."""
+        cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
+        await cluster.barrier()
+        there = await znodes.tables()
+        complete = await cluster.wait(await cluster.barrier())
+        here = await asyncio.to_thread(self._read)
+        found = judgements.differing_tables(there, here, complete=complete)
+        return Look(len(there.keys() | here.keys()), frozenset([*found, *znodes.unreadable]))
+
+    def _read(self) -> dict[TableName, Definition]:
+        sql = "SELECT name, max(version) AS version, definition FROM tables GROUP BY name"
+        return {
+            TableName(row["name"]): Definition(row["version"], msgspec.json.decode(row["definition"]))
+            for row in self._scratch.rows(sql)
+        }
+
+
+class ProgressCheck:
+    """This replica has promised no more than it has, and ZooKeeper keeps what it needs."""
+
+    name = judgements.PROGRESS
+
+    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+        self._scratch, self._cluster = scratch, cluster
+
+    async def look(self) -> Look:
+        """Read what may only grow: of each pair the smaller side first."""
+        cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
+        await cluster.barrier()
+        published = await znodes.published(cluster.replica)
+        tail_before = await znodes.csn(tree.TAIL)
+        keys = ("snapshot_csn", "tail", "horizon")
+        applied, noted_tail, noted_horizon = await asyncio.to_thread(
+            lambda: [Csn(self._scratch.meta(key)) for key in keys]
+        )
+        await cluster.barrier()
+        found = judgements.false_progress(
+            published,
+            applied,
+            tail_before=tail_before,
+            tail=await znodes.csn(tree.TAIL),
+            horizon=await znodes.csn(tree.HORIZON),
+            noted_tail=noted_tail,
+            noted_horizon=noted_horizon,
+        )
+        return Look(5, frozenset(found))
+
+
+class StructureCheck:
+    """SQLite finds the catalog's own structure whole.
+
+    Args:
+        deep: Compare all rows with all indexes too.
+    """
+
+    name = "catalog"
+    _LINES_MAX: Final = 100
+
+    def __init__(self, scratch: Scratch, *, deep: bool) -> None:
+        self._scratch = scratch
+        self._pragma = "integrity_check" if deep else "quick_check"
+
+    async def look(self) -> Look:
+        """Have SQLite look."""
+        return await asyncio.to_thread(self._check)
+
+    def _check(self) -> Look:
+        sql = f"PRAGMA catalog.{self._pragma}({self._LINES_MAX})"
+        lines = [str(row[0]) for row in self._scratch.rows(sql)]
+        found = [
+            Finding(
+                check=self.name,
+                fault="damaged_catalog",
+                severity=Severity.ERROR,
+                expected="a whole database",
+                found=line,
+                next_step="stop this agent and let it clone from another replica",
+            )
+            for line in lines
+            if line != "ok"
+        ]
+        return Look(self._scratch.count("PRAGMA catalog.page_count"), frozenset(found))
+
+
+async def _outcomes(
+    tids: Iterable[Tid], ask: Callable[[Tid], Awaitable[Outcome]]
+) -> dict[Tid, Outcome | None]:
+    return {tid: await _outcome(str(tid), ask) for tid in tids}
+
+
+async def _outcome(text: str, ask: Callable[[Tid], Awaitable[Outcome]]) -> Outcome | None:
+    """Ask for an outcome; None where there is no such home, or the text is no tid."""
+    try:
+        return await ask(Tid.parse(text))
+    except (UnknownTransactionError, ValueError):
+        return None

@@ -1,0 +1,93 @@
+"""What replicas are compared by at one CSN: a digest of each table's parts, and one of outcomes (I8, I10)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from tidelock.csnlog.ids import Csn, ReplicaId
+from tidelock.csnlog.visibility import VISIBLE_SQL
+
+_PARTS = f"""
+    SELECT table_name, part, path, rows, length, checksum, creation_csn, creation_tid, creation_change
+    FROM parts WHERE kind = 'part' AND {VISIBLE_SQL} ORDER BY table_name, part
+"""  # noqa: S608
+_OUTCOMES = """
+    SELECT tid, csn, time_ms, label FROM outcomes WHERE csn > :above AND csn <= :s ORDER BY csn, tid
+"""
+_encode = msgspec.json.Encoder().encode
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """How many things there are, and a digest (XXH3-128) of all that is known of them."""
+
+    count: int
+    digest: str
+
+
+class Digests(msgspec.Struct, frozen=True):
+    """One replica at one CSN.
+
+    Attributes:
+        replica: Its id.
+        csn: The CSN.
+        above: Outcomes above this CSN are counted, up to ``csn``.
+        outcome_floor: Outcomes up to this CSN are not kept here.
+        tables: Visible parts by table, if they were asked for; tables without parts are left out.
+        outcomes: The outcomes.
+    """
+
+    replica: ReplicaId
+    csn: Csn
+    above: Csn
+    outcome_floor: Csn
+    tables: dict[str, Digest]
+    outcomes: Digest
+
+
+def digests(data_dir: Path, replica: ReplicaId, csn: Csn, above: Csn | None, *, tables: bool) -> Digests:
+    """Compute the digests of one state of the catalog; reads it all, so not in the event loop's thread.
+
+    Args:
+        data_dir: The agent's data directory.
+        replica: Its id.
+        csn: A CSN that is applied here, and not below the horizon.
+        above: Outcomes above this CSN are compared; None = all that are kept.
+        tables: Whether parts are to be compared too.
+    """
+    with _one_state(data_dir) as db:
+        floor = Csn(db.execute("SELECT value FROM meta WHERE key = 'outcome_floor'").fetchone()[0])
+        begin = floor if above is None else above
+        args = {"s": csn, "own": None, "above": begin}
+        parts = db.execute(_PARTS, args) if tables else ()
+        return Digests(
+            replica=replica,
+            csn=csn,
+            above=begin,
+            outcome_floor=floor,
+            tables={name: _digest(rows) for name, rows in groupby(parts, key=lambda row: str(row[0]))},
+            outcomes=_digest(db.execute(_OUTCOMES, args)),
+        )
+
+
+def _digest(rows: Iterable[tuple[Any, ...]]) -> Digest:
+    whole, count = xxhash.xxh3_128(), 0
+    for row in rows:
+        whole.update(_encode(row))
+        count += 1
+    return Digest(count, whole.hexdigest())
+
+
+@contextmanager
+def _one_state(data_dir: Path) -> Iterator[sqlite3.Connection]:
+    uri = f"file:{data_dir / 'catalog.db'}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+        db.execute("BEGIN")
+        yield db

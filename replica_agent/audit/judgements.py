@@ -1,0 +1,348 @@
+"""Whether locks, undecided rows, labels, pins and definitions of tables belong to somebody. Pure.
+
+Each function gets what was read and returns what contradicts it. What is only just under way looks the same
+here; that it lasts is for the caller to see (see the package).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelock.csnlog import tree
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.model import PinState
+from tidelock.csnlog.results import Aborted, Committed, Outcome, TooOld
+from tidelock.replica_agent.audit.findings import Finding, Severity
+from tidelock.replication.lock_rules import LockInfo, OnePart, covers
+
+LOCKS: Final = "locks"
+UNDECIDED: Final = "undecided"
+LABELS: Final = "labels"
+PINS: Final = "pins"
+TABLES: Final = "tables"
+PROGRESS: Final = "progress"
+
+_REPORT: Final = "keep the agents' logs and report it"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A part that leaves its table: at a CSN, or marked by a transaction that is not decided."""
+
+    part: PartId
+    table: TableName
+    path: str
+    tid: Tid
+    csn: Csn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One label: the znode's name, and the transaction that it names."""
+
+    name: str
+    tid: str
+
+    @property
+    def znode(self) -> str:
+        """Its path."""
+        return f"{tree.LABELS}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A table's newest definition, and its number."""
+
+    version: int
+    content: Mapping[str, Any]
+
+
+def ended(outcome: Outcome | None) -> str:
+    """Say how a transaction ended; None is one that no replica can have begun."""
+    match outcome:
+        case Committed(csn):
+            return f"committed at {csn}"
+        case TooOld(floor):
+            return f"ended before CSN {floor}"
+        case Aborted():
+            return "aborted"
+        case None:
+            return "of no replica of this cluster"
+    return "running"
+
+
+# ---------------------------------------------------------------------------------------------------- locks
+
+
+def stale_locks(
+    locks: Iterable[LockInfo],
+    outcomes: Mapping[Tid, Outcome | None],
+    *,
+    tail: Csn,
+    silent: Collection[ReplicaId],
+) -> Iterator[Finding]:
+    """Find locks that hold nothing back any more: of transactions that are over, up to the tail.
+
+    Those of a silent replica wait for its next life, or for somebody whom they are in the way.
+    """
+    for lock in locks:
+        outcome = outcomes[lock.tid]
+        match outcome:
+            case Committed(csn):
+                stale = csn < tail and lock.tid.home not in silent
+            case TooOld():
+                stale = lock.tid.home not in silent
+            case Aborted() | None:
+                stale = True
+            case _:
+                stale = False
+        if stale:
+            yield Finding(
+                check=LOCKS,
+                fault="stale_lock",
+                severity=Severity.ERROR,
+                table=lock.table,
+                part=lock.scope.part if isinstance(lock.scope, OnePart) else None,
+                znode=lock.znode,
+                tid=str(lock.tid),
+                expected=f"a running transaction, or one committed at or above the tail {tail}",
+                found=ended(outcome),
+                next_step=f"restart the agent of {lock.tid.home}, which gives back what former lives held",
+            )
+
+
+def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) -> Iterator[Finding]:
+    """Find removals without a lock: another transaction could remove the same part once more (I7)."""
+    held: dict[tuple[Tid, TableName], list[LockInfo]] = {}
+    for lock in locks:
+        held.setdefault((lock.tid, lock.table), []).append(lock)
+    for one in removals:
+        scope = OnePart(one.part, one.path)
+        if any(covers(lock.scope, scope) for lock in held.get((one.tid, one.table), ())):
+            continue
+        marked = one.csn is None
+        yield Finding(
+            check=LOCKS,
+            fault="mark_without_lock" if marked else "removal_without_lock",
+            severity=Severity.ERROR,
+            table=one.table,
+            part=one.part,
+            tid=str(one.tid),
+            csn=one.csn,
+            expected=f"a lock of {one.tid} on the part, its partition or its table",
+            found="none",
+            next_step=f"kill {one.tid}: `tidelock kill`" if marked else _REPORT,
+        )
+
+
+# ------------------------------------------------------------------------------------------------- undecided
+
+
+def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iterator[Finding]:
+    """Find transactions that are over, of which parts, marks or notes here are not decided.
+
+    Args:
+        outcomes: Of all transactions of which something is undecided here.
+        applied: The snapshot CSN, read before.
+    """
+    for tid, outcome in outcomes.items():
+        match outcome:
+            case Committed(csn):
+                over = csn <= applied
+            case Aborted() | None:
+                over = True
+            case _:
+                over = False
+        if over:
+            yield Finding(
+                check=UNDECIDED,
+                fault="undecided_leftover",
+                severity=Severity.ERROR if isinstance(outcome, Committed) else Severity.WARNING,
+                tid=tid,
+                expected="rows of running transactions only",
+                found=f"undecided rows of a transaction that is {ended(outcome)}",
+                next_step="restart this agent, which decides what its catalog left open",
+            )
+
+
+# ---------------------------------------------------------------------------------------------------- labels
+
+
+def dangling_labels(
+    labels: Iterable[Label], outcomes: Mapping[str, Outcome | None], labelled: Mapping[str, str | None]
+) -> Iterator[Finding]:
+    """Find labels whose transaction is not committed, or is committed under another one.
+
+    Args:
+        labels: As they stand in ZooKeeper.
+        outcomes: Of the transactions that they name.
+        labelled: The labels of committed transactions, as far as they are known here; None is none.
+    """
+    for label in labels:
+        outcome, text = outcomes[label.tid], labelled.get(label.tid)
+        if isinstance(outcome, TooOld):
+            continue  # its home deletes it when it has forgotten the outcome as well
+        if not isinstance(outcome, Committed):
+            found = f"a transaction that is {ended(outcome)}"
+        elif label.tid in labelled and (text is None or tree.label(text) != label.znode):
+            found = f"a transaction committed under the label {text!r}" if text else "one without a label"
+        else:
+            continue
+        yield Finding(
+            check=LABELS,
+            fault="dangling_label",
+            severity=Severity.ERROR,
+            znode=label.znode,
+            tid=label.tid,
+            expected="a transaction that is committed under this label",
+            found=found,
+            next_step="commits under this label are refused: delete the znode when you know that none ran",
+        )
+
+
+def missing_labels(kept: Mapping[str, str], labels: Iterable[Label]) -> Iterator[Finding]:
+    """Find labels of committed transactions that do not stand in ZooKeeper: a second run would count twice.
+
+    Args:
+        kept: The newest transaction of each label, of those within the retention of outcomes.
+        labels: As they stand in ZooKeeper, read later.
+    """
+    known = {label.znode: label.tid for label in labels}
+    for text, tid in kept.items():
+        znode = tree.label(text)
+        if known.get(znode) != tid:
+            yield Finding(
+                check=LABELS,
+                fault="missing_label",
+                severity=Severity.ERROR,
+                znode=znode,
+                tid=tid,
+                expected=f"the label {text!r} of {tid}",
+                found=f"the label of {known[znode]}" if znode in known else "no such znode",
+                next_step=f"do not run what is labelled {text!r} a second time, and report it",
+            )
+
+
+# ------------------------------------------------------------------------------------------- pins, progress
+
+
+def stray_pins(
+    pins: Mapping[str, PinState],
+    *,
+    members: Collection[ReplicaId],
+    replica: ReplicaId,
+    known: Collection[str],
+    horizon: Csn,
+    end: Csn,
+) -> Iterator[Finding]:
+    """Find pins of nobody, and pins that promise what is not kept.
+
+    Args:
+        pins: As they stand in ZooKeeper, by id.
+        members: All registered replicas.
+        replica: This one.
+        known: The ids of its own pins.
+        horizon: ``csn/horizon``, read before the pins.
+        end: The end of the log, read after them.
+    """
+    for name, pin in pins.items():
+        faults = []
+        if pin.owner not in members:
+            faults.append(("pin_of_nobody", "a registered replica as its owner", f"owner {pin.owner}"))
+        elif pin.owner == replica and name not in known:
+            faults.append(("pin_of_nobody", "a pin that its owner holds", f"{replica} knows no such pin"))
+        if pin.csn < horizon:
+            faults.append(("pin_below_horizon", f"a CSN from the horizon {horizon} on", f"CSN {pin.csn}"))
+        if pin.csn > end:
+            faults.append(("pin_beyond_end", f"a CSN up to the end of the log {end}", f"CSN {pin.csn}"))
+        for fault, expected, found in faults:
+            yield Finding(
+                check=PINS,
+                fault=fault,
+                severity=Severity.WARNING if fault == "pin_of_nobody" else Severity.ERROR,
+                znode=tree.pin(name),
+                csn=pin.csn,
+                expected=expected,
+                found=found,
+                next_step=f"it holds the horizon back; it goes {pin.ttl_s:g} s after its last renewal"
+                if fault == "pin_of_nobody"
+                else "its reader gets an error; take a new snapshot, and report it",
+            )
+
+
+def false_progress(
+    published: Csn,
+    applied: Csn,
+    *,
+    tail_before: Csn,
+    tail: Csn,
+    horizon: Csn,
+    noted_tail: Csn,
+    noted_horizon: Csn,
+) -> Iterator[Finding]:
+    """Find what this replica has promised, or ZooKeeper deleted, beyond what is so here (I9, I12).
+
+    Args:
+        published: The snapshot CSN in ``progress``, read first.
+        applied: The snapshot CSN of the catalog, read after that.
+        tail_before: ``csn/tail``, read before the catalog.
+        tail: The same, read after it.
+        horizon: ``csn/horizon``, read after it.
+        noted_tail: The tail that the catalog has noted.
+        noted_horizon: The horizon that the catalog has noted.
+    """
+    claims = (
+        ("progress_ahead", published <= applied, f"progress up to {applied}", f"progress {published}"),
+        ("tail_ahead", tail_before <= applied, f"a tail up to {applied}", f"csn/tail {tail_before}"),
+        ("horizon_behind", noted_horizon <= horizon, f"csn/horizon from {noted_horizon} on", f"{horizon}"),
+        ("tail_behind", noted_tail <= tail, f"csn/tail from {noted_tail} on", f"{tail}"),
+    )
+    for fault, so, expected, found in claims:
+        if not so:
+            yield Finding(
+                check=PROGRESS,
+                fault=fault,
+                severity=Severity.ERROR,
+                expected=expected,
+                found=found,
+                next_step="catalog or ZooKeeper was put back to an older state: stop this agent, report it",
+            )
+
+
+# ---------------------------------------------------------------------------------------------------- tables
+
+
+def differing_tables(
+    znodes: Mapping[TableName, Definition], catalog: Mapping[TableName, Definition], *, complete: bool
+) -> Iterator[Finding]:
+    """Find tables of which ZooKeeper and catalog have different definitions.
+
+    Args:
+        znodes: The definitions in ZooKeeper, read first.
+        catalog: Those of the catalog.
+        complete: Whether the catalog had applied, when it was read, all that was in the log when the znodes
+            had been read; otherwise it may be behind.
+    """
+    for table in sorted(znodes.keys() | catalog.keys()):
+        there, here = znodes.get(table), catalog.get(table)
+        if there == here or (there and not complete and (here is None or here.version < there.version)):
+            continue
+        yield Finding(
+            check=TABLES,
+            fault="table_differs",
+            severity=Severity.ERROR,
+            table=table,
+            znode=tree.table(table),
+            expected=_told(there),
+            found=_told(here, there),
+            next_step="commits to the table are refused here; let this replica clone, and report it",
+        )
+
+
+def _told(one: Definition | None, other: Definition | None = None) -> str:
+    if one is None:
+        return "no definition"
+    changed = other is not None and other.version == one.version
+    return f"version {one.version}" + (" with other content" if changed else "")
