@@ -109,10 +109,9 @@ def test_in_one_transaction_over_two_tables(one: Database, two: Database, table:
         tx.commit(wait="all")
     assert (numbers(two, table), numbers(two, other)) == ([30], [70])
     record = next(r for r in one.log(tx.csn) if r["csn"] == tx.csn)
-    entries = [entry["k"] for entry in record["tids"][0]["e"]]
-    assert (entries.count("del"), entries.count("add")) == (4, 2), (
-        "what was added and removed is not announced"
-    )
+    entries = [entry["action"] for entry in record["tids"][0]["entries"]]
+    found = (entries.count("RemovePart"), entries.count("AddPart"))
+    assert found == (4, 2), "what was added and removed is not announced"
 
 
 def test_move_partition(one: Database, two: Database, table: str) -> None:
@@ -222,18 +221,15 @@ def test_disjoint_partitions_both_win(one: Database, two: Database, table: str) 
 
 def test_a_rollback_leaves_nothing(local: LocalCluster, one: Database, two: Database, table: str) -> None:
     """Locks and marks go with it: another can remove the same at once."""
+    twin = f"{table}_twin"
+    one.create_table(twin, SCHEMA, partition_by=["y"])
     tx = one.begin()
-    tx.move_partition(table, {"y": 1}, into=_twin(one, table))
+    tx.move_partition(table, {"y": 1}, into=twin)
     tx.rollback()
     two.drop_partition(table, {"y": 1}, wait="all")
     assert numbers(one, table) == [20, 90]
     for replica in REPLICAS:
         nothing_left(local.data_dir(replica))
-
-
-def _twin(db: Database, table: str) -> str:
-    db.create_table(f"{table}_twin", SCHEMA, partition_by=["y"])
-    return f"{table}_twin"
 
 
 @pytest.mark.parametrize("how", ["kill", "lease"])
