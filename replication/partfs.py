@@ -162,6 +162,14 @@ class PartFs:
         """
         return self._sink(self.part_path(part, kind))
 
+    def scratch(self) -> Scratch:
+        """Open a new file in ``tmp/`` for what a statement needs while it runs.
+
+        Raises:
+            DiskFullError, UnavailableError: There is no file.
+        """
+        return Scratch(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}")
+
     def _sink(self, path: str) -> PartSink:
         return PartSink(self.data_dir, path, next(self._temporary))
 
@@ -232,6 +240,37 @@ class PartFs:
                 with os.scandir(self.data_dir / top / folder) as entries:
                     names = (f"{top}/{folder}/{entry.name}" for entry in entries)
                     yield from (name for name in names if _OURS.fullmatch(name))
+
+
+class Scratch:
+    """A file for this process and its children only, made by :meth:`PartFs.scratch`; never durable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = path.open("xb", buffering=0)
+        except OSError as error:
+            raise _failure(error, f"creating {path.name}") from error
+
+    def write(self, data: Bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            DiskFullError, UnavailableError: The file is of no use any more.
+        """
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise _failure(error, f"writing {self.path.name}") from error
+
+    def remove(self) -> None:
+        """Delete the file; what cannot go now is found by the next sweep."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
 
 class PartSink:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from aiohttp import web
 
 from tidelock.csnlog.ids import Csn, TableName
@@ -12,7 +14,8 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.snapshots import Pin
-from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
+from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
+from tidelock.replica_agent.state import Action
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -91,26 +94,40 @@ class ReadingRoutes:
         """
         asked = await body(request, QueryBody)
         with self._agent.reading(asked.tid):
-            return await self._stream(request, await self._prepare(asked))
+            statement = await self._prepare(asked)
+            async with self._agent.sql.statement(statement) as running:
+                if running.affected is not None:
+                    return await self._insert(statement, Mutation(running.affected, running))
+                response = await self._stream(request, running)
+        if asked.tid is not None and running.ended is not None:
+            self._agent.transactions.find(asked.tid).note_reads(running.ended.read_set())
+        return response
 
-    async def _stream(self, request: web.Request, statement: SqlRequest) -> web.StreamResponse:
-        stream = self._agent.sql.run(statement)
+    async def _stream(self, request: web.Request, running: Statement) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
+        await response.prepare(request)
         try:
-            first = await anext(stream)
-            response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
-            await response.prepare(request)
-            try:
-                await response.write(first)
-                async for chunk in stream:
-                    await response.write(chunk)
-            except BaseException:
-                if request.transport is not None:
-                    request.transport.abort()
-                raise
-        finally:
-            await stream.aclose()
+            async for chunk in running.pieces():
+                await response.write(chunk)
+        except BaseException:
+            if request.transport is not None:
+                request.transport.abort()
+            raise
         await response.write_eof()
         return response
+
+    async def _insert(self, statement: SqlRequest, running: Mutation) -> web.Response:
+        """Stage the rows of INSERT INTO ... SELECT; the answer is one row with their number."""
+        self._agent.require(Action.INSERT)
+        tx = self._agent.transactions.find(statement.tid or "")
+        done = await self._agent.mutations.insert_select(tx, running, statement.csn)
+        self._agent.transactions.touch(tx)
+        counts = {"rows_inserted": [done.rows_inserted], "parts_added": [done.parts_added]}
+        sink = io.BytesIO()
+        table = pa.table(counts)
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return web.Response(body=sink.getvalue(), content_type=ARROW_STREAM)
 
     async def _prepare(self, asked: QueryBody) -> SqlRequest:
         if (asked.csn is None) == (asked.tid is None) or (asked.sql is None) == (asked.table is None):

@@ -158,3 +158,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     rows_deleted: int = 0
     rows_updated: int = 0
     rows_inserted: int = 0
+
+    def read_set(self) -> dict[TableName, frozenset[str] | None]:
+        """Return :attr:`reads` as a transaction keeps it."""
+        return {table: None if paths is None else frozenset(paths) for table, paths in self.reads.items()}

@@ -1,0 +1,136 @@
+"""Routes of statements that change rows: delete, update, upsert, merge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.mutations import Mutated
+from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows, Value
+from tidelock.replica_agent.state import Action
+from tidelock.replica_agent.transactions import Transaction, TxState
+
+#: How often it is looked whether a client that waits for the end of a statement is still there.
+_LOOK_S = 0.5
+
+
+class DeleteBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of delete."""
+
+    where: str
+    params: list[Any] = []
+
+
+class UpdateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of update: a new value is SQL, or {"value": JSON} (with "base64": true for bytes)."""
+
+    set: dict[str, Value]
+    where: str | None = None
+    params: list[Any] = []
+
+
+class MergeSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """What a merge does, as JSON in its query string."""
+
+    on: list[str]
+    when_matched_update: dict[str, Value] | bool = False
+    when_matched_delete: str | None = None
+    when_not_matched_insert: dict[str, Value] | bool = False
+    params: list[Any] = []
+
+
+class MutationRoutes:
+    """Handlers of delete, update, upsert and merge below /api/v1/transactions."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Serve ``agent``."""
+        self._agent = agent
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        base = "/api/v1/transactions/{tid}"
+        return [
+            web.post(base + "/delete/{table}", self.delete),
+            web.post(base + "/update/{table}", self.update),
+            web.post(base + "/upsert/{table}", self.upsert),
+            web.post(base + "/merge/{table}", self.merge),
+        ]
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Delete rows."""
+        tx, asked = self._find(request), await body(request, DeleteBody)
+        action = DeleteRows(asked.where, tuple(asked.params))
+        work = self._agent.mutations.delete(tx, request.match_info["table"], action)
+        return await self._done(request, tx, work)
+
+    async def update(self, request: web.Request) -> web.Response:
+        """Give columns new values."""
+        tx, asked = self._find(request), await body(request, UpdateBody)
+        action = UpdateRows(asked.set, asked.where, tuple(asked.params))
+        work = self._agent.mutations.update(tx, request.match_info["table"], action)
+        return await self._done(request, tx, work)
+
+    async def upsert(self, request: web.Request) -> web.Response:
+        """Insert rows, in the place of those with the same key: the body is an Arrow IPC stream."""
+        on = tuple(name for name in request.query.get("on", "").split(",") if name)
+        return await self._merge(request, MergeRows("", on, update=True, insert=True, upsert=True))
+
+    async def merge(self, request: web.Request) -> web.Response:
+        """Merge rows by key: the body is an Arrow IPC stream."""
+        try:
+            spec = msgspec.json.decode(request.query.get("spec", "{}"), type=MergeSpec)
+        except msgspec.DecodeError as error:
+            msg = f"spec= of a merge is not as expected: {error}; docs/protocol.md has its form"
+            raise BadRequestError(msg) from error
+        action = MergeRows(
+            "",
+            tuple(spec.on),
+            update=spec.when_matched_update,
+            delete=spec.when_matched_delete,
+            insert=spec.when_not_matched_insert,
+            params=tuple(spec.params),
+        )
+        return await self._merge(request, action)
+
+    async def _merge(self, request: web.Request, action: MergeRows) -> web.Response:
+        tx, table = self._find(request), request.match_info["table"]
+        content, length = request.content.iter_any(), request.content_length
+        return await self._done(request, tx, self._agent.mutations.merge(tx, table, action, content, length))
+
+    def _find(self, request: web.Request) -> Transaction:
+        tx = self._agent.transactions.find(request.match_info["tid"])
+        self._agent.transactions.touch(tx)
+        if tx.state is TxState.OPEN:  # of any other the statement itself tells more
+            self._agent.require(Action.INSERT)
+        return tx
+
+    async def _done(
+        self, request: web.Request, tx: Transaction, work: Coroutine[Any, Any, Mutated]
+    ) -> web.Response:
+        with self._agent.reading(str(tx.tid)):
+            done = await _while_heard(request, work)
+        self._agent.transactions.touch(tx)
+        return answer(asdict(done))
+
+
+async def _while_heard(request: web.Request, work: Coroutine[Any, Any, Mutated]) -> Mutated:
+    """Run a statement; end it when its client has hung up."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=_LOOK_S)
+            if request.transport is None or request.transport.is_closing():
+                raise ConnectionResetError("the client hung up")
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    return task.result()
