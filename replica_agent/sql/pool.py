@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,8 @@ class SqlPool:
     async def statement(self, request: Request) -> AsyncIterator[Statement]:
         """Begin a statement: on entry its first rows are there, or what it is going to change is known.
 
-        Leaving before its end ends it.
+        Leaving before its end ends it. At its end it gives its process back, so that whoever has taken all of
+        its rows may begin another one.
 
         Raises:
             BadRequestError, UnknownTableError, StandbyError, SnapshotTooOldError, CorruptError: See
@@ -92,18 +93,20 @@ class SqlPool:
             UnavailableError: Too many statements wait already, none ended in time, or the agent stops.
         """
         frame = _frame_of(request)
-        async with self._slot():
+        async with contextlib.AsyncExitStack() as place:
+            await place.enter_async_context(self._slot())
             worker = await self._worker()
             self._busy.add(worker)
-            try:
-                async with contextlib.aclosing(worker.run(frame)) as frames:
-                    yield Statement(await anext(frames), frames)
-            finally:
-                self._busy.discard(worker)
-                if worker.reusable and not self._closed:
-                    self._idle.append(worker)
-                else:
-                    await worker.end()
+            place.push_async_callback(self._give_back, worker)
+            frames = await place.enter_async_context(contextlib.aclosing(worker.run(frame)))
+            yield Statement(await anext(frames), frames, place.aclose)
+
+    async def _give_back(self, worker: _Worker) -> None:
+        self._busy.discard(worker)
+        if worker.reusable and not self._closed:
+            self._idle.append(worker)
+        else:
+            await worker.end()
 
     async def close(self) -> None:
         """End all processes; statements under way fail."""
@@ -155,11 +158,16 @@ class Statement:
         ended: What it told at its end; None before :meth:`pieces` is through.
     """
 
-    def __init__(self, first: tuple[Kind, bytes], frames: AsyncIterator[tuple[Kind, bytes]]) -> None:
+    def __init__(
+        self,
+        first: tuple[Kind, bytes],
+        frames: AsyncIterator[tuple[Kind, bytes]],
+        leave: Callable[[], Awaitable[None]],
+    ) -> None:
         self.affected: Affected | None = None
         self.ended: Ended | None = None
         self._first: tuple[Kind, bytes] | None = first
-        self._frames = frames
+        self._frames, self._leave = frames, leave
         if first[0] is Kind.AFFECTED:
             self.affected = msgspec.json.decode(first[1], type=Affected)
             self._first = None
@@ -171,8 +179,9 @@ class Statement:
         async for kind, payload in self._frames:
             if kind is Kind.END:
                 self.ended = msgspec.json.decode(payload, type=Ended)
-            else:
-                yield payload
+                break
+            yield payload
+        await self._leave()
 
 
 @dataclass(frozen=True, slots=True)
