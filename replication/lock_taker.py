@@ -70,8 +70,9 @@ class LockTaker:
 
     async def take(self, tid: Tid, ask: LockAsk, at: Csn, *, merge: bool) -> None:
         """Lock all of an ask, or nothing; InTheWayError, or errors as of :meth:`~.locks.Locks.take`."""
-        held = [lock.scope for lock in self._book.held(tid) if lock.certain]
-        parts, wide = wanted(ask, held)
+        held = [lock for lock in self._book.held(tid) if lock.certain]
+        here = f"{tree.lock_dir(ask.table)}/"  # partitions of other tables may have the same names
+        parts, wide = wanted(ask, [lock.scope for lock in held if lock.znode.startswith(here)])
         count = len(held) + len(parts) + len(wide)
         if count > self._limits.locks_max:
             raise TooLargeError(

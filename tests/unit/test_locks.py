@@ -12,7 +12,7 @@ from tests.support.lock_node import ORDERS, LockNode, part_ask, wide_ask
 from tests.support.log_node import R1, R2, R3, make_cluster
 from tidelock.csnlog import tree
 from tidelock.csnlog.codec import encode_csn
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, MemoryStore, is_multi, nth
 from tidelock.csnlog.store import Create, Delete, SetData
 from tidelock.errors import (
@@ -148,6 +148,18 @@ async def test_what_is_held_is_not_locked_again(ensemble: MemoryEnsemble, r1: Lo
     assert r1.locks.held == 3
     await r1.roll_back(1)
     assert not await r1.stand()
+
+
+@pytest.mark.parametrize("scope", [WholeTable(), OnePartition("y=1")])
+async def test_what_is_held_in_another_table_covers_nothing(
+    r1: LockNode, r2: LockNode, scope: WholeTable | OnePartition
+) -> None:
+    """Tables have partitions of the same name; each is locked by itself."""
+    await r1.take(1, wide_ask(scope))
+    lines = LockAsk(TableName("default.lines"), {}, (scope,))
+    await r1.take(1, lines)
+    error = await refused(r2, 1, lines)
+    assert (error.details["table"], error.details["holder"]) == (lines.table, str(r1.tid(1)))
 
 
 async def test_a_failed_take_keeps_what_was_held_before(r1: LockNode, r2: LockNode) -> None:
