@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import base64
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import tenacity
 
+from tidelock.client.alone import Alone
 from tidelock.client.arguments import milliseconds, seconds
 from tidelock.client.connection import Connection
-from tidelock.client.data import Data, repeatable
-from tidelock.client.decide import PAUSE_FIRST_S, PAUSE_MAX_S, ask_outcome, home_of
+from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
 from tidelock.client.members import Members
-from tidelock.client.results import CommitResult, Outcome
+from tidelock.client.results import Outcome
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
-from tidelock.client.transaction import Transaction, Wait
+from tidelock.client.transaction import Transaction
 from tidelock.client.transport import NoAnswerError, Timeouts, Transport, segment
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
-    FencedError,
-    NotCommittedError,
     TidelockError,
-    TransactionClosedError,
     UnavailableError,
-    UnknownTransactionError,
-)
-
-T = TypeVar("T")
-
-#: What a transaction of one statement may end with and simply be begun again: it is certainly not committed.
-_BEGIN_AGAIN: Final = (
-    UnavailableError,
-    FencedError,
-    NotCommittedError,
-    TransactionClosedError,
-    UnknownTransactionError,
 )
 
 
@@ -85,21 +68,7 @@ def connect(
         raise
 
 
-class End(TypedDict, total=False):
-    """How a statement that is a transaction of its own ends.
-
-    Attributes:
-        label: Unique name of this piece of work, see `Database.begin`.
-        wait: See `Transaction.commit`.
-        timeout_s: How long it may be begun again, and its outcome be asked for; default: the client's.
-    """
-
-    label: str | None
-    wait: Wait
-    timeout_s: float | None
-
-
-class Database:
+class Database(Alone):
     """A cluster, seen by one client; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it carries the highest CSN that it has committed or read, on whichever
@@ -204,72 +173,6 @@ class Database:
         }
         home, begun = self._connection.ask_and_tell("POST", "/transactions", body=body)
         return Transaction(self._connection, home, begun)
-
-    def insert(
-        self,
-        table: str,
-        data: Data,
-        *,
-        label: str | None = None,
-        wait: Wait = "home",
-        timeout_s: float | None = None,
-    ) -> CommitResult:
-        """Insert rows as a transaction of its own.
-
-        It is begun again, on another replica if need be, while that is certain to insert the rows only once
-        and the rows can be read again (a reader gives them once), for at most `timeout_s` (default: the
-        client's).
-
-        Raises as `Transaction.insert` and `Transaction.commit`.
-        """
-        return self._alone(
-            lambda tx: tx.insert(table, data),
-            again=repeatable(data),
-            label=label,
-            wait=wait,
-            timeout_s=timeout_s,
-        )
-
-    def drop_partition(self, table: str, partition: Mapping[str, Any], **end: Unpack[End]) -> CommitResult:
-        """As `Transaction.drop_partition`, as a transaction of its own, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.drop_partition(table, partition), again=True, **end)
-
-    def truncate(self, table: str, **end: Unpack[End]) -> CommitResult:
-        """As `Transaction.truncate`, as a transaction of its own, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.truncate(table), again=True, **end)
-
-    def move_partition(
-        self, table: str, partition: Mapping[str, Any], into: str, **end: Unpack[End]
-    ) -> CommitResult:
-        """As `Transaction.move_partition`, as a transaction of its own, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.move_partition(table, partition, into), again=True, **end)
-
-    def replace_partition(
-        self, table: str, partition: Mapping[str, Any], data: Data, **end: Unpack[End]
-    ) -> CommitResult:
-        """As `Transaction.replace_partition`, as a transaction of its own, begun again as in `insert`."""
-        return self._alone(
-            lambda tx: tx.replace_partition(table, partition, data), again=repeatable(data), **end
-        )
-
-    def _alone(
-        self,
-        statement: Callable[[Transaction], object],
-        *,
-        again: bool,
-        label: str | None = None,
-        wait: Wait = "home",
-        timeout_s: float | None = None,
-    ) -> CommitResult:
-        """Run one statement as a transaction; `again`: repeat it while it is certain to count only once."""
-        limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
-
-        def once() -> CommitResult:
-            with self.begin(label) as tx:
-                statement(tx)
-                return tx.commit(wait=wait, timeout_s=timeout_s)
-
-        return _again(once, limit_s) if again else once()
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
@@ -431,18 +334,6 @@ class Database:
         answer = self._connection.ask("GET", path, query={"csn": csn})
         self._connection.highest_csn.note(csn)
         return answer
-
-
-def _again(call: Callable[[], T], limit_s: float) -> T:
-    """Call until it succeeds, fails for good, or the time is over."""
-    deadline = time.monotonic() + limit_s
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_BEGIN_AGAIN),
-        wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-        stop=lambda _: time.monotonic() >= deadline,
-        reraise=True,
-    )
-    return retrying(call)
 
 
 def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:

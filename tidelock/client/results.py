@@ -65,6 +65,25 @@ class RemoveResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """What a statement changed.
+
+    Attributes:
+        rows_deleted: Rows that are in the table no more.
+        rows_updated: Rows with new values.
+        rows_inserted: Rows that were not in the table before.
+        parts_removed: Parts that held such rows.
+        parts_added: Parts that hold the new rows, and the other rows of those that were removed.
+    """
+
+    rows_deleted: int
+    rows_updated: int
+    rows_inserted: int
+    parts_removed: int
+    parts_added: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a transaction ended; `csn` and `time` (UTC) of a committed one."""
 

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import decimal
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from tidelock.client.changes import Changes
 from tidelock.client.connection import Connection
 from tidelock.client.data import Data, ipc_stream, open_rows
 from tidelock.client.decide import decide, undecided_csn
@@ -39,10 +41,12 @@ Wait = Literal["home", "copies", "all"]
 
 #: Errors after which nothing of an open transaction is left at its home.
 _GONE = (FencedError, TransactionClosedError, UnknownTransactionError)
+#: How every INSERT begins that an agent takes.
+_INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 
 
-class Transaction:
+class Transaction(Changes):
     """An open transaction; made by `Database.begin`.
 
     As a context manager it commits at the end of the block, and rolls back when the block raises. While it is
@@ -187,10 +191,13 @@ class Transaction:
         return scan(self, table, columns, where, params)
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
-        """Run one SELECT (DuckDB's SQL) over all tables at this transaction's snapshot, with its own inserts.
+        """Run one SELECT (DuckDB's SQL) over all tables at this transaction's snapshot, with its own changes.
+
+        Or INSERT INTO table [(columns)] SELECT ...: the rows go to the table and never leave its home; the
+        result is one row with `rows_inserted` and `parts_added`.
 
         Raises:
-            UnsupportedInTransactionError: It is no SELECT; the transaction can only be rolled back.
+            UnsupportedInTransactionError: It is neither; the transaction can only be rolled back.
             BadRequestError, UnknownTableError: It is wrong; the transaction can only be rolled back.
             TooLargeError: It needs more memory or time than a replica gives to one statement.
             UnavailableError: The home does not answer; it may be repeated.
@@ -200,11 +207,12 @@ class Transaction:
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query inside the transaction (see `scan.Reader`)."""
         transport = self._connection.transport
+        reads = _INSERT.match(request.get("sql") or "") is None
         return self._statement(
             lambda: BatchStream(
                 transport.stream(self._home.api, "/query", {**request, "tid": self.tid}), self._home.api
             ),
-            reads=True,
+            reads=reads,
         )
 
     def collect(self, request: dict[str, Any]) -> pa.Table:

@@ -48,12 +48,14 @@ class Timeouts:
         connect_s: For a connection to an agent.
         answer_s: For an agent that says nothing; also the whole time for a commit and its repeats.
         query_s: For the first rows of a query. It must exceed the agents' `sql_timeout_s`.
+        change_s: For a statement that changes rows, which answers when they are written.
         suspect_s: For so long an agent that did not answer is asked after all others.
     """
 
     connect_s: float = 2.0
     answer_s: float = 60.0
     query_s: float = 330.0
+    change_s: float = 1800.0
     suspect_s: float = 10.0
 
 
@@ -122,14 +124,16 @@ class Transport:
         )
         return _decoded(response, address)
 
-    def upload(self, address: str, path: str, chunks: Iterable[bytes | memoryview]) -> Any:
+    def upload(
+        self, address: str, path: str, chunks: Iterable[bytes | memoryview], *, timeout_s: float | None = None
+    ) -> Any:
         """Send a body piece by piece, one in memory at a time; answer and errors as in `call`.
 
         A small one is sent as a whole: chunks cost both sides a system call or more for each piece.
         """
         response = self._send(
             address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM,
-            read_s=self.timeouts.answer_s,
+            read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
         )  # fmt: skip
         return _decoded(response, address)
 

@@ -1,0 +1,187 @@
+"""Statements of a transaction that change rows: what they ask an agent for."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from tidelock.client.connection import Connection
+from tidelock.client.data import Data, ipc_stream, open_rows
+from tidelock.client.members import Member
+from tidelock.client.results import ChangeResult
+from tidelock.client.scan import Params
+from tidelock.client.transport import segment
+from tidelock.errors import BadRequestError
+
+T = TypeVar("T")
+
+#: New values by column. A string is SQL; None, bool, int, float, Decimal, date, datetime and bytes are
+#: values.
+Values = Mapping[str, Any]
+
+
+class Changes:
+    """The statements that change rows; part of `Transaction`."""
+
+    tid: str
+    _connection: Connection
+    _home: Member
+
+    def delete(self, table: str, where: str, params: Params = ()) -> ChangeResult:
+        """Delete the rows for which a condition is true; only parts with such rows are rewritten.
+
+        Args:
+            table: `name` or `namespace.name`.
+            where: A condition in SQL over the columns of the table, with `?` for each of `params`. Rows for
+                which it is NULL stay. Subqueries see all tables.
+            params: Values of its parameters.
+
+        Raises:
+            BadRequestError: The condition is wrong.
+            SerializationConflictError: Another transaction removes a part with such rows, or has done so
+                since this one's snapshot (`part`, `holder` in its details).
+            UnknownTableError: There is no such table at this transaction's snapshot.
+            TooLargeError: It needs more memory or time than a replica gives to one statement.
+            TransactionClosedError: The transaction takes no statements.
+            UnavailableError: The home did not answer. After each of these errors: rollback() only.
+        """
+        return self._change("delete", table, {"where": where, "params": list(params)})
+
+    def update(
+        self, table: str, values: Values, where: str | None = None, params: Params = ()
+    ) -> ChangeResult:
+        """Give columns new values in the rows for which a condition is true; a partition column may change.
+
+        Args:
+            table: `name` or `namespace.name`.
+            values: New values by column. A string is SQL over the old row (`{"n": "n + ?"}`); None, bool,
+                int, float, Decimal, date, datetime and bytes stand for themselves. To store a text pass it as
+                a parameter (`{"name": "?"}`) or quote it (`{"name": "'ann'"}`).
+            where: As in `delete`; None = all rows.
+            params: Those of `values` in their order, then those of `where`.
+
+        Raises:
+            SchemaMismatchError: A new value does not fit its column (`column` in its details).
+            Others as `delete`.
+        """
+        new = {column: _wire(column, value) for column, value in values.items()}
+        return self._change("update", table, {"set": new, "where": where, "params": list(params)})
+
+    def upsert(self, table: str, data: Data, *, on: Sequence[str]) -> ChangeResult:
+        """Insert rows, each in the place of the row with the same key, if there is one.
+
+        Args:
+            table: `name` or `namespace.name`.
+            data: Rows with all columns of the table, as in `insert`; no key may come twice.
+            on: Columns of the key. A key with a null equals no other: such rows are inserted.
+
+        Raises:
+            SchemaMismatchError: The rows do not fit the table.
+            BadRequestError: A key comes twice among the rows (`key` in its details).
+            Others as `delete` and `insert`.
+        """
+        names = [on] if isinstance(on, str) else list(on)
+        return self._merge("upsert", table, data, f"on={quote(','.join(names), safe='')}")
+
+    def merge(
+        self,
+        table: str,
+        data: Data,
+        *,
+        on: Sequence[str],
+        when_matched_update: Values | bool | None = None,
+        when_matched_delete: str | None = None,
+        when_not_matched_insert: Values | bool | None = True,
+        params: Params = (),
+    ) -> ChangeResult:
+        """Bring rows into a table by key. In SQL they are `source`, and the rows of the table are `target`.
+
+        Args:
+            table: `name` or `namespace.name`.
+            data: Rows with at least the columns of `on`, as in `insert`; other columns than those of the
+                table may be used in SQL.
+            on: Columns of the key. A key with a null equals no other.
+            when_matched_update: New values of rows of the table whose key is among the rows, as in `update`;
+                True: those that the rows have.
+            when_matched_delete: Such rows are deleted instead where this condition is true.
+            when_not_matched_insert: Values of new rows for rows whose key is not in the table, SQL over
+                `source` (columns left out become null); True: all columns of the table. None: they are left
+                out.
+            params: Those of the update, of the delete condition, and of the insert, in this order.
+
+        Raises:
+            BadRequestError: SQL is wrong, or a row of the table meets several rows (`key` in its details).
+            Others as `upsert`.
+        """
+        spec = {
+            "on": [on] if isinstance(on, str) else list(on),
+            "when_matched_update": _wires(when_matched_update),
+            "when_matched_delete": when_matched_delete,
+            "when_not_matched_insert": _wires(when_not_matched_insert),
+            "params": list(params),
+        }
+        given = {name: value for name, value in spec.items() if value is not None}
+        try:
+            text = json.dumps(given, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise BadRequestError(f"{error}; parameters are None, bool, int, finite float or str") from error
+        return self._merge("merge", table, data, f"spec={quote(text, safe='')}")
+
+    def _change(self, statement: str, table: str, body: dict[str, Any]) -> ChangeResult:
+        transport = self._connection.transport
+        path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}"
+
+        def send() -> ChangeResult:
+            found = transport.call(
+                self._home.api, "POST", path, body=body, timeout_s=transport.timeouts.change_s
+            )
+            return ChangeResult(**found)
+
+        return self._statement(send, reads=False)
+
+    def _merge(self, statement: str, table: str, data: Data, query: str) -> ChangeResult:
+        transport = self._connection.transport
+        path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}?{query}"
+
+        def send() -> ChangeResult:
+            chunks = ipc_stream(open_rows(data))
+            found = transport.upload(self._home.api, path, chunks, timeout_s=transport.timeouts.change_s)
+            return ChangeResult(**found)
+
+        return self._statement(send, reads=False)
+
+    def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
+        raise NotImplementedError
+
+
+def _wires(values: Values | bool | None) -> Any:
+    if isinstance(values, Mapping):
+        return {column: _wire(column, value) for column, value in values.items()}
+    return values or None
+
+
+def _wire(column: str, value: Any) -> Any:
+    """Return a new value as an agent takes it: SQL as it is, anything else as a literal."""
+    match value:
+        case str():
+            return value
+        case float() if not math.isfinite(value):
+            return {"value": str(value)}
+        case None | bool() | int() | float():
+            return {"value": value}
+        case decimal.Decimal() | dt.date():  # a datetime is a date
+            return {"value": str(value)}
+        case bytes() | bytearray():
+            return {"value": base64.b64encode(value).decode("ascii"), "base64": True}
+        case _:
+            raise BadRequestError(
+                f"the new value of {column} is a {type(value).__name__}; give SQL, or None, bool, int, "
+                "float, Decimal, date, datetime or bytes",
+                column=column,
+            )
