@@ -152,7 +152,7 @@ def test_arguments_of_begin(
         ({"colour": "red"}, ["unknown field `colour`"]),
         ({"lease_s": "60s"}, ["Expected `float | null`, got `str`", "$.lease_s"]),
         ({"min_csn": 1.5}, ["Expected `int | null`, got `float`"]),
-        ({"isolation": "serializable"}, ["isolation='serializable' is not offered", "use 'snapshot'"]),
+        ({"isolation": "dirty"}, ["isolation='dirty' is not offered", "use one of snapshot, read_committed"]),
     ],
 )
 def test_bodies_of_begin(ground: Ground, body: object, words: list[str]) -> None:
