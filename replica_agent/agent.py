@@ -103,6 +103,7 @@ class Agent:
         """
         self._local = await open_local(self.settings, self, self._stack)
         self._metrics.add_readers(self._local.readers.counters)
+        self._metrics.add_parts(self._local.counts.largest)
         store = await connect(self._local, self._stack)
         session = await join(self._local, store)
         self._machinery = assemble(
@@ -172,6 +173,7 @@ class Agent:
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Wake those who wait for these CSNs."""
         self._metrics.snapshot_csn.set(records[-1].csn)
+        self.local.counts.applied(records)
         self.local.waiters.advance(records[-1].csn)
 
     def part_held(self, part: PartId) -> None:

@@ -15,8 +15,12 @@ from tidelock.csnlog.members import Members
 from tidelock.csnlog.model import LogRecord
 from tidelock.csnlog.zk import ZkStore
 from tidelock.replica_agent.acceptor import Acceptor
+from tidelock.replica_agent.back_pressure import BackPressure
 from tidelock.replica_agent.collection import newest_before
 from tidelock.replica_agent.commit import Commits
+from tidelock.replica_agent.compaction.compactor import Compactor
+from tidelock.replica_agent.compaction.runner import Runner
+from tidelock.replica_agent.compaction.survey import Survey
 from tidelock.replica_agent.copies import CopyMaker
 from tidelock.replica_agent.history import History
 from tidelock.replica_agent.inserts import Inserts
@@ -31,6 +35,7 @@ from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.snapshots import Snapshots
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.staging import PartNumbers, Stager
+from tidelock.replica_agent.state import AgentState
 from tidelock.replica_agent.transactions import Transactions
 from tidelock.replica_agent.validation import Validation
 from tidelock.replication.apply import Applier
@@ -79,6 +84,7 @@ class Machinery:
     members: Members
     copies: CopyMaker
     log: CsnLog
+    compactor: Compactor
     operations: Operations
 
 
@@ -132,8 +138,11 @@ def assemble(
         locks=locks,
         waiters=local.waiters,
     )
+    commits = _commits(shared, copies, removals)
     sql = SqlPool(settings, settings.data_dir)
     stack.push_async_callback(sql.close)
+    compactor = _compactor(shared, inserts, commits, sql, condition, events)
+    stack.push_async_callback(compactor.close)
     history = _history(shared, store, members)
     snapshots = _snapshots(shared, store)
     read_pins = _read_pins(shared, snapshots, history)
@@ -154,16 +163,17 @@ def assemble(
         inserts=inserts,
         locks=locks,
         removals=removals,
-        commits=_commits(shared, copies, removals),
+        commits=commits,
         snapshots=snapshots,
         read_pins=read_pins,
         history=history,
         acceptor=_acceptor(shared, fetcher, events),
         applier=applier,
         sql=sql,
+        compactor=compactor,
         damaged=events.corrupt,
     )
-    return Machinery(ledger, fetcher, applier, pusher, members, copies, log, operations)
+    return Machinery(ledger, fetcher, applier, pusher, members, copies, log, compactor, operations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +212,7 @@ def _inserts(shared: _Shared, pusher: Pusher) -> Inserts:
         numbers=shared.numbers,
         transactions=shared.transactions,
         metrics=shared.metrics,
+        pressure=BackPressure(shared.local.settings, shared.local.counts, shared.metrics),
         reached=lambda: shared.local.waiters.reached,
         hint=lambda tx, parts: pusher.hint(tx.tid, parts),
     )
@@ -224,6 +235,47 @@ def _commits(shared: _Shared, copies: CopyMaker, removals: Removals) -> Commits:
         metrics=shared.metrics,
         lagging=shared.membership.wait_for_lagging,
         applied_on=shared.membership.wait_applied,
+        clock=time.monotonic,
+    )
+
+
+def _compactor(
+    shared: _Shared, inserts: Inserts, commits: Commits, sql: SqlPool, condition: Condition, events: Events
+) -> Compactor:
+    local = shared.local
+
+    def serving() -> bool:
+        return condition.state is AgentState.SERVING
+
+    survey = Survey(
+        settings=local.settings,
+        reader=local.catalog.reader,
+        inserts=inserts,
+        counts=local.counts,
+        waiters=local.waiters,
+        clock=time.monotonic,
+        wall_ms=lambda: int(time.time() * 1000),
+    )
+    runner = Runner(
+        settings=local.settings,
+        reader=local.catalog.reader,
+        transactions=shared.transactions,
+        inserts=inserts,
+        commits=commits,
+        sql=sql,
+        waiters=local.waiters,
+        serving=serving,
+    )
+    return Compactor(
+        replica=shared.session.replica,
+        settings=local.settings,
+        survey=survey,
+        runner=runner,
+        counts=local.counts,
+        metrics=shared.metrics,
+        members=shared.membership.serving,
+        serving=serving,
+        damaged=events.corrupt,
         clock=time.monotonic,
     )
 

@@ -14,6 +14,7 @@ from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.part_counts import PartCounts
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.transactions import Transaction
 
 _OFF: Final = "compaction of this table is off (property compaction)"
 _ON: Final = "compaction does not keep up"
@@ -26,19 +27,23 @@ class BackPressure:
         """Hold nobody back yet."""
         self._settings, self._counts, self._metrics = settings, counts, metrics
 
-    async def admit(self, schema: TableSchema, path: str, staged: int) -> None:
+    async def admit(self, tx: Transaction, schema: TableSchema, path: str, added: int = 0) -> None:
         """Return when a part may be added to a partition, at the latest after ``insert_delay_max_s``.
 
         Args:
+            tx: What it has staged there itself counts too.
             schema: Of the table.
             path: The partition.
-            staged: Parts that the transaction itself has added there already.
+            added: Parts among those that this insert itself has made, and that do not count.
 
         Raises:
             TooManyPartsError: The partition has ``parts_refuse_insert`` parts or more.
         """
         settings = self._settings
-        found = self._counts.of(schema.name, path) + staged
+        found = self._counts.of(schema.name, path)
+        if found + len(tx.memory) + len(tx.stored) < settings.parts_delay_insert:
+            return  # without a look at each part of the transaction
+        found += sum(part.table == schema.name and part.path == path for part in tx.parts) - added
         if found >= settings.parts_refuse_insert:
             self._metrics.inserts_refused.inc()
             raise _refusal(schema, path, found, settings.parts_refuse_insert)

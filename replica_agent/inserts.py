@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,6 +32,7 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.replica_agent import catalog_jobs as jobs
+from tidelock.replica_agent.back_pressure import BackPressure
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.metrics import Metrics
@@ -83,13 +85,14 @@ class Inserts:
         numbers: PartNumbers,
         transactions: Transactions,
         metrics: Metrics,
+        pressure: BackPressure,
         reached: Callable[[], Csn],
         hint: Callable[[Transaction, Sequence[PartMeta]], None],
     ) -> None:
         """Stage nothing yet."""
         self.settings, self.catalog, self.files, self.stager = settings, catalog, files, stager
         self.numbers, self.transactions, self.metrics, self.hint = numbers, transactions, metrics, hint
-        self.reached = reached
+        self.pressure, self.reached = pressure, reached
         self.schemas: dict[tuple[TableName, int], TableSchema] = {}
         #: How rows of clients are added: by :class:`~tidelock.replica_agent.additions.Additions` once it is
         #: made, which needs what is made here.
@@ -179,7 +182,13 @@ class Inserts:
         at = tx.begin_statement(self.reached())
         _, schema = self.schema(name, at)
         path = None if partition is None else path_in(schema, partition)
+        known = path if schema.partition_by else ""
+        if known is not None:
+            await self.pressure.admit(tx, schema, known)
         rows, parts = await self.adding(tx, name, content.iter_any(), at=at, path=path)
+        for found, added in Counter(part.path for part in parts).items():
+            if found != known:
+                await self.pressure.admit(tx, schema, found, added)
         await STAGE.after()
         self.metrics.inserted_rows.inc(rows)
         return rows, len(parts)

@@ -14,6 +14,7 @@ from tidelock.csnlog.model import Member
 from tidelock.errors import ConfigError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.part_counts import PartCounts
 from tidelock.replica_agent.readers.pool import ReaderPool
 from tidelock.replica_agent.readers.process import Callbacks
 from tidelock.replica_agent.settings import AgentSettings
@@ -35,6 +36,7 @@ class Local:
     files: PartFs
     catalog: Catalog
     waiters: CsnWaiters
+    counts: PartCounts
     listener: socket.socket
     readers: ReaderPool
 
@@ -72,7 +74,8 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
     readers = ReaderPool(settings, settings.data_dir, callbacks)
     await readers.start()
     stack.push_async_callback(readers.close)
-    return Local(settings, files, catalog, CsnWaiters(catalog.reader.snapshot_csn()), listener, readers)
+    waiters = CsnWaiters(catalog.reader.snapshot_csn())
+    return Local(settings, files, catalog, waiters, PartCounts(catalog.reader), listener, readers)
 
 
 async def _sweep(files: PartFs, catalog: Catalog) -> None:

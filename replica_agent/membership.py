@@ -99,6 +99,14 @@ class Membership:
         published = found.progress.snapshot if found.progress else CSN_NONE
         return max(published, self._heard.get(replica, CSN_NONE))
 
+    def serving(self) -> list[ReplicaId]:
+        """Return the replicas that show a sign of life and have not been fenced, struck or removed."""
+        return [
+            replica
+            for replica, found in self.view.items()
+            if found.alive and found.session is not None and found.session.state == "serving"
+        ]
+
     def disks(self) -> dict[ReplicaId, str]:
         """Return the disks of those others whose copies may count."""
         return {peer.replica: peer.disk for peer in self.peers() if peer.disk and not peer.struck}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,10 +35,13 @@ from tidelock.errors import (
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.commit import Commits, WaitFor
+from tidelock.replica_agent.compaction.compactor import Compactor
+from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.history import History, Moved
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.partitions import path_in
 from tidelock.replica_agent.read_pins import ReadPins
 from tidelock.replica_agent.readers.verdict import Verdict
 from tidelock.replica_agent.removals import Removals
@@ -93,6 +96,7 @@ class Operations:
     acceptor: Acceptor
     applier: Applier
     sql: SqlPool
+    compactor: Compactor
     #: Called with a part whose bytes are wrong here, and with what was found.
     damaged: Callable[[PartId, str], None]
 
@@ -153,6 +157,23 @@ class Operations:
         done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         assert done is not None, "a definition is a change"
         return done
+
+    async def optimize(
+        self, table: str, partition: Mapping[str, Any] | None, *, timeout_s: float, min_csn: Csn | None
+    ) -> Optimized:
+        """Merge the parts of a table, or of one partition, to the end; see :meth:`Optimizer.run`.
+
+        Raises:
+            UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
+            StandbyError: ``min_csn`` was not reached in time.
+        """
+        self.require(Action.BEGIN)
+        if min_csn is not None:
+            await self.snapshots.require(min_csn)
+        name = full_name(table)
+        _, schema = self.inserts.schema(name, self.waiters.reached)
+        path = None if partition is None else path_in(schema, partition)
+        return await self.compactor.optimizer.run(name, path, timeout_s)
 
     async def outcome(
         self, tid: Tid, *, wait: WaitFor | None = None, timeout_s: float | None = None

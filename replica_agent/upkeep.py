@@ -62,6 +62,7 @@ class Upkeep:
             ("alive", settings.member_refresh_s, self.keep_alive),
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
+            ("compaction", settings.compaction_interval_s, self._machinery.compactor.look),
             ("history", settings.horizon_interval_s, self._if_collecting(self._keep_history)),
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from tidelock.replica_agent.api.admin import AdminRoutes
 from tidelock.replica_agent.api.http import authentication, errors
 from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
 from tidelock.replica_agent.api.reading import ReadingRoutes
@@ -21,6 +22,14 @@ def application(agent: Operations) -> web.Application:
         middlewares=[errors, authentication(settings.secret)],
         client_max_size=body_limit(settings),
     )
-    for group in (TransactionRoutes, RemovalRoutes, TableRoutes, ReadingRoutes, StatusRoutes, PeerRoutes):
+    for group in (
+        TransactionRoutes,
+        RemovalRoutes,
+        TableRoutes,
+        ReadingRoutes,
+        StatusRoutes,
+        AdminRoutes,
+        PeerRoutes,
+    ):
         app.add_routes(group(agent).routes())
     return app

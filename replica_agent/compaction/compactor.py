@@ -10,9 +10,11 @@ import structlog
 from tidelock.csnlog.ids import PartId, ReplicaId, TableName
 from tidelock.errors import CorruptError, TidelockError
 from tidelock.replica_agent.compaction.duty import planner_of
+from tidelock.replica_agent.compaction.optimize import Optimizer
 from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.compaction.survey import Survey, Work
 from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.part_counts import PartCounts
 from tidelock.replica_agent.settings import AgentSettings
 
 _log = structlog.get_logger("compaction")
@@ -38,6 +40,7 @@ class Compactor:
         settings: AgentSettings,
         survey: Survey,
         runner: Runner,
+        counts: PartCounts,
         metrics: Metrics,
         members: Callable[[], Collection[ReplicaId]],
         serving: Callable[[], bool],
@@ -48,6 +51,19 @@ class Compactor:
         self._survey, self._runner, self._metrics = survey, runner, metrics
         self._members, self._serving, self._damaged, self._clock = members, serving, damaged, clock
         self._places = asyncio.Semaphore(settings.compaction_concurrency)
+        #: What operators ask for.
+        self.optimizer = Optimizer(
+            survey=survey,
+            merge=self.merge,
+            counts=counts,
+            serving=serving,
+            retry_wait_max_s=settings.retry_wait_max_s,
+            clock=clock,
+        )
+
+    async def close(self) -> None:
+        """Give up what operators have asked for; the chore is its caller's."""
+        await self.optimizer.close()
 
     async def look(self) -> None:
         """Merge until nothing is worth it any more, or nothing of it can be done now."""

@@ -88,7 +88,7 @@ class Runner:
         tx.removed |= dict.fromkeys(group.parts, table)
         request = MutationRequest(csn=at, tid=None, table=table, action=CompactParts(group.parts))
         async with self._sql.mutate(request) as merge:
-            rows, _ = await self._inserts.stage(tx, table, self._while_serving(tx, merge))
+            rows, _ = await self._inserts.stage(tx, table, self._while_serving(tx, merge.pieces()))
         if rows != group.rows:
             raise CorruptError(
                 f"the compaction of {len(group.parts)} parts of table {table} found {rows} rows, the catalog "

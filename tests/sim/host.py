@@ -149,6 +149,7 @@ def template(plan: Plan, replicas: list[str]) -> AgentSettings:
         copies=plan.copies,
         epoch_limit=plan.epoch_limit,
         reader_workers=1,
+        compaction=False,  # its rows come from processes
         **known,
     )
 

@@ -33,6 +33,7 @@ from tidelock.errors import UnavailableError
 from tidelock.replica_agent import agent, assembly, catalog
 from tidelock.replica_agent.local import Local, _sweep
 from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.part_counts import PartCounts
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication import partfs
@@ -184,7 +185,7 @@ async def _open_local(world: World, settings: AgentSettings, callbacks: Any, sta
     waiters = CsnWaiters(made.reader.snapshot_csn())
     readers: Any = SimReaders(f"{settings.replica}:2")
     listener: Any = SimListener()
-    return Local(settings, files, made, waiters, listener, readers)
+    return Local(settings, files, made, waiters, PartCounts(made.reader), listener, readers)
 
 
 async def _connect(world: World) -> Store:

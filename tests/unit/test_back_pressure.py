@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.datadir import DataDir, added, applied
 from tests.support.rows import settings
-from tidelock.csnlog.ids import TableName
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.model import RemovePart
 from tidelock.errors import TooManyPartsError
 from tidelock.replica_agent.back_pressure import BackPressure, delay_s
@@ -19,6 +19,8 @@ from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.part_counts import PartCounts
 from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.transactions import Transactions
+from tidelock.replication.model import PartMeta
 
 TABLE = TableName("default.t")
 SCHEMA = pa.schema([("k", pa.int64()), ("y", pa.int32())])
@@ -87,13 +89,15 @@ async def test_an_insert_waits_and_is_refused(data_dir: DataDir, monkeypatch: py
     metrics = Metrics()
     pressure = BackPressure(limits, PartCounts(CatalogReader(data_dir.path)), metrics)
 
-    await pressure.admit(schema, "y=1", 0)
-    assert pauses == []
-    await pressure.admit(schema, "y=1", 1)
-    await pressure.admit(schema, "y=1", 2)
+    tx = Transactions(ReplicaId("r1"), 1, limits, lambda: 0.0).begin(Csn(3))
+    for number in range(4):
+        tx.stored[PartId(f"r1-2-{number}")] = PartMeta(PartId(f"r1-2-{number}"), TABLE, "y=1", 1, 1, "")
+    for own in (4, 3, 2):
+        await pressure.admit(tx, schema, "y=1", own)
     assert pauses == [0.5, 1.0]
     with pytest.raises(TooManyPartsError, match="parts_refuse_insert=4") as refused:
-        await pressure.admit(schema, "y=1", 3)
+        await pressure.admit(tx, schema, "y=1", 1)
+    await pressure.admit(tx, schema, "y=2")
     assert refused.value.details == {"table": TABLE, "partition": "y=1", "found": 4, "limit": 4}
     assert "tidelock admin optimize default.t" in refused.value.message
     assert "does not keep up" in refused.value.message
@@ -108,5 +112,6 @@ async def test_a_refusal_names_the_property_that_turns_compaction_off(data_dir: 
     schema = TableSchema.from_request("t", SCHEMA, ["y"], properties={"compaction": "off"})
     limits = settings(parts_delay_insert=1, parts_refuse_insert=1)
     pressure = BackPressure(limits, PartCounts(CatalogReader(data_dir.path)), Metrics())
+    tx = Transactions(ReplicaId("r1"), 1, limits, lambda: 0.0).begin(Csn(3))
     with pytest.raises(TooManyPartsError, match="property compaction"):
-        await pressure.admit(schema, "y=1", 0)
+        await pressure.admit(tx, schema, "y=1")

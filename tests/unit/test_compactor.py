@@ -17,7 +17,6 @@ from tidelock.csnlog.model import Entry, RemovePart
 from tidelock.errors import CorruptError, SerializationConflictError, UnavailableError
 from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.compaction.compactor import Compactor
-from tidelock.replica_agent.compaction.optimize import Optimizer
 from tidelock.replica_agent.compaction.planner import Group
 from tidelock.replica_agent.compaction.survey import Survey, limits_of
 from tidelock.replica_agent.metrics import Metrics
@@ -65,20 +64,14 @@ class World:
             settings=made,
             survey=self.survey,
             runner=cast("Any", self),
+            counts=self.counts,
             metrics=self.metrics,
             members=lambda: self.members,
             serving=lambda: self.serving,
             damaged=lambda part, _: self.damaged.append(part),
             clock=lambda: self.now_s,
         )
-        self.optimizer = Optimizer(
-            survey=self.survey,
-            merge=self.compactor.merge,
-            counts=self.counts,
-            serving=lambda: self.serving,
-            retry_wait_max_s=made.retry_wait_max_s,
-            clock=lambda: self.now_s,
-        )
+        self.optimizer = self.compactor.optimizer
 
     def schema(self, table: TableName, at: Csn) -> tuple[int, TableSchema]:
         """What `Inserts` tells of a table."""
@@ -142,10 +135,13 @@ async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pyte
     """A look reads a partition again when its parts have changed, or when it may have become quiet."""
     await world.compactor.look()
     asked: list[str] = []
-    found = world.reader.compactable
-    monkeypatch.setattr(
-        world.reader, "compactable", lambda table, path, at: (asked.append(path), found(table, path, at))[1]
-    )
+    compactable = world.reader.compactable
+
+    def noted(table: TableName, path: str, at: Csn) -> Any:
+        asked.append(path)
+        return compactable(table, path, at)
+
+    monkeypatch.setattr(world.reader, "compactable", noted)
     await world.compactor.look()
     assert asked == []
     world.insert(1, "2")

@@ -90,7 +90,8 @@ class Home:
         self.transactions = Transactions(HOME, 1, limits, time.monotonic)
         self.inserts = Inserts(
             settings=limits, catalog=catalog, files=files, stager=self.stager, numbers=numbers,
-            transactions=self.transactions, metrics=Metrics(), reached=lambda: Csn(5), hint=lambda *_: None,
+            transactions=self.transactions, metrics=Metrics(), pressure=cast("Any", _NoPressure()),
+            reached=lambda: Csn(5), hint=lambda *_: None,
         )  # fmt: skip
         self.proposed: list[Proposal] = []
         self.commits = Commits(
@@ -121,6 +122,13 @@ class Home:
 
     def release(self, tid: Tid) -> None:
         """Take the end of a transaction (`CopyMaker`)."""
+
+
+class _NoPressure:
+    """Partitions with few parts (`BackPressure`)."""
+
+    async def admit(self, *_: object) -> None:
+        """Hold nobody back."""
 
 
 class _NoRemovals:

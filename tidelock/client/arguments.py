@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
 
 from tidelock.errors import BadRequestError
 
@@ -30,3 +33,10 @@ def milliseconds(at: datetime | int | None) -> int | None:
     if at.tzinfo is None:
         raise BadRequestError(f"{at} has no time zone; give one, e.g. datetime(..., tzinfo=UTC)")
     return int(at.timestamp() * 1000)
+
+
+def plain(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a partition as JSON has them: dates and decimals as their texts."""
+    return {
+        name: str(value) if isinstance(value, date | Decimal) else value for name, value in partition.items()
+    }

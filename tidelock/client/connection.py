@@ -54,10 +54,12 @@ class Connection:
         call = self.small(method, path, **options)
         return self.members.ask(lambda member: (member, call(member)))
 
-    def small(self, method: str, path: str, **options: Any) -> Callable[[Member], Any]:
-        """A request that an agent answers at once, or after its own waiting bound."""
+    def small(
+        self, method: str, path: str, *, timeout_s: float | None = None, **options: Any
+    ) -> Callable[[Member], Any]:
+        """A request that an agent answers at once, or after its own waiting bound; or within `timeout_s`."""
         return lambda member: self.transport.call(
-            member.api, method, path, timeout_s=self.members.patience_s, **options
+            member.api, method, path, timeout_s=timeout_s or self.members.patience_s, **options
         )
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from tidelock.client.alone import Alone
-from tidelock.client.arguments import milliseconds, seconds
+from tidelock.client.arguments import milliseconds, plain, seconds
 from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
@@ -288,6 +288,36 @@ class Database(Alone):
         except UnavailableError as error:
             self._connection.members.note(home, error)
             raise
+
+    def optimize(
+        self, table: str, partition: Mapping[str, Any] | None = None, *, timeout_s: float = 600.0
+    ) -> dict[str, Any]:
+        """Merge small parts until each partition has at most one; no row changes, at any CSN.
+
+        Args:
+            table: `name` or `namespace.name`.
+            partition: Only this one: every partition column with its value; None is null.
+            timeout_s: Return after this time at the latest, and begin no further merge then.
+
+        Returns:
+            `groups` (merges), `parts_before`, `parts_after`, `bytes` (merged), and `done`: whether nothing is
+            left to merge.
+
+        Raises:
+            UnknownTableError, BadRequestError: No such table, or `partition` does not name one.
+        """
+        body = {
+            "table": table,
+            "partition": None if partition is None else plain(partition),
+            "timeout_s": timeout_s,
+            "min_csn": self._connection.highest_csn.at_least(None),
+        }
+        patience_s = timeout_s + self._connection.transport.timeouts.answer_s
+        answer: dict[str, Any] = self._connection.members.ask(
+            self._connection.small("POST", "/admin/optimize", body=body, timeout_s=patience_s)
+        )
+        self._connection.highest_csn.note(answer.pop("csn"))
+        return answer
 
     def log(self, from_csn: int | None = None, *, limit: int | None = None) -> list[dict[str, Any]]:
         """Return records of the CSN log in their order, the first not below `from_csn`.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import decimal
 import json
 import re
 import threading
@@ -15,6 +13,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from tidelock.client.arguments import plain
 from tidelock.client.changes import Changes
 from tidelock.client.connection import Connection
 from tidelock.client.data import Data, ipc_stream, open_rows
@@ -135,7 +134,7 @@ class Transaction(Changes):
             UnknownTableError, BadRequestError: There is no such table, or `partition` does not name one.
             TransactionClosedError: As in `insert`. After each of these errors: rollback() only.
         """
-        return self._remove("drop_partition", table, {"partition": _plain(partition)})
+        return self._remove("drop_partition", table, {"partition": plain(partition)})
 
     def truncate(self, table: str) -> RemoveResult:
         """Remove all rows of a table that this transaction sees; errors as `drop_partition`."""
@@ -148,7 +147,7 @@ class Transaction(Changes):
             BadRequestError: The tables differ in columns, partitions or sort order.
             Others as `drop_partition`.
         """
-        return self._remove("move_partition", table, {"partition": _plain(partition), "into": into})
+        return self._remove("move_partition", table, {"partition": plain(partition), "into": into})
 
     def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
         """Put rows in the place of one partition, which they must all belong to.
@@ -158,7 +157,7 @@ class Transaction(Changes):
             Others as `drop_partition` and `insert`.
         """
         self.drop_partition(table, partition)
-        return self._insert(table, data, json.dumps(_plain(partition)))
+        return self._insert(table, data, json.dumps(plain(partition)))
 
     def _remove(self, statement: str, table: str, body: dict[str, Any]) -> RemoveResult:
         path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}"
@@ -401,11 +400,3 @@ class Transaction(Changes):
         return TransactionClosedError(
             f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
         )
-
-
-def _plain(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a partition as JSON has them: dates and decimals as their texts."""
-    return {
-        name: str(value) if isinstance(value, dt.date | decimal.Decimal) else value
-        for name, value in partition.items()
-    }

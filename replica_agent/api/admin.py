@@ -1,0 +1,49 @@
+"""Routes of operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tidelock.csnlog.ids import Csn
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.operations import Operations
+
+#: How long an optimize runs when the request does not say.
+OPTIMIZE_TIMEOUT_S = 60.0
+
+
+class OptimizeBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /admin/optimize; ``partition``: each partition column with its value."""
+
+    table: str
+    partition: dict[str, Any] | None = None
+    timeout_s: float = OPTIMIZE_TIMEOUT_S
+    min_csn: int | None = None
+
+
+class AdminRoutes:
+    """Handlers below /api/v1/admin."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Serve ``agent``."""
+        self._agent = agent
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.post("/api/v1/admin/optimize", self.optimize)]
+
+    async def optimize(self, request: web.Request) -> web.Response:
+        """Merge the parts of a table, or one partition, until nothing can be merged or the time is over."""
+        asked = await body(request, OptimizeBody)
+        if not asked.timeout_s > 0:
+            msg = f"timeout_s={asked.timeout_s} is no time to work; give seconds above 0, or leave it out"
+            raise BadRequestError(msg)
+        min_csn = None if asked.min_csn is None else Csn(asked.min_csn)
+        found = await self._agent.optimize(
+            asked.table, asked.partition, timeout_s=asked.timeout_s, min_csn=min_csn
+        )
+        return answer({**found.describe(), "csn": self._agent.waiters.reached})

@@ -1,0 +1,94 @@
+"""Commands of operators: `tidelock admin ...`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tidelock.cli import output
+from tidelock.cli.target import Json, Target, on_target
+from tidelock.client import Database
+from tidelock.errors import TidelockError
+
+#: Value of a partition column that means null, as in the folder's name.
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+#: Pause between two looks at how far the work is.
+_LOOK_S: Final = 1.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(no_args_is_help=True, help="Look after a cluster: optimize.")
+    group.command()(on_target(optimize))
+    app.add_typer(group, name="admin", rich_help_panel="Operating")
+
+
+def optimize(
+    target: Target,
+    table: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COL=VALUE",
+            help=f"Only this partition; once for each of its columns ({NULL} is null).",
+            show_default=False,
+        ),
+    ] = None,
+    limit_s: Annotated[
+        float, typer.Option("--limit", help="Seconds after which no further merge is begun.", min=0.1)
+    ] = 3600.0,
+    as_json: Json = False,
+) -> None:
+    """Merge small parts until each partition has at most one; no row changes, at any CSN."""
+    values = dict(_value(text) for text in partition or []) or None
+    with target.connect() as db:
+        name = db.table(table)["name"]
+        with _progress(db, name):
+            done = db.optimize(table, values, timeout_s=limit_s)
+    if as_json:
+        output.print_json({"table": name, **done})
+        return
+    output.say(
+        f"{name}: {done['parts_before']:,} parts before, {done['parts_after']:,} after, "
+        f"{done['groups']:,} merges of {output.size(done['bytes'])}"
+    )
+    if not done["done"]:
+        output.hint("the time was over before everything was merged; run it again, or with a larger --limit")
+
+
+def _value(text: str) -> tuple[str, str | None]:
+    column, found, value = text.partition("=")
+    if not found or not column:
+        raise typer.BadParameter(f"{text!r} is not of the form COL=VALUE", param_hint="--partition")
+    return column, None if value == NULL else value
+
+
+@contextlib.contextmanager
+def _progress(db: Database, table: str) -> Iterator[None]:
+    """On a terminal, show how many parts the table has while the work goes on."""
+    console = output.err()
+    if not console.is_terminal:
+        yield
+        return
+    ended = threading.Event()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"{table}: merging")
+
+        def look() -> None:
+            while not ended.wait(_LOOK_S):
+                with contextlib.suppress(TidelockError):
+                    progress.update(task, description=f"{table}: {db.table(table)['parts']:,} parts")
+
+        watcher = threading.Thread(target=look, name="progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join(_LOOK_S)
