@@ -15,6 +15,8 @@ from tidelock.csnlog.members import Members
 from tidelock.csnlog.model import LogRecord
 from tidelock.csnlog.zk import ZkStore
 from tidelock.replica_agent.acceptor import Acceptor
+from tidelock.replica_agent.audit.auditor import Auditor
+from tidelock.replica_agent.audit.checks import Cluster
 from tidelock.replica_agent.back_pressure import BackPressure
 from tidelock.replica_agent.collection import newest_before
 from tidelock.replica_agent.commit import Commits
@@ -167,6 +169,7 @@ def assemble(
         snapshots=snapshots,
         read_pins=read_pins,
         history=history,
+        auditor=_auditor(shared, store, locks, snapshots, events, lambda: operations),
         acceptor=_acceptor(shared, fetcher, events),
         applier=applier,
         sql=sql,
@@ -300,6 +303,40 @@ def _locks(shared: _Shared, store: ZkStore, operations: Callable[[], Operations]
             connect_wait_s=settings.commit_timeout_s,
             scan_interval_s=settings.clean_interval_s,
         ),
+    )
+
+
+def _auditor(
+    shared: _Shared,
+    store: ZkStore,
+    locks: Locks,
+    snapshots: Snapshots,
+    events: Events,
+    operations: Callable[[], Operations],
+) -> Auditor:
+    """``operations``, of which it is a part, is asked for when it runs."""
+    local, settings = shared.local, shared.local.settings
+    cluster = Cluster(
+        replica=shared.session.replica,
+        store=store,
+        barrier=shared.log.barrier,
+        applied=lambda: local.waiters.reached,
+        wait=lambda csn: local.waiters.wait(csn, settings.wait_bound_s),
+        outcome=lambda tid: operations().look_up(tid),
+        undecided_outcome=lambda tid: operations().look_up(tid, held=True),
+        locks=locks.listed,
+        members=lambda: {replica: found.alive for replica, found in shared.membership.view.items()},
+        own_pins=snapshots.ids,
+        now_ms=lambda: int(time.time() * 1000),
+        labels_kept_s=settings.outcome_retention_s - settings.clean_interval_s,
+    )
+    return Auditor(
+        settings,
+        files=local.files,
+        log=shared.log,
+        cluster=cluster,
+        metrics=shared.metrics,
+        damaged=events.corrupt,
     )
 
 

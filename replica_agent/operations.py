@@ -33,6 +33,7 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 from tidelock.replica_agent.acceptor import Acceptor
+from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.commit import Commits, WaitFor
 from tidelock.replica_agent.compaction.compactor import Compactor
@@ -58,6 +59,8 @@ from tidelock.replication.peers import PeerClient
 
 _log = structlog.get_logger("operations")
 
+#: Words of a home about transactions that are in no record.
+_UNDECIDED_WORDS = frozenset({"aborted", "running"})
 #: How long a home may take to give its word: whoever asks for an outcome waits no longer than `wait_bound_s`.
 _WORD_S = 1.0
 
@@ -93,6 +96,7 @@ class Operations:
     snapshots: Snapshots
     read_pins: ReadPins
     history: History
+    auditor: Auditor
     acceptor: Acceptor
     applier: Applier
     sql: SqlPool
@@ -247,6 +251,27 @@ class Operations:
                 case "aborted":
                     return Aborted()
         return await self.log.outcome(tid, self._known, Csn(self.catalog.reader.meta("outcome_floor")))
+
+    async def look_up(self, tid: Tid, *, held: bool = False) -> Outcome:
+        """Return how a transaction ended, and fence nobody for it: for those who only look.
+
+        Args:
+            tid: The transaction.
+            held: Something of it is undecided here, so it is never too old (see :meth:`decide_held`).
+        """
+        found: Outcome | None = self._known(tid)
+        if found is not None:
+            return found
+        word = self.commits.own_word(tid)
+        if word not in _UNDECIDED_WORDS:
+            floor = CSN_NONE if held else Csn(self.catalog.reader.meta("outcome_floor"))
+            found = await self.log.outcome(tid, self._known, floor)
+            if tid.home == self.replica or not isinstance(found, Running | TooOld):
+                return found
+            word = await self.ask_home(tid)
+            if word not in _UNDECIDED_WORDS:
+                return found
+        return Aborted() if word == "aborted" else Running()
 
     def silent_homes(self) -> frozenset[ReplicaId]:
         """Return the other replicas that have given no sign of life for `fence_timeout_s`."""

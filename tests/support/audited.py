@@ -116,7 +116,7 @@ class AuditedReplica:
             shown = () if made else tuple(entries)
             records = [TidRecord(str(by), shown, made, (R1,), label, data_change)]
         self.log.append(LogRecord(Csn(csn), Record(kind, R1, csn * 1000, tuple(records))))
-        tables = {
+        tables: dict[tuple[str, int], jobs.DefinedTable] = {
             (entry.table, entry.version): jobs.DefinedTable(entry.definition, b"schema", b"common")
             for entry in entries
             if isinstance(entry, DefineTable)
@@ -156,7 +156,7 @@ class AuditedReplica:
         """Look once with all rules."""
         with self.scratch() as scratch:
             facts = self.facts(scratch)
-            found = []
+            found: list[Finding] = []
             for one in RULE_SETS:
                 disk = self.path if one is rules.FILES else None
                 look = await CatalogCheck(scratch, one, facts, findings_max=100, disk=disk).look()

@@ -30,6 +30,7 @@ class Exit(IntEnum):
     )
     UNKNOWN = 4, "a commit was asked for and its outcome is not known; `tidelock outcome TID` tells"
     CORRUPT = 5, "data or state contradicts a checksum; nothing doubtful was shown"
+    FOUND = 6, "`tidelock audit` has found what should not be; nothing was changed"
     INTERNAL = 70, "a fault of tidelock itself; `tidelock --debug ...` shows where"
     INTERRUPTED = 130, "interrupted (Ctrl-C)"
 

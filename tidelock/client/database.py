@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidelock.client.alone import Alone
 from tidelock.client.arguments import milliseconds, plain, seconds
+from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
 from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
@@ -336,6 +337,21 @@ class Database(Alone):
         """
         story: dict[str, Any] = self._connection.ask("GET", f"/explain/{segment(tid)}", first=home_of(tid))
         return story
+
+    def audit(self, *, deep: bool = False, timeout_s: float = TIMEOUT_S) -> AuditReport:
+        """Prove that files, catalog, log and locks of every replica agree, or tell where they do not.
+
+        Every replica looks at itself (GET /audit), then all are compared at one CSN. Nothing is changed, but
+        parts that are found damaged are fetched again from another replica.
+
+        Args:
+            deep: Read the bytes of all parts and compare them with their checksums.
+            timeout_s: How long to wait for each replica.
+
+        Raises:
+            UnavailableError: No replica answers; one that does not is named in the report.
+        """
+        return audit(self._connection, self.snapshot, deep=deep, timeout_s=timeout_s)
 
     @property
     def seen_csn(self) -> int:

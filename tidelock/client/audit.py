@@ -1,0 +1,342 @@
+"""The audit of a cluster: every replica is asked for its own, then all are compared at one CSN.
+
+At that CSN, which all of them have applied and which is pinned meanwhile, each tells a digest of every
+table's parts and one of the outcomes that all still keep. Equal CSN, equal digests (I8, I10). Where they
+differ, the parts of the table are listed, and the range of CSNs is halved until one commit is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from tidelock.client.connection import Connection
+from tidelock.client.members import Member
+from tidelock.client.snapshot import Snapshot
+from tidelock.errors import SnapshotTooOldError, StandbyError, UnavailableError
+
+T = TypeVar("T")
+
+#: Name of the check that compares replicas.
+REPLICAS: Final = "replicas"
+#: How long a client waits for an audit by default, in seconds; agents end theirs by `audit_timeout_s`.
+TIMEOUT_S: Final = 3700.0
+#: Parts that differ and are named, for each table.
+_PARTS_NAMED: Final = 100
+#: Commits whose outcomes differ and that are named.
+_OUTCOMES_NAMED: Final = 10
+#: What a finding may name.
+_NAMED: Final = ("table", "part", "file", "znode", "tid", "csn")
+_REPORT: Final = "keep the agents' logs and data directories, and report it; do not restart the replica"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that should not be (docs/operations.md, "Audit").
+
+    Attributes:
+        check: The check that has found it.
+        fault: What kind of difference it is.
+        severity: "error": two things contradict each other; "warning": something is left over.
+        expected: What should be.
+        found: What is.
+        next_step: What to do about it.
+        replicas: The replicas that it is about, or that have found it.
+        about: What it names of `table`, `part`, `file`, `znode`, `tid`, `csn`.
+    """
+
+    check: str
+    fault: str
+    severity: str
+    expected: str
+    found: str
+    next_step: str
+    replicas: tuple[str, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAudit:
+    """What was looked at on one replica.
+
+    Attributes:
+        csn: Up to this CSN catalog and log were compared.
+        log_from: From this CSN on.
+        seconds: How long it took.
+        checks: How many things each check has looked at.
+        left_out: Findings that are counted, but not told.
+    """
+
+    csn: int
+    log_from: int
+    seconds: float
+    checks: Mapping[str, int]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The audit of a cluster.
+
+    Attributes:
+        csn: The CSN at which replicas were compared; None if fewer than two could be.
+        deep: Whether all bytes were read.
+        replicas: What was looked at on each replica that answered.
+        silent: Replicas that did not answer, with the reason. Nothing is known of them.
+        not_compared: Why replicas could not be compared with each other; None if they were, or there is one.
+        findings: What should not be, errors first.
+    """
+
+    csn: int | None
+    deep: bool
+    replicas: Mapping[str, ReplicaAudit]
+    silent: Mapping[str, str]
+    not_compared: str | None
+    findings: Sequence[Finding]
+
+    @property
+    def clean(self) -> bool:
+        """Whether every replica was looked at, and nothing was found."""
+        return not (self.findings or self.silent or self.not_compared)
+
+
+def audit(
+    connection: Connection, pin: Callable[[int], Snapshot], *, deep: bool, timeout_s: float
+) -> AuditReport:
+    """Audit all replicas that the client may ask; `pin` opens a snapshot.
+
+    Raises:
+        UnavailableError: No replica answers.
+    """
+    members = connection.members.in_order()
+    silent: dict[str, str] = {}
+    told: dict[str, dict[str, Any]] = {}
+    call = connection.transport.call
+
+    def ask(member: Member) -> dict[str, Any]:
+        query = {"deep": int(deep)}
+        answer: dict[str, Any] = call(member.api, "GET", "/audit", query=query, timeout_s=timeout_s)
+        return answer
+
+    for member, answer in zip(members, _of_all(ask, members), strict=True):
+        if isinstance(answer, UnavailableError):
+            connection.members.note(member, answer)
+            silent[member.id] = answer.message
+        else:
+            told[member.id] = answer
+    if not told:
+        raise UnavailableError(f"no replica could be audited ({'; '.join(silent.values())})")
+    findings = [_finding(row, name) for name, answer in told.items() for row in answer["findings"]]
+    answered = [member for member in members if member.id in told]
+    csn = not_compared = None
+    if len(answered) > 1:
+        try:
+            csn, differences = _compare(connection, pin, answered)
+            findings += differences
+        except UnavailableError as error:
+            not_compared = error.message
+    return AuditReport(
+        csn=csn,
+        deep=deep,
+        replicas={name: _told(answer) for name, answer in sorted(told.items())},
+        silent=silent,
+        not_compared=not_compared,
+        findings=_merged(findings),
+    )
+
+
+def _of_all(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T | UnavailableError]:
+    """Ask all at once."""
+
+    def one(member: Member) -> T | UnavailableError:
+        try:
+            return ask(member)
+        except UnavailableError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, len(members))) as threads:
+        return list(threads.map(one, members))
+
+
+def _told(answer: Mapping[str, Any]) -> ReplicaAudit:
+    checks = {row["check"]: row["looked_at"] for row in answer["checks"]}
+    return ReplicaAudit(answer["csn"], answer["log_from"], answer["seconds"], checks, answer["left_out"])
+
+
+def _finding(row: Mapping[str, Any], replica: str) -> Finding:
+    return Finding(
+        check=row["check"],
+        fault=row["fault"],
+        severity=row["severity"],
+        expected=row["expected"],
+        found=row["found"],
+        next_step=row["next_step"],
+        replicas=(replica,),
+        about={name: row[name] for name in _NAMED if name in row},
+    )
+
+
+def _merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Make one of what several replicas have found alike, as they do in ZooKeeper; errors first."""
+    alike: dict[tuple[Any, ...], list[Finding]] = {}
+    for one in findings:
+        key = (one.check, one.fault, one.expected, one.found, *sorted(one.about.items()))
+        alike.setdefault(key, []).append(one)
+    merged = [
+        Finding(
+            one.check, one.fault, one.severity, one.expected, one.found, one.next_step,
+            tuple(sorted({replica for same in group for replica in same.replicas})), one.about,
+        )
+        for group in alike.values()
+        for one in group[:1]
+    ]  # fmt: skip
+    return sorted(merged, key=lambda one: (one.severity != "error", one.check, one.fault, one.replicas))
+
+
+# --------------------------------------------------------------------------------------------------- replicas
+
+
+def _compare(
+    connection: Connection, pin: Callable[[int], Snapshot], members: Sequence[Member]
+) -> tuple[int, list[Finding]]:
+    """Compare replicas at the largest CSN that all have; returns it with the differences."""
+
+    def applied(member: Member) -> int:
+        return int(connection.small("GET", "/status")(member)["snapshot_csn"])
+
+    csn = min(_each(applied, members))
+    try:
+        snapshot = pin(csn)
+    except SnapshotTooOldError as error:  # a replica is behind what the others promise
+        raise StandbyError(
+            f"a replica is at CSN {csn}, which is below the horizon ({error.message})"
+        ) from error
+    with snapshot:
+        comparison = _Comparison(connection, members, csn)
+        return csn, [*comparison.tables(), *comparison.outcomes()]
+
+
+def _each(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T]:
+    found: list[T] = []
+    for answer in _of_all(ask, members):
+        if isinstance(answer, UnavailableError):
+            raise answer
+        found.append(answer)
+    return found
+
+
+class _Comparison:
+    """Replicas at one CSN."""
+
+    def __init__(self, connection: Connection, members: Sequence[Member], csn: int) -> None:
+        self._connection, self._members, self._csn = connection, members, csn
+        self._digests = self._ask("/audit/digests", csn=csn)
+        self._floor = max(answer["outcome_floor"] for answer in self._digests.values())
+
+    def _ask(self, path: str, **query: Any) -> dict[str, Any]:
+        """Ask all replicas; the answers by their ids."""
+
+        def ask(member: Member) -> Any:
+            transport = self._connection.transport
+            return transport.call(member.api, "GET", path, query=query, timeout_s=transport.timeouts.query_s)
+
+        return {
+            member.id: answer for member, answer in zip(self._members, _each(ask, self._members), strict=True)
+        }
+
+    def tables(self) -> list[Finding]:
+        """Compare the parts of all tables."""
+        names = sorted({name for answer in self._digests.values() for name in answer["tables"]})
+        found: list[Finding] = []
+        for name in names:
+            told = [answer["tables"].get(name) for answer in self._digests.values()]
+            if any(one != told[0] for one in told):
+                found += self._parts(name)
+        return found
+
+    def _parts(self, table: str) -> list[Finding]:
+        """Name the parts that not all replicas show alike."""
+        kept = ("path", "rows", "length", "checksum")
+        shown = {
+            replica: {row["part"]: tuple(row[name] for name in kept) for row in rows}
+            for replica, rows in self._ask("/parts", csn=self._csn, table=table).items()
+        }
+        differing = [
+            part
+            for part in sorted({part for parts in shown.values() for part in parts})
+            if len({parts.get(part) for parts in shown.values()}) > 1
+        ]
+        found = [
+            self._difference(
+                "parts_differ",
+                {name: parts.get(part) for name, parts in shown.items()},
+                table=table,
+                part=part,
+            )
+            for part in differing[:_PARTS_NAMED]
+        ]
+        # Parts alike, digests not: what lists do not show, e.g. which transaction has made a part.
+        return found or [self._difference("parts_differ", self._digests_of(table), table=table)]
+
+    def _digests_of(self, table: str) -> dict[str, Any]:
+        return {
+            name: (answer["tables"].get(table) or {}).get("digest") for name, answer in self._digests.items()
+        }
+
+    def outcomes(self) -> list[Finding]:
+        """Compare the outcomes that all replicas keep."""
+        found: list[Finding] = []
+        ranges = [(self._floor, self._csn)]
+        while ranges and len(found) < _OUTCOMES_NAMED:
+            above, to = ranges.pop()
+            told = self._outcomes(above, to)
+            if len(set(told.values())) <= 1:
+                continue
+            if to - above == 1:
+                found.append(self._difference("outcomes_differ", told, csn=to))
+            else:
+                middle = (above + to) // 2
+                ranges += [(middle, to), (above, middle)]
+        return found
+
+    def _outcomes(self, above: int, to: int) -> dict[str, str]:
+        """Ask for a range of outcomes; for less of it, or nothing, where one forgets them meanwhile."""
+        answers: dict[str, Any] = {}
+        while above < to:
+            answers = self._ask("/audit/digests", csn=to, above=above, tables=0)
+            floor = max(answer["outcome_floor"] for answer in answers.values())
+            if floor <= above:
+                break
+            above, answers = floor, {}
+        return {
+            name: f"{answer['outcomes']['count']} outcomes, {answer['outcomes']['digest']}"
+            for name, answer in answers.items()
+        }
+
+    def _difference(self, fault: str, told: Mapping[str, Any], **about: Any) -> Finding:
+        """Say what most replicas show, and which ones show something else."""
+        (most, _), *_ = Counter(told.values()).most_common(1)
+        others = {name: value for name, value in told.items() if value != most}
+        return Finding(
+            check=REPLICAS,
+            fault=fault,
+            severity="error",
+            expected=f"as on {', '.join(name for name in told if name not in others)}: {_text(most)}",
+            found="; ".join(f"{name}: {_text(value)}" for name, value in others.items()),
+            next_step=_REPORT,
+            replicas=tuple(sorted(others)),
+            about={"csn": self._csn, **about},
+        )
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case tuple():
+            path, rows, length, checksum = value
+            return f"{path or '(no partition)'}, {rows} rows, {length} bytes, {checksum}"
+    return str(value)
