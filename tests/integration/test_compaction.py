@@ -1,0 +1,328 @@
+"""Compaction and back-pressure on three replicas: few parts, the same rows at every CSN, nobody is hindered.
+
+The cluster looks for work all the time; what must happen at a chosen moment is asked for by `optimize` at a
+chosen replica, on tables that turn compaction off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import itertools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import urllib3
+import xxhash
+from typer.testing import CliRunner
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.fault_lab import SETTINGS, Gates
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.cli.app import app
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.csnlog.ids import ReplicaId, TableName
+from tidelock.errors import TidelockError, TooManyPartsError, UnknownTableError
+from tidelock.replica_agent.compaction.duty import planner_of
+
+REPLICAS: Final = ("r1", "r2", "r3")
+#: The replica that `optimize` is asked of, and that dies in the slow tests.
+WORKER: Final = "r2"
+REFUSE: Final = 40
+COMPACT: Final = "agent.compact.after"
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("k", pa.int64(), nullable=False),
+        ("name", pa.string()),
+        ("price", pa.decimal128(15, 2)),
+        ("ratio", pa.float64()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("raw", pa.binary()),
+        ("y", pa.int32()),
+    ]
+)
+ROWS: Final = 6
+_NUMBERS = itertools.count(1)
+
+
+def rows(number: int) -> pa.Table:
+    """Rows of two partitions, one of them null, in no order; every second row is null where it may be."""
+    keys = [(number * 7919 + n * 104_729) % 1_000_003 for n in range(ROWS)]
+    values: dict[str, list[Any]] = {
+        "k": keys,
+        "name": [f"ü{key}" for key in keys],
+        "price": [Decimal(key).scaleb(-2) for key in keys],
+        "ratio": [-0.0 if n == 0 else key / 7 for n, key in enumerate(keys)],
+        "day": keys,
+        "at": [key * 1_000_003 for key in keys],
+        "raw": [bytes([key % 256, 0, 255]) for key in keys],
+        "y": [None if n % 3 == 0 else 1999 for n in range(ROWS)],
+    }
+    arrays = []
+    for field in SCHEMA:
+        items = [
+            None if field.nullable and n % 4 == 2 and field.name != "y" else v
+            for n, v in enumerate(values[field.name])
+        ]
+        plain = {"day": pa.int32(), "at": pa.int64()}.get(field.name, field.type)
+        arrays.append(pa.array(items, plain).cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def digest(found: pa.Table) -> str:
+    """A hash of rows that does not depend on their order, and tells -0.0 from 0.0."""
+    shown = repr(found.select(SCHEMA.names).sort_by("k").to_pylist())
+    return xxhash.xxh3_128_hexdigest(shown.encode())
+
+
+def create(db: Database, **properties: str) -> str:
+    """A table of partitions by year, sorted by key, whose planner is the worker."""
+    names = (f"default.t{number}" for number in _NUMBERS)
+    members = [ReplicaId(replica) for replica in REPLICAS]
+    name = next(name for name in names if planner_of(TableName(name), members) == WORKER)
+    db.create_table(name, SCHEMA, partition_by=["y"], sort_by=["k"], properties=properties)
+    return name
+
+
+def fill(db: Database, table: str, inserts: int) -> dict[int, str]:
+    """Insert again and again; return the hash of all rows at each CSN."""
+    expected: dict[int, str] = {}
+    whole = SCHEMA.empty_table()
+    for number in range(inserts):
+        whole = pa.concat_tables([whole, rows(number)])
+        csn = db.insert(table, rows(number)).csn
+        assert csn is not None
+        expected[csn] = digest(whole)
+    return expected
+
+
+def parts_at(cluster: LocalCluster, replica: str, table: str, csn: int | None = None) -> list[dict[str, Any]]:
+    """The parts of a table as a replica lists them."""
+    at = ask(cluster, replica, "/status")["snapshot_csn"] if csn is None else csn
+    found: list[dict[str, Any]] = ask(cluster, replica, f"/parts?csn={at}&table={table}")
+    return found
+
+
+def stored(cluster: LocalCluster, replica: str, part: dict[str, Any], csn: int) -> pa.Table:
+    """The rows of a part as a replica serves its file, in their order, with the partition's value."""
+    answer = urllib3.request("GET", f"{served_by(cluster, replica)}/{csn}/{quote(part['file'])}")
+    assert answer.status == 200, answer.data
+    found = pq.read_table(io.BytesIO(answer.data))
+    year = None if part["path"] == "y=__HIVE_DEFAULT_PARTITION__" else int(part["path"].removeprefix("y="))
+    return found.append_column("y", pa.array([year] * found.num_rows, pa.int32()))
+
+
+@functools.cache
+def served_by(cluster: LocalCluster, replica: str) -> str:
+    """Where a replica serves snapshots."""
+    address = next(row["data"] for row in cluster.status()["replicas"] if row["id"] == replica)
+    return f"http://{address}/snapshots"
+
+
+def require_same_rows(cluster: LocalCluster, table: str, expected: dict[int, str]) -> None:
+    """Old CSNs give the rows that they always gave, on every replica, and so does the newest; lists agree."""
+    end = ask(cluster, "r1", "/status")["end_csn"]
+    csns = sorted(expected)
+    newest = expected[csns[-1]]
+    for replica in REPLICAS:
+        for csn in (csns[0], csns[len(csns) // 2], csns[-1], end):
+            parts = [stored(cluster, replica, part, csn) for part in parts_at(cluster, replica, table, csn)]
+            assert digest(pa.concat_tables(parts)) == expected.get(csn, newest), (replica, csn)
+    lists = [parts_at(cluster, replica, table, end) for replica in REPLICAS]
+    assert lists[1:] == lists[:-1]
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """The worker can be held when its rows are staged."""
+    return Gates(tmp_path_factory.mktemp("gates"), {WORKER: {COMPACT: "pause"}})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
+    """One cluster for the module; it merges soon."""
+    quick = {
+        "compaction_interval_s": 0.3,
+        "compaction_parts_min": 4,
+        "insert_delay_max_s": 0.001,
+        "parts_delay_insert": REFUSE // 2,
+        "parts_refuse_insert": REFUSE,
+        "reader_workers": 1,
+        "sql_workers": 1,
+        "clean_interval_s": 1,
+    }
+    return module_cluster(settings=QUICK | quick, environment_of={WORKER: gates.environment(WORKER)})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A session at the worker."""
+    with local.connect(WORKER) as session:
+        yield session
+
+
+def test_small_inserts_become_few_parts_and_no_row_changes(local: LocalCluster, db: Database) -> None:
+    """In the background: few sorted parts are left, and each CSN of before gives the same rows everywhere."""
+    table = create(db)
+    expected = fill(db, table, 16)
+    eventually(lambda: len(parts_at(local, WORKER, table)) <= 8, what="few parts")
+    log = db.log(min(expected))
+    merges = [tid for record in log for tid in record["tids"] if not tid["data_change"]]
+    assert merges
+    require_same_rows(local, table, expected)
+    end = db.status()["snapshot_csn"]
+    for part in parts_at(local, WORKER, table, end):
+        keys = stored(local, WORKER, part, end)["k"].to_pylist()
+        assert keys == sorted(keys)
+        assert len(keys) == part["rows"]
+
+
+def test_optimize_on_request(local: LocalCluster, db: Database) -> None:
+    """A table that turns compaction off keeps its parts until an operator asks, for one partition or all."""
+    table = create(db, compaction="off")
+    other = create(db)
+    expected = fill(db, table, 6)
+    fill(db, other, 6)
+    eventually(lambda: len(parts_at(local, WORKER, other)) < 12, what="a merge in the other table")
+    assert len(parts_at(local, WORKER, table)) == 12
+
+    done = db.optimize(table, {"y": 1999})
+    assert (done["groups"], done["parts_before"], done["parts_after"], done["done"]) == (1, 6, 1, True)
+    assert done["bytes"] > 0
+    name = table.removeprefix("default.")
+    command = ["admin", "optimize", name, "--partition", "y=__HIVE_DEFAULT_PARTITION__", "--json"]
+    told = CliRunner().invoke(app, [*command, "--url", local.url(WORKER), "--replica", WORKER])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["parts_after"] == 1
+    again = db.optimize(table)
+    assert (again["groups"], again["parts_before"], again["parts_after"], again["done"]) == (0, 2, 2, True)
+    require_same_rows(local, table, expected)
+    with pytest.raises(UnknownTableError):
+        db.optimize("nowhere")
+
+
+def test_a_removal_wins_over_a_compaction(local: LocalCluster, db: Database, gates: Gates) -> None:
+    """What a user removes while a merge is ready to commit is removed; the merge leaves nothing."""
+    table = create(db, compaction="off")
+    fill(db, table, 4)
+    with ThreadPoolExecutor() as threads, local.connect("r1") as user:
+        with gates.open(WORKER, COMPACT):
+            merging = threads.submit(db.optimize, table, {"y": 1999})
+            eventually(lambda: _staged(local, table), what="a merge that is ready")
+            removed = user.drop_partition(table, {"y": 1999}, wait="all")
+        assert merging.result()["parts_after"] == 0
+        assert removed.csn is not None
+        assert {part["path"] for part in parts_at(local, "r1", table)} == {"y=__HIVE_DEFAULT_PARTITION__"}
+        assert len(parts_at(local, WORKER, table)) == 4
+    for replica in REPLICAS:
+        nothing_left(local.data_dir(replica))
+
+
+def _staged(cluster: LocalCluster, table: str) -> bool:
+    """Tell whether the worker has staged the result of a merge of this table."""
+    return any(tx["tables"] == [table] and tx["parts"] for tx in ask(cluster, WORKER, "/transactions"))
+
+
+def test_a_compaction_does_not_starve_a_long_transaction(local: LocalCluster, db: Database) -> None:
+    """What was merged after a transaction began is removed by it all the same: the rows are the same."""
+    table = create(db, compaction="off")
+    fill(db, table, 3)
+    with local.connect("r1") as user, user.begin(min_csn=db.seen_csn) as tx:
+        assert db.optimize(table)["groups"] == 2
+        eventually(lambda: len(parts_at(local, "r1", table)) == 2, what="the merge at r1")
+        assert tx.drop_partition(table, {"y": 1999}).rows == 3 * ROWS * 2 // 3
+    assert len(parts_at(local, "r1", table)) == 1
+
+
+def test_inserts_are_held_back(db: Database) -> None:
+    """Too many parts of a partition: inserts wait, then are refused; merged, they are taken again."""
+    name = f"default.t{next(_NUMBERS)}"
+    schema = pa.schema([("k", pa.int64())])
+    db.create_table(name, schema, properties={"compaction": "off"})
+    one = pa.table({"k": [1]}, schema=schema)
+    tx = db.begin()
+    for _ in range(REFUSE):
+        tx.insert(name, one)
+    with pytest.raises(TooManyPartsError, match=f"parts_refuse_insert={REFUSE}") as refused:
+        tx.insert(name, one)
+    assert refused.value.details["found"] == REFUSE
+    tx.rollback()
+    with db.begin() as tx:
+        for _ in range(REFUSE):
+            tx.insert(name, one)
+    with pytest.raises(TooManyPartsError, match="property compaction"):
+        db.insert(name, one)
+    assert db.optimize(name)["parts_after"] == 1
+    db.insert(name, one)
+    assert db.read(name).num_rows == REFUSE + 1
+
+
+#: Where the worker dies in the middle of a merge, and whether its record is in the log by then.
+POINTS: Final = {
+    "agent.compact.before": False,
+    "agent.compact.after": False,
+    "agent.seal.before": False,
+    "agent.pack.after": False,
+    "replication.push.after": False,
+    "csnlog.commit.before": False,
+    "csnlog.commit.after": True,
+    "replication.apply.before": True,
+}
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_leaves_nothing(cluster: ClusterFactory, tmp_path: Path) -> None:
+    """SIGKILL at each point: the rows stay, nothing is left over, and another merges what it did not."""
+    gates = Gates(tmp_path / "gates", {WORKER: dict.fromkeys(POINTS, "crash")})
+    local = cluster(
+        settings=QUICK | SETTINGS | {"compaction": False},
+        environment_of={WORKER: gates.environment(WORKER)},
+    )
+    with local.connect("r1") as db:
+        for point, committed in POINTS.items():
+            table = create(db)
+            expected = fill(db, table, 4)
+            eventually(functools.partial(_applied, local, max(expected)), what="all replicas at the end")
+            with gates.open(WORKER, point), ThreadPoolExecutor() as threads:
+                asked = threads.submit(_optimize, local, table)
+                eventually(lambda: local.pid(WORKER) is None, what=f"the death at {point}")
+            asked.result()
+            local.start(WORKER)
+            eventually(functools.partial(_applied, local, max(expected)), what="all replicas at the end")
+            for replica in REPLICAS:
+                nothing_left(local.data_dir(replica))
+            require_same_rows(local, table, expected)
+            parts = {replica: len(parts_at(local, replica, table)) for replica in REPLICAS}
+            assert parts == dict.fromkeys(REPLICAS, 5 if committed else 8), point
+            assert db.optimize(table)["parts_after"] == 2
+            require_same_rows(local, table, expected)
+
+
+def _optimize(cluster: LocalCluster, table: str) -> None:
+    """Ask the worker, which dies over it."""
+    body = {"table": table, "partition": {"y": 1999}}
+    with contextlib.suppress(urllib3.exceptions.HTTPError):
+        urllib3.request("POST", f"{cluster.url(WORKER)}/api/v1/admin/optimize", json=body, retries=False)
+
+
+def _applied(cluster: LocalCluster, csn: int) -> bool:
+    try:
+        told = [ask(cluster, replica, "/status") for replica in REPLICAS]
+    except TidelockError:
+        return False
+    return all(
+        item["state"] == "serving" and item["snapshot_csn"] >= max(csn, item["end_csn"]) for item in told
+    )
