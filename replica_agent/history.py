@@ -36,10 +36,17 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where the horizon stands, and what holds it there."""
+    """Where the horizon stood and stands, and what holds it there."""
 
+    before: Csn
     horizon: Csn
     held_by: Bound
+
+    def say(self) -> None:
+        """Log it, if it moved."""
+        if self.horizon > self.before:
+            held = self.held_by
+            _log.info("horizon", before=self.before, now=self.horizon, held_by=held.kind, name=held.name)
 
 
 class History:
@@ -78,7 +85,9 @@ class History:
         """
         if self._csn_log.state is not LogState.FOLLOWING or not self._is_turn():
             return
-        await self._raise(Bound(self._retained(self._settings.history_retention_s), "retention"))
+        moved = await self._raise(Bound(self._retained(self._settings.history_retention_s), "retention"))
+        if moved is not None:
+            moved.say()
         tail = await move_tail(self._store, self._csn_log.fenced, self._settings.log_keep_records)
         if (
             tail is not None
@@ -103,6 +112,7 @@ class History:
                 await end_below(self._csn_log.fenced, self._watch, asked.csn)
             moved = await self._raise(asked)
             if moved is not None:
+                moved.say()
                 return moved
             await asyncio.sleep(_AGAIN_S)
         raise UnavailableError("the horizon could not be raised now, others are taking pins; try again")
@@ -144,11 +154,7 @@ class History:
         await end_expired(self._csn_log.fenced, self._watch, seen.at)
         lowest = bounds(self._watch.csns, seen.standing.progress, kept=kept)[0]
         horizon = await raise_horizon(self._csn_log.fenced, seen, lowest.csn)
-        if horizon is None:
-            return None
-        if horizon > seen.horizon:
-            _log.info("horizon", before=seen.horizon, now=horizon, held_by=lowest.kind, name=lowest.name)
-        return Moved(horizon, lowest)
+        return None if horizon is None else Moved(seen.horizon, horizon, lowest)
 
     def _is_turn(self) -> bool:
         live = [replica for replica, found in self._members().items() if found.alive]

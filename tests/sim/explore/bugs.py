@@ -6,25 +6,27 @@ product makes them: a class is replaced by a subclass, or a function for the tim
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import msgspec
 
+from tests.sim.explore.collecting import Collecting, History_
 from tests.sim.explore.commits import Commits
 from tests.sim.explore.copying import Copying, Mishaps
 from tests.sim.explore.ensemble import LogEntry
 from tests.sim.explore.followers import Asked
 from tests.sim.explore.following import HOME, Following
+from tests.sim.explore.lock_bugs import LOCK_BUGS
+from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
 from tests.sim.explore.shard import WRITTEN, Shard, Trouble
+from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import Budget, Tx, World
-from tidelock.csnlog import batch, codec, tree
+from tidelock.csnlog import batch, codec, tail, tree
 from tidelock.csnlog import committer as committer_module
 from tidelock.csnlog.committer import Committer
 from tidelock.csnlog.fence import OwnFence
@@ -34,35 +36,17 @@ from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.model import Kind, LogRecord, Record
 from tidelock.csnlog.reading import read_record
 from tidelock.csnlog.results import Aborted, Committed, Ok, Outcome, Running
+from tidelock.csnlog.standing import Fenced, read_standing
 from tidelock.csnlog.store import Create, Op, SetData, Store
+from tidelock.csnlog.visibility import PartVersions
+from tidelock.replica_agent import history as history_module
 from tidelock.replication.core import Copies
+from tidelock.replication.horizon import Look, raise_horizon, read_pins
+from tidelock.replication.horizon_rules import PinWatch
 
 T1 = Tx(0, 1)
 
 ROLLOVER_OPS = batch.Rollover.ops
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """A planted bug.
-
-    Attributes:
-        name: What it leaves out.
-        breaks: The invariants, any of which the exploration may find broken first.
-        sound: The smallest scenario in which it shows, with the product as it is.
-        classes: What that scenario is given instead of the product's classes.
-        planted: Replaces functions of the product while this is entered.
-    """
-
-    name: str
-    breaks: frozenset[str]
-    sound: Callable[..., Model]
-    classes: Mapping[str, Any] = field(default_factory=dict)
-    planted: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
-
-    def model(self, replays: Replays) -> Model:
-        """The scenario with the classes replaced."""
-        return self.sound(replays, **self.classes)
 
 
 # ------------------------------------------------------------------------------------------------- fences
@@ -186,6 +170,64 @@ def _following(txs: Sequence[int], read_ahead: int = 2, **trouble: int) -> Calla
     return model
 
 
+def _history(**world: Any) -> Callable[..., Model]:
+    def model(replays: Replays, kind: type[Collecting] = Collecting) -> Model:
+        return kind(replays, **world)
+
+    return model
+
+
+# ------------------------------------------------------------------------------------------------ history
+
+
+class HorizonOfItsOwn(Collecting):
+    """Each replica collects by what it uses itself."""
+
+    def seen_horizon(self, s: History_, which: int) -> Csn:
+        """Its own transaction, or what it has applied."""
+        one = s.replicas[which]
+        return one.applied if one.tx is None else one.tx
+
+
+class CollectsByCreation(Collecting):
+    """A part may go that was created below the horizon."""
+
+    def may_go(self, part: PartVersions, noted: Csn) -> bool:
+        """The removal is forgotten."""
+        return part.creation_csn is not None and part.creation_csn <= noted
+
+
+async def _raise_without_pins(fenced: Fenced, seen: Look, to: Csn) -> Csn | None:
+    """The multi of the horizon without the check of the pins."""
+    return await raise_horizon(_leaving_out(fenced, tree.PINS), seen, to)
+
+
+def _leaving_out(fenced: Fenced, path: str) -> Fenced:
+    return lambda ops: fenced(tuple(op for op in ops if op.path != path))
+
+
+async def _list_before_version(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Look | None:
+    """The pins are listed, then their version is read."""
+    begun, horizon = clock(), await store.get(tree.HORIZON)
+    await read_pins(store, watch, clock)
+    pins = await store.get(tree.PINS)
+    standing = await read_standing(store)
+    assert isinstance(horizon, Ok)
+    assert isinstance(pins, Ok)
+    assert standing is not None
+    return Look(
+        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, standing
+    )
+
+
+async def _delete_before_tail(store: Any, fenced: Any) -> None:
+    """Records are deleted, then the tail is moved."""
+    standing = await read_standing(store)
+    assert standing is not None
+    await tail.delete_below(store, fenced, standing.applied)
+    await tail.move_tail(store, fenced, 1)
+
+
 BUGS = (
     Bug(
         "no fence check in the multi",
@@ -254,4 +296,35 @@ BUGS = (
         lambda replays, **more: Copying(replays, 1, 1, Mishaps(crash=1, replace=1), **more),
         {"kind": CountsAnyDisk},
     ),
+    Bug(
+        "horizon per replica",
+        frozenset({"I12 GC-SAFE"}),
+        _history(behind=True),
+        {"kind": HorizonOfItsOwn},
+    ),
+    Bug(
+        "collect by creation CSN",
+        frozenset({"I12 GC-SAFE"}),
+        _history(alone=True, tx=1),
+        {"kind": CollectsByCreation},
+    ),
+    Bug(
+        "raise the horizon without the check of pins",
+        frozenset({"I12 GC-SAFE"}),
+        _history(alone=True, pin=1),
+        planted=lambda: mock.patch.object(history_module, "raise_horizon", _raise_without_pins),
+    ),
+    Bug(
+        "list the pins before their version is read",
+        frozenset({"I12 GC-SAFE"}),
+        _history(alone=True, pin=1),
+        planted=lambda: mock.patch.object(history_module, "look", _list_before_version),
+    ),
+    Bug(
+        "delete records before moving the tail",
+        frozenset({"I8 DECIDED"}),
+        lambda replays, **more: Truncating(replays, asks=1, **more),
+        {"mover": _delete_before_tail},
+    ),
+    *LOCK_BUGS,
 )

@@ -68,7 +68,9 @@ class Raised:
 Turn = AsksMulti | AsksRead | Returned | Raised
 
 
-class _ScriptEndsError(Exception):
+class ScriptEndsError(Exception):
+    """Ends a run at what it asks for next."""
+
     def __init__(self, turn: Turn) -> None:
         super().__init__()
         self.turn = turn
@@ -106,7 +108,7 @@ class ScriptedStore:
             return Ok(tuple(None for _ in ops))
         self._view = None
         if not self._script:
-            raise _ScriptEndsError(AsksMulti(ops))
+            raise ScriptEndsError(AsksMulti(ops))
         answer = self._script.pop(0)
         assert isinstance(answer, Answered), answer
         return self._ensemble.results.values[answer.result]
@@ -136,7 +138,7 @@ class ScriptedStore:
     def _seen(self, path: str) -> int:
         if self._view is None or (self._path and self._split(self._path, path)):
             if not self._script:
-                raise _ScriptEndsError(AsksRead(path))
+                raise ScriptEndsError(AsksRead(path))
             answer = self._script.pop(0)
             assert isinstance(answer, View), answer
             self._view = answer.state
@@ -164,7 +166,7 @@ class Replays:
         """Run a coroutine over a :class:`ScriptedStore` until it ends or the script does."""
         try:
             return Returned(self._runner.run(coroutine))
-        except _ScriptEndsError as end:
+        except ScriptEndsError as end:
             return end.turn
         except Exception as error:
             return Raised(error)

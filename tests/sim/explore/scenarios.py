@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.sim.explore.collecting import Collecting
 from tests.sim.explore.commits import Commits
 from tests.sim.explore.copying import Copying, Mishaps
 from tests.sim.explore.following import Following
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
 from tests.sim.explore.shard import Trouble
+from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import Budget, Tx
 
 
@@ -55,6 +57,14 @@ def _copying(name: str, txs: int, peers: int, *, fast: bool = False, **mishaps: 
     )
 
 
+def _collecting(name: str, *, fast: bool = False, **more: Any) -> Scenario:
+    return Scenario(f"history, {name}", lambda replays: Collecting(replays, **more), fast)
+
+
+def _truncating(name: str, *, fast: bool = False, **more: Any) -> Scenario:
+    return Scenario(f"tail, {name}", lambda replays: Truncating(replays, **more), fast)
+
+
 def _said(budget: dict[str, Any]) -> str:
     return " ".join(f"{name}={times}" for name, times in budget.items())
 
@@ -92,4 +102,13 @@ SCENARIOS = (
     _copying("2 transactions, 1 peer", 2, 1, fast=True, lose=1, crash=1, replace=1),
     _copying("1 transaction, 2 peers", 1, 2, lose=1, crash=2, replace=2, deadline=1, disaster=1),
     _copying("2 transactions, 1 peer", 2, 1, lose=2, crash=1, replace=1, deadline=1, disaster=1),
+    _collecting("a replica that lags", fast=True, behind=True),
+    _collecting("a replica that is struck", fast=True, behind=True, strike=1),
+    _collecting("a pin", fast=True, alone=True, pin=1),
+    _collecting("a pin, a process that dies", alone=True, pin=1, crash=1),
+    _collecting("a pin and a transaction, slow progress", alone=True, pin=1, tx=1, slowly=True),
+    _collecting("two replicas, a pin", pin=1),
+    _collecting("two replicas, a transaction", behind=True, tx=1),
+    _truncating("an outcome is asked for", fast=True, asks=1),
+    _truncating("two movers, one dies, an outcome is asked for", movers=2, crashes=1, asks=1),
 )

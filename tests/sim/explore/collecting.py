@@ -1,0 +1,394 @@
+"""Pins against horizon against collection, on two replicas: what is explored of history.
+
+Pins are written by the product's ``Snapshots``, the horizon is raised by its ``History``, and ``collectable``
+says what may be deleted. Modelled are ZooKeeper's rules, the catalogs, transactions, and how far a replica
+has applied the log, which is whole from the beginning: CSN 2 adds part A, CSN 3 adds B and removes A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
+from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
+from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
+from tests.sim.explore.search import Broken, Move, State
+from tests.sim.explore.world import NAMES
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.ids import Csn, Tid
+from tidelock.csnlog.model import Progress
+from tidelock.csnlog.results import Ok
+from tidelock.csnlog.store import Check, Create, Delete, SetData
+from tidelock.csnlog.visibility import PartVersions, visible
+from tidelock.replica_agent.history import History
+from tidelock.replica_agent.snapshots import Pin, Snapshots
+from tidelock.replication.horizon_rules import Bound, collectable
+
+LAST: Final = Csn(3)
+_MAKER: Final = Tid(Csn(1), NAMES[0], 1, 1)
+PARTS: Final = {
+    "A": PartVersions(_MAKER, Csn(2), _MAKER, Csn(3)),
+    "B": PartVersions(_MAKER, Csn(3)),
+}
+PIN: Final = "r1-1-1"
+
+# What the client of the pin has heard.
+NONE, ASKED, GRANTED, REJECTED, ENDED = range(5)
+
+Next = tuple[Move, "History_ | Broken"]
+
+
+class Replica(NamedTuple):
+    """A replica: its process, its catalog, and what it has under way."""
+
+    up: bool = True
+    fence: int = 0
+    applied: Csn = Csn(1)
+    #: The horizon that its catalog has noted, and the parts that it has deleted.
+    noted: Csn = Csn(0)
+    gone: frozenset[str] = frozenset()
+    #: S of its open transaction.
+    tx: Csn | None = None
+    #: A write of its progress that is under way, by its number; -1 = none.
+    publishing: int = -1
+    #: Raising the horizon: what was answered so far.
+    raising: tuple[Heard, ...] | None = None
+
+
+class Budget(NamedTuple):
+    """How often each thing may still happen."""
+
+    pin: int = 0
+    tx: int = 0
+    crash: int = 0
+    strike: int = 0
+
+
+class History_(NamedTuple):  # noqa: N801 - the state of the world, beside the product's class
+    """Everything."""
+
+    tree: int
+    replicas: tuple[Replica, ...]
+    budget: Budget
+    pin: int = NONE
+    pinned: Csn = Csn(0)
+    pinning: tuple[Heard, ...] = ()
+    #: Multis of processes that died, which may still arrive.
+    late: frozenset[int] = frozenset()
+    struck: bool = False
+
+    def but(self, which: int, **changes: Any) -> History_:
+        """The same with one replica changed."""
+        changed = self.replicas[which]._replace(**changes)
+        return self._replace(replicas=(*self.replicas[:which], changed, *self.replicas[which + 1 :]))
+
+    def less(self, name: str) -> History_:
+        """The same with less of a budget."""
+        return self._replace(budget=self.budget._replace(**{name: getattr(self.budget, name) - 1}))
+
+
+def _turn_of(path: str) -> int:
+    """Reads of one turn follow each other at once: what happens between them makes no difference."""
+    if path in {tree.HORIZON, tree.PINS}:
+        return 0
+    if path.startswith(f"{tree.PINS}/"):
+        return 1
+    return 3 if path == tree.progress(NAMES[1]) else 2
+
+
+class Collecting:
+    """The model; see the module.
+
+    Args:
+        raisers: How many replicas raise the horizon.
+        alone: The second replica has applied all, and does nothing.
+        behind: The second replica is one record behind.
+        slowly: What a replica publishes may be under way for any time.
+    """
+
+    faults = frozenset({"crash", "late", "strike", "expire"})
+    idle: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        replays: Replays,
+        *,
+        raisers: int = 1,
+        alone: bool = False,
+        behind: bool = False,
+        slowly: bool = False,
+        **budget: int,
+    ) -> None:
+        first = new_cluster(NAMES, (), epoch_limit=1000)
+        self._second = LAST if alone else Csn(1 if behind else 2)
+        begun = zip(NAMES, (Csn(1), LAST if alone else Csn(1)), strict=True)
+        progress = [(name, codec.encode_progress(Progress(csn, csn))) for name, csn in begun]
+        first.apply([Create(tree.PINS), *(Create(tree.progress(name), data) for name, data in progress)], 0)
+        self.ensemble = Ensemble(first)
+        self._replays, self._raisers, self._budget = replays, raisers, Budget(**budget)
+        self._slowly, self._alone = slowly, alone
+        self._turns: dict[tuple[object, ...], Turn] = {}
+
+    def initial(self) -> State:
+        """Part A is there, B is not."""
+        return History_(0, (Replica(applied=Csn(2)), Replica(applied=self._second)), self._budget)
+
+    # ---------------------------------------------------------------------------------------------- moves
+
+    def moves(self, state: State) -> Iterator[Next]:
+        """All that can happen next."""
+        assert isinstance(state, History_)
+        for which, one in enumerate(state.replicas):
+            if self._alone and which:
+                continue
+            if one.up:
+                yield from self._of_replica(state, which, one)
+            elif not (state.struck and which):
+                yield ("start", which), self._starts(state, which, one)
+        yield from self._of_client(state)
+        for multi in state.late:
+            yield ("late", multi), self._apply(state._replace(late=state.late - {multi}), multi)[0]
+
+    def _of_replica(self, s: History_, which: int, one: Replica) -> Iterator[Next]:
+        if one.applied < LAST and self._has_parts_of(s, Csn(one.applied + 1)):
+            yield ("apply", which), s.but(which, applied=Csn(one.applied + 1))
+        if one.tx is None and s.budget.tx:
+            yield ("begin", which), s.less("tx").but(which, tx=one.applied)
+        if one.tx is not None:
+            yield ("end", which), s.but(which, tx=None)
+        if one.publishing >= 0:
+            yield ("published", which), self._apply(s, one.publishing)[0].but(which, publishing=-1)
+        elif (multi := self._progress(s, which, one)) is not None:
+            sent = s.but(which, publishing=multi) if self._slowly else self._apply(s, multi)[0]
+            yield ("publish", which), sent
+        yield from self._of_collector(s, which, one)
+        if one.raising is not None:
+            yield ("raise", which), self._raises(s, which, one)
+        elif which < self._raisers and self.horizon(s) < LAST:
+            yield ("raise", which), self._raises(s, which, one._replace(raising=()))
+        if s.budget.crash and not which:
+            yield ("crash", which), self._dies(s.less("crash"), which, one)
+        if s.budget.strike and which:
+            yield ("strike", which), self._struck(s.less("strike"))
+
+    def _of_collector(self, s: History_, which: int, one: Replica) -> Iterator[Next]:
+        seen = self.seen_horizon(s, which)
+        if seen > one.noted:
+            yield ("note", which), s.but(which, noted=seen)
+        for name, part in PARTS.items():
+            applied = part.removal_csn is not None and part.removal_csn <= one.applied
+            if applied and name not in one.gone and self.may_go(part, one.noted):
+                yield ("delete", which, name), s.but(which, gone=one.gone | {name})
+
+    def _of_client(self, s: History_) -> Iterator[Next]:
+        if s.budget.pin and s.pin == NONE and s.replicas[0].up:
+            yield ("ask", 2), s.less("pin")._replace(pin=ASKED, pinned=Csn(2), pinning=())
+        if s.pin == ASKED and s.replicas[0].up:
+            yield ("pin", 0), self._pins(s)
+        if s.pin == GRANTED or (s.pin in {REJECTED, ENDED} and self._is_pinned(s)):
+            yield ("close", 0), self._closes(s)
+
+    # -------------------------------------------------------------------------------------------- replicas
+
+    def horizon(self, s: History_) -> Csn:
+        """``csn/horizon``."""
+        found = self.ensemble.read(s.tree, tree.HORIZON)
+        assert isinstance(found, Ok)
+        return codec.decode_csn(found.value.data)
+
+    def seen_horizon(self, s: History_, which: int) -> Csn:
+        """What a collector takes for the horizon; a planted bug may take another."""
+        return self.horizon(s)
+
+    def _is_pinned(self, s: History_) -> bool:
+        return isinstance(self.ensemble.read(s.tree, tree.pin(PIN)), Ok)
+
+    def may_go(self, part: PartVersions, noted: Csn) -> bool:
+        """Tell whether a part may be deleted; a planted bug may judge otherwise."""
+        return collectable(part.removal_csn, noted)
+
+    def _has_parts_of(self, s: History_, csn: Csn) -> bool:
+        """Tell whether the parts that a record adds are somewhere; the first replica has made them."""
+        made = {name for name, part in PARTS.items() if part.creation_csn == csn}
+        other = s.replicas[1]
+        return not made & s.replicas[0].gone or (other.applied >= csn and not made & other.gone)
+
+    def _progress(self, s: History_, which: int, one: Replica) -> int | None:
+        """The write of what has changed, as the product computes it."""
+        oldest = min(one.applied, one.tx if one.tx is not None else one.applied)
+        if not which and s.pin in {ASKED, GRANTED}:
+            oldest = min(oldest, s.pinned)
+        data = codec.encode_progress(Progress(one.applied, oldest))
+        found = self.ensemble.read(s.tree, tree.progress(NAMES[which]))
+        assert isinstance(found, Ok)
+        if found.value.data == data:
+            return None
+        fence = Check(tree.session(NAMES[which]), one.fence)
+        return self.ensemble.multis.number((fence, SetData(tree.progress(NAMES[which]), data)))
+
+    def _apply(self, s: History_, multi: int) -> tuple[History_, int]:
+        result, after = self.ensemble.apply(s.tree, multi)
+        return s._replace(tree=after), result
+
+    def _dies(self, s: History_, which: int, one: Replica) -> History_:
+        late = {one.publishing} if one.publishing >= 0 else set()
+        for turn in (
+            self._raise_turn(which, one),
+            self._pin_turn(s) if s.pin == ASKED and not which else None,
+        ):
+            if isinstance(turn, AsksMulti):
+                late.add(self.ensemble.multis.number(turn.ops))
+        after = s._replace(late=s.late | late)
+        if s.pin in {ASKED, GRANTED} and not which:
+            after = after._replace(pin=ENDED if s.pin == ASKED else s.pin)
+        return after.but(which, up=False, tx=None, publishing=-1, raising=None)
+
+    def _starts(self, s: History_, which: int, one: Replica) -> History_:
+        """A start raises the fence; what the former life has sent can land no more."""
+        found = self.ensemble.read(s.tree, tree.session(NAMES[which]))
+        assert isinstance(found, Ok)
+        change = SetData(tree.session(NAMES[which]), found.value.data, found.value.version)
+        after, _ = self._apply(s, self.ensemble.multis.number((change,)))
+        return after.but(which, up=True, fence=found.value.version + 1)._replace(late=frozenset())
+
+    def _struck(self, s: History_) -> History_:
+        """The second replica is struck: nothing is held for it any more."""
+        struck = codec.encode_session(first_life(NAMES[1]).__class__(2, "disk", "struck", "struck"))
+        found = self.ensemble.read(s.tree, tree.session(NAMES[1]))
+        assert isinstance(found, Ok)
+        change = SetData(tree.session(NAMES[1]), struck, found.value.version)
+        after, _ = self._apply(s, self.ensemble.multis.number((change,)))
+        return self._dies(after, 1, after.replicas[1])._replace(struck=True, late=s.late)
+
+    # ---------------------------------------------------------------------------------------- conversations
+
+    def _raises(self, s: History_, which: int, one: Replica) -> History_ | Broken:
+        """One turn of a raise: a read, or its multi."""
+        turn = self._raise_turn(which, one)
+        assert one.raising is not None
+        match turn:
+            case AsksRead(path):
+                heard = one.raising
+                while isinstance(turn, AsksRead) and _turn_of(turn.path) == _turn_of(path):
+                    heard = (*heard, hear(self.ensemble, s.tree, turn.path))
+                    turn = self._raise_turn(which, one._replace(raising=heard))
+                return s.but(which, raising=None if isinstance(turn, Returned) else heard)
+            case AsksMulti(ops):
+                after, result = self._apply(s, self.ensemble.multis.number(ops))
+                heard = (*one.raising, Heard(result))
+                turn = self._raise_turn(which, one._replace(raising=heard))
+                return after.but(which, raising=None if isinstance(turn, Returned) else heard)
+        assert isinstance(turn, Raised)
+        return Broken("I15 FAILSTOP", f"raising the horizon ends with {turn.error!r}")
+
+    def _raise_turn(self, which: int, one: Replica) -> Turn | None:
+        if one.raising is None:
+            return None
+        key = ("raise", which, one.fence, one.raising)
+        if key not in self._turns:
+            store = AnsweredStore(self.ensemble, one.raising)
+            history = History(
+                replica=NAMES[which], settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
+                log=FencedLog(store, NAMES[which], one.fence), clock=lambda: 0.0,  # type: ignore[arg-type]
+            )  # fmt: skip
+            self._turns[key] = self._replays.run(history._raise(Bound(LAST, "retention")))
+        return self._turns[key]
+
+    def _pins(self, s: History_) -> History_ | Broken:
+        turn = self._pin_turn(s)
+        match turn:
+            case AsksRead(path):
+                return self._heard(s, hear(self.ensemble, s.tree, path))
+            case AsksMulti(ops):
+                after, result = self._apply(s, self.ensemble.multis.number(ops))
+                return self._heard(after, Heard(result))
+        raise AssertionError(turn)
+
+    def _heard(self, s: History_, heard: Heard) -> History_:
+        """The client's pin is one answer further; it may be granted by that, or refused."""
+        after = s._replace(pinning=(*s.pinning, heard))
+        turn = self._pin_turn(after)
+        if isinstance(turn, Returned):
+            return after._replace(pin=GRANTED, pinning=())
+        return after._replace(pin=REJECTED, pinning=()) if isinstance(turn, Raised) else after
+
+    def _pin_turn(self, s: History_) -> Turn:
+        key = ("pin", s.replicas[0].fence, s.pinned, s.pinning)
+        if key not in self._turns:
+            store = AnsweredStore(self.ensemble, s.pinning)
+            snapshots = Snapshots(
+                replica=NAMES[0], boot=1, copies=2, settings=SimpleNamespace(), store=store,  # type: ignore[arg-type]
+                log=FencedLog(store, NAMES[0], s.replicas[0].fence), reader=None, waiters=None, peers=None,  # type: ignore[arg-type]
+                clock=lambda: 0.0,
+            )  # fmt: skip
+            self._turns[key] = self._replays.run(snapshots._write(Pin(PIN, s.pinned, 60.0, 60.0)))
+        return self._turns[key]
+
+    def _closes(self, s: History_) -> History_:
+        """The pin is deleted, by its owner or by one who saw no renewal."""
+        after, _ = self._apply(s, self.ensemble.multis.number((Delete(tree.pin(PIN), -1),)))
+        return after._replace(pin=ENDED)
+
+    # ------------------------------------------------------------------------------------------- promises
+
+    def check(self, state: State) -> Broken | None:
+        """I12: what a pin, an open transaction or a replica that lags needs is there."""
+        assert isinstance(state, History_)
+        needs = [
+            (which, one.tx, "its transaction")
+            for which, one in enumerate(state.replicas)
+            if one.tx is not None
+        ]
+        if state.pin == GRANTED:
+            # The client may fail over to any replica.
+            needs += [(which, state.pinned, "a pin") for which in range(len(state.replicas))]
+        for which, csn, who in needs:
+            one = state.replicas[which]
+            if one.applied < csn or (state.struck and which):
+                continue
+            if one.noted > csn:
+                return Broken("I12 GC-SAFE", f"{NAMES[which]} refuses CSN {csn}, which {who} reads")
+            for name in one.gone:
+                if visible(PARTS[name], csn):
+                    return Broken(
+                        "I12 GC-SAFE", f"{NAMES[which]} lacks {name} at CSN {csn}, which {who} reads"
+                    )
+        for which, one in enumerate(state.replicas):
+            if not (state.struck and which) and not self._has_parts_of(state, Csn(one.applied + 1)):
+                return Broken("I12 GC-SAFE", f"{NAMES[which]} has not applied what nobody has any more")
+        return None
+
+    def unsettled(self, state: State) -> Broken | None:
+        """In the end all that was removed is gone."""
+        assert isinstance(state, History_)
+        for which, one in enumerate(state.replicas):
+            if not ((state.struck or self._alone) and which) and "A" not in one.gone:
+                return Broken("I13 NOLEAK", f"{NAMES[which]} never deletes A")
+        return None
+
+    def describe(self, state: State, move: Move) -> str:
+        """A move in words."""
+        kind, about, *more = move
+        who = NAMES[about] if isinstance(about, int) and about < len(NAMES) else ""
+        return _WORDS[str(kind)].format(who=who, about=about, part=more[0] if more else "")
+
+
+_WORDS: Final = {
+    "apply": "{who} applies the next record",
+    "begin": "a transaction begins at {who}",
+    "end": "the transaction at {who} ends",
+    "publish": "{who} sends its progress",
+    "published": "the progress of {who} arrives",
+    "note": "{who} notes the horizon",
+    "delete": "{who} deletes {part}",
+    "raise": "{who} goes on raising the horizon: a read, or the multi",
+    "crash": "{who} dies",
+    "start": "{who} starts",
+    "strike": "{who} is struck",
+    "late": "a multi of the former life arrives",
+    "ask": "a client of r1 asks for a pin at CSN {about}",
+    "pin": "{who} goes on writing the pin: a read, or the multi",
+    "close": "the pin ends",
+}
