@@ -13,11 +13,13 @@ from tests.sim.explore.collecting import Collecting
 from tests.sim.explore.commits import Commits
 from tests.sim.explore.copying import Copying, Mishaps
 from tests.sim.explore.following import Following
+from tests.sim.explore.locking import Locking, LockMishaps, Removal
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
 from tests.sim.explore.shard import Trouble
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import Budget, Tx
+from tidelock.replication.lock_rules import OnePartition, WholeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,13 @@ class Scenario:
 PAIR: Final = (Tx(0, 1, label="x"), Tx(1, 1, label="x"))
 #: Two of each home: one pair has a label, of the other one changes the table that its partner touches.
 FOUR: Final = (Tx(0, 1, label="x"), Tx(0, 2, uses=True), Tx(1, 1, label="x"), Tx(1, 2, alters=True))
+
+
+#: Removals of the first part, of each home; of the second; of all of a table or a partition.
+ONE: Final = tuple(Removal(home, (1,)) for home in range(3))
+OTHER: Final = Removal(1, (2,))
+ALL: Final = Removal(1, wide=WholeTable())
+PARTITION: Final = Removal(0, wide=OnePartition("y=1"))
 
 
 def _commits(
@@ -63,6 +72,15 @@ def _collecting(name: str, *, fast: bool = False, **more: Any) -> Scenario:
 
 def _truncating(name: str, *, fast: bool = False, **more: Any) -> Scenario:
     return Scenario(f"tail, {name}", lambda replays: Truncating(replays, **more), fast)
+
+
+def _locking(
+    name: str, *removals: Removal, fast: bool = False, more: dict[str, Any] | None = None, **mishaps: int
+) -> Scenario:
+    def model(replays: Replays) -> Model:
+        return Locking(replays, removals, LockMishaps(**mishaps), **(more or {}))
+
+    return Scenario(f"locks, {name}: {_said(mishaps)}", model, fast)
 
 
 def _said(budget: dict[str, Any]) -> str:
@@ -111,4 +129,15 @@ SCENARIOS = (
     _collecting("two replicas, a transaction", behind=True, tx=1),
     _truncating("an outcome is asked for", fast=True, asks=1),
     _truncating("two movers, one dies, an outcome is asked for", movers=2, crashes=1, asks=1),
+    _locking("2 parts", ONE[0], OTHER, fast=True, reply=1),
+    _locking("part, part", *ONE[:2], fast=True, lose=1, reply=1, rollback=1),
+    _locking("part, table, each read", ONE[0], ALL, fast=True, more={"fine": True}, rollback=1),
+    _locking("part, table", ONE[0], ALL, fast=True, late=1, reply=1),
+    _locking("partition, table, part", PARTITION, ALL, OTHER, fast=True),
+    _locking("part, part", *ONE[:2], fast=True, silent=1, late=1),
+    _locking("part, part, for good", *ONE[:2], fast=True, more={"returns": ()}, crash=1),
+    _locking("part, part", *ONE[:2], crash=1, late=1, reply=1),
+    _locking("part, table", ONE[0], ALL, crash=1, late=1),
+    _locking("2 removals each", ONE[0], PARTITION, ALL, OTHER, rollback=1),
+    _locking("part, part, part", *ONE, crash=1, race=1),
 )

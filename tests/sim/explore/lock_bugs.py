@@ -1,0 +1,111 @@
+"""Planted bugs of removal locks: pieces of the product replaced, each of which an exploration must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+from unittest import mock
+
+from tests.sim.explore.lockers import Surroundings
+from tests.sim.explore.locking import Locking, LockMishaps, Removal
+from tests.sim.explore.planted import Bug
+from tests.sim.explore.replay import Replays
+from tests.sim.explore.search import Model
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.ids import CSN_MAX, Csn, ReplicaId
+from tidelock.csnlog.results import Ok
+from tidelock.csnlog.store import Check, Op, SetData
+from tidelock.replication import lock_janitor, lock_taker
+from tidelock.replication.lock_book import Book
+from tidelock.replication.lock_rules import WholeTable
+from tidelock.replication.lock_store import LockStore
+
+ONE: Final = tuple(Removal(home, (1,)) for home in range(3))
+TABLE: Final = Removal(1, wide=WholeTable())
+
+_PASS_TAIL = Book.pass_tail
+_FENCE_HOME = Surroundings.fence_home
+
+
+def _check_nothing(path: str, _: int) -> Check:
+    """A check that holds at any version."""
+    return Check(path, -1)
+
+
+def _set_versions_only(path: str, data: bytes = b"", version: int | None = None) -> Op:
+    """The intention mark, which is set at any version, is left out."""
+    return Check(path, -1) if version is None else SetData(path, data, version)
+
+
+async def _nothing(*_: object) -> list[Any]:
+    """Nobody looks."""
+    return []
+
+
+def _pass_everything(book: Book, _: Csn) -> None:
+    """Locks of committed removals go at once."""
+    _PASS_TAIL(book, Csn(CSN_MAX))
+
+
+async def _read_version(around: Surroundings, home: ReplicaId) -> int | None:
+    """Whoever finds the holder fenced deletes its locks under the version that he has read."""
+    node = await around.store.get(tree.session(home))
+    assert isinstance(node, Ok)
+    if codec.decode_session(node.value.data).state == "fenced":
+        return node.value.version
+    return await _FENCE_HOME(around, home)
+
+
+def _locking(*removals: Removal, **mishaps: int) -> Callable[..., Model]:
+    def model(replays: Replays, **more: Any) -> Model:
+        return Locking(replays, removals, LockMishaps(**mishaps), **more)
+
+    return model
+
+
+def _patched(owner: object, name: str, value: object) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: mock.patch.object(owner, name, value)
+
+
+_I7: Final = frozenset({"I7 NOCONFLICT"})
+
+LOCK_BUGS: Final = (
+    Bug(
+        "delete a lock by its own version only",
+        _I7,
+        _locking(*ONE, crash=1, race=1),
+        planted=_patched(lock_janitor, "Check", _check_nothing),
+    ),
+    Bug(
+        "delete a lock under a fence that was only read",
+        _I7,
+        _locking(*ONE, crash=1, race=1),
+        planted=_patched(Surroundings, "fence_home", _read_version),
+    ),
+    Bug("look before locking", _I7, _locking(*ONE[:2]), {"early_look": True}),
+    Bug(
+        "no intention mark",
+        _I7,
+        _locking(ONE[0], TABLE),
+        planted=_patched(lock_taker, "SetData", _set_versions_only),
+    ),
+    Bug(
+        "no look for wide locks",
+        _I7,
+        _locking(ONE[0], TABLE),
+        planted=_patched(LockStore, "fresh_wide_locks", _nothing),
+    ),
+    Bug(
+        "a wide lock without a check of what was listed",
+        _I7,
+        _locking(ONE[0], TABLE),
+        planted=_patched(lock_taker, "Check", _check_nothing),
+    ),
+    Bug(
+        "no lock stays until the tail",
+        _I7,
+        lambda replays, **more: Locking(replays, ONE[:2], LockMishaps(), eager=True, **more),
+        planted=_patched(Book, "pass_tail", _pass_everything),
+    ),
+)
