@@ -130,6 +130,11 @@ class CatalogReader:
         found = {row.name: row.definition["properties"].get("retention_s") for row in rows}
         return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
 
+    def keeps(self, csn: Csn, table: TableName) -> bool:
+        """Tell whether ``csn`` is still promised for one table."""
+        horizon = self.horizon()
+        return csn >= horizon or csn >= self.table_horizons().get(table, horizon)
+
     def require_kept(self, csn: Csn, table: TableName | None = None) -> None:
         """Raise SnapshotTooOldError unless ``csn`` is still promised: for one table, or for all."""
         kept = self.table_horizons() if csn < self.horizon() else {}

@@ -140,11 +140,7 @@ class History:
 
     def describe(self) -> dict[str, Any]:
         """Return what GET /status shows: pins that were seen, and what holds the horizon back."""
-        held = self.held_by()
-        return {
-            "pins": len(self._watch.csns),
-            "holding_back": {"csn": held.csn, "kind": held.kind, "name": held.name},
-        }
+        return {"pins": len(self._watch.csns), "holding_back": self.held_by().describe()}
 
     async def _raise(self, kept: Bound) -> Moved | None:
         """Raise the horizon as far as it may go; None when something came in between."""

@@ -28,9 +28,12 @@ COLUMNS_MAX = 2000
 PROPERTIES: dict[str, tuple[str, ...] | None] = {
     "compaction": ("on", "off"),
     "on_duplicate": ("refuse", "replace"),
+    "retention_s": None,
     "unique_key": None,
 }
 
+#: Seconds, up to 300 years.
+_SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?", re.ASCII)
 # A leading underscore would hide the folder from Spark, which silently ignores such paths.
 _TABLE = re.compile(r"[a-z0-9][a-z0-9_]{0,127}")
 _COLUMN = re.compile(r"[a-z0-9_]{1,128}")
@@ -116,8 +119,11 @@ class TableSchema:
         *,
         derivation: Derivation | None = None,
         columns_max: int = COLUMNS_MAX,
+        retention_s_min: float = 0.0,
     ) -> TableSchema:
         """Check the definition of a new table and return its schema.
+
+        Its history may be kept for longer than that of all tables (``retention_s_min``), not for less.
 
         Raises:
             BadRequestError: A name is malformed or doubled, a column to partition or sort by does not exist
@@ -146,6 +152,7 @@ class TableSchema:
         schema = cls(table, columns, *layout, derivation)
         schema._check_layout()
         schema._check_properties()
+        schema._check_retention(retention_s_min)
         schema._check_key()
         return schema
 
@@ -346,6 +353,15 @@ class TableSchema:
                     f"property {key} of table {self.name} is {value!r}, not {' or '.join(allowed)}",
                     property=key,
                 )
+
+    def _check_retention(self, least_s: float) -> None:
+        text = self.properties.get("retention_s")
+        if text is not None and not (_SECONDS.fullmatch(text) and float(text) >= least_s):
+            raise BadRequestError(
+                f"property retention_s of table {self.name} is {text!r}; give a number of seconds, not below "
+                f"{least_s:g}, for which the history of every table is kept (history_retention_s)",
+                property="retention_s",
+            )
 
     def _check_key(self) -> None:
         """Refuse a unique key that could not be kept (docs/transactions.md)."""

@@ -25,6 +25,13 @@ class OptimizeBody(msgspec.Struct, forbid_unknown_fields=True):
     min_csn: int | None = None
 
 
+class HorizonBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /admin/horizon; ``csn``: None = as far as it goes; ``drop_pins``: end the pins below."""
+
+    csn: int | None = None
+    drop_pins: bool = False
+
+
 class AdminRoutes:
     """Handlers below /api/v1/admin."""
 
@@ -34,7 +41,17 @@ class AdminRoutes:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.post("/api/v1/admin/optimize", self.optimize)]
+        return [
+            web.post("/api/v1/admin/optimize", self.optimize),
+            web.post("/api/v1/admin/horizon", self.horizon),
+        ]
+
+    async def horizon(self, request: web.Request) -> web.Response:
+        """Raise the horizon to a CSN, or as far as it goes, without regard to the retention of history."""
+        asked = await body(request, HorizonBody)
+        csn = None if asked.csn is None else Csn(asked.csn)
+        moved = await self._agent.force_horizon(csn, drop_pins=asked.drop_pins)
+        return answer({"horizon": moved.horizon, "holding_back": moved.held_by.describe()})
 
     async def optimize(self, request: web.Request) -> web.Response:
         """Merge the parts of a table, or one partition, until nothing can be merged or the time is over."""

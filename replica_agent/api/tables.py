@@ -71,6 +71,7 @@ class TableRoutes:
             asked.properties,
             derivation=asked.derivation(),
             columns_max=self._agent.settings.columns_max,
+            retention_s_min=self._agent.settings.history_retention_s,
         )
         done = await self._agent.create_table(schema)
         return answer({**schema.definition(), "csn": done.csn, "version": 0}, 201)

@@ -96,13 +96,24 @@ class Session:
             reader = self.catalog()
             try:
                 self._require_applied(reader)
-                self._tables = {row.name: row for row in reader.tables(self._request.csn)}
+                tables = reader.tables(self._request.csn)
+                # After the list, as in parts(); below the horizon some tables keep a longer history.
+                self._tables = {
+                    row.name: row for row in tables if reader.keeps(self._csn_of(row.name), row.name)
+                }
             finally:
                 reader.close()
         return self._tables
 
-    def _no_table(self, name: str) -> UnknownTableError:
+    def _no_table(self, name: str) -> TidelockError:
         csn = self._request.csn
+        reader = self.catalog()
+        try:
+            reader.require_kept(csn, TableName(name))
+        except SnapshotTooOldError as error:
+            return error
+        finally:
+            reader.close()
         return UnknownTableError(
             f"there is no table {name} at CSN {csn}; a table of another namespace than "
             f"{DEFAULT_NAMESPACE} is named namespace.table",

@@ -23,8 +23,9 @@ _LOOK_S: Final = 1.0
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    group = typer.Typer(no_args_is_help=True, help="Look after a cluster: optimize.")
+    group = typer.Typer(no_args_is_help=True, help="Look after a cluster: optimize, horizon.")
     group.command()(on_target(optimize))
+    group.command()(on_target(horizon))
     app.add_typer(group, name="admin", rich_help_panel="Operating")
 
 
@@ -59,6 +60,29 @@ def optimize(
     )
     if not done["done"]:
         output.hint("the time was over before everything was merged; run it again, or with a larger --limit")
+
+
+def horizon(
+    target: Target,
+    csn: Annotated[
+        int | None, typer.Option(help="Raise it to this CSN; default: as far as it goes.", min=0)
+    ] = None,
+    drop_pins: Annotated[
+        bool, typer.Option("--drop-pins", help="End the snapshots of clients below it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Give history up: below the horizon nothing can be read, and removed parts are deleted."""
+    with target.connect() as db:
+        moved = db.raise_horizon(csn, drop_pins=drop_pins)
+    if as_json:
+        output.print_json(moved)
+        return
+    held = moved["holding_back"]
+    output.say(f"the horizon is at CSN {moved['horizon']}")
+    if held["kind"] != "asked":
+        what = {"pin": "a pin", "oldest": "open transactions, snapshots or a lag of replica"}[held["kind"]]
+        output.hint(f"held back by {what} {held['name']} at CSN {held['csn']}; tidelock status shows more")
 
 
 def _value(text: str) -> tuple[str, str | None]:

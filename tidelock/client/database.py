@@ -290,6 +290,22 @@ class Database(Alone):
             self._connection.members.note(home, error)
             raise
 
+    def raise_horizon(self, csn: int | None = None, *, drop_pins: bool = False) -> dict[str, Any]:
+        """Give history up: below the horizon nothing can be read, and what was removed is deleted.
+
+        Args:
+            csn: How far; None = as far as it goes. The retention of history does not count.
+            drop_pins: End the snapshots of clients that are below it.
+
+        Returns:
+            `horizon`, and what keeps it from rising (`holding_back`: `csn`, `kind`, `name`). The transactions
+            that are open hold it back, and replicas that have applied less.
+        """
+        moved: dict[str, Any] = self._connection.ask(
+            "POST", "/admin/horizon", body={"csn": csn, "drop_pins": drop_pins}
+        )
+        return moved
+
     def optimize(
         self, table: str, partition: Mapping[str, Any] | None = None, *, timeout_s: float = 600.0
     ) -> dict[str, Any]:
