@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from tidelock.replica_agent.api.admin import AdminRoutes
+from tidelock.replica_agent.api.audit import AuditRoutes
 from tidelock.replica_agent.api.http import authentication, errors
 from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
 from tidelock.replica_agent.api.reading import ReadingRoutes
@@ -28,6 +29,7 @@ def application(agent: Operations) -> web.Application:
         TableRoutes,
         ReadingRoutes,
         StatusRoutes,
+        AuditRoutes,
         AdminRoutes,
         PeerRoutes,
     ):
