@@ -256,7 +256,11 @@ class AgentSettings(BaseSettings):
         ),
     )
     compaction_interval_s: Positive = Field(
-        10.0, description="How often the agent that plans a table looks for parts to merge."
+        10.0,
+        description=(
+            "How often the agent that plans a table looks for parts to merge, unless some partition has "
+            "compaction_parts_max of them before."
+        ),
     )
     compaction_concurrency: Count = Field(1, description="Merges at once; each takes a SQL process.")
     compaction_parts_min: int = Field(

@@ -20,6 +20,7 @@ from tidelock.csnlog.zk import ZkStore
 from tidelock.errors import LeaseExpiredError
 from tidelock.replica_agent.assembly import Machinery
 from tidelock.replica_agent.collection import Collection
+from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.janitor import Janitor
 from tidelock.replica_agent.local import Local
 from tidelock.replica_agent.outcomes import Outcomes
@@ -62,7 +63,7 @@ class Upkeep:
             ("alive", settings.member_refresh_s, self.keep_alive),
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
-            ("compaction", settings.compaction_interval_s, self._machinery.compactor.look),
+            ("compaction", TICK_S, self._machinery.compactor.tick),
             ("history", settings.horizon_interval_s, self._if_collecting(self._keep_history)),
         ]
 

@@ -19,6 +19,9 @@ from tidelock.replica_agent.settings import AgentSettings
 
 _log = structlog.get_logger("compaction")
 
+#: Seconds between two calls of :meth:`Compactor.tick`.
+TICK_S = 0.25
+
 #: Groups that are merged before the partitions are looked at again.
 _GROUPS = 64
 
@@ -47,7 +50,9 @@ class Compactor:
         damaged: Callable[[PartId, str], None],
         clock: Callable[[], float],
     ) -> None:
-        self._replica, self._on = replica, settings.compaction
+        self._replica, self._on, self._counts = replica, settings.compaction, counts
+        self._interval_s, self._crowd = settings.compaction_interval_s, settings.compaction_parts_max
+        self._next_look_s = clock() + settings.compaction_interval_s
         self._survey, self._runner, self._metrics = survey, runner, metrics
         self._members, self._serving, self._damaged, self._clock = members, serving, damaged, clock
         self._places = asyncio.Semaphore(settings.compaction_concurrency)
@@ -64,6 +69,12 @@ class Compactor:
     async def close(self) -> None:
         """Give up what operators have asked for; the chore is its caller's."""
         await self.optimizer.close()
+
+    async def tick(self) -> None:
+        """Look when it is time, or when some partition has as many parts as one merge takes."""
+        if self._clock() >= self._next_look_s or self._counts.largest() >= self._crowd:
+            self._next_look_s = self._clock() + self._interval_s
+            await self.look()
 
     async def look(self) -> None:
         """Merge until nothing is worth it any more, or nothing of it can be done now."""

@@ -131,6 +131,24 @@ async def test_a_look_merges_what_is_worth_it(world: World) -> None:
     assert (world.counts.of(TABLE, "y=1"), world.result("done")) == (1, 1)
 
 
+async def test_a_crowded_partition_is_looked_at_at_once(data_dir: DataDir) -> None:
+    """A look comes each interval, and as soon as a partition has as many parts as one merge takes."""
+    world = World(data_dir, compaction_parts_max=3, compaction_interval_s=10.0)
+    world.insert(5)
+    world.insert(5)
+    await world.compactor.tick()
+    assert world.merged == []
+    world.insert(5)
+    await world.compactor.tick()
+    assert world.merged == [("y=1", 3)]
+    world.insert(15)
+    await world.compactor.tick()
+    assert len(world.merged) == 1
+    world.now_s = 10.0
+    await world.compactor.tick()
+    assert world.merged == [("y=1", 3), ("y=1", 2)]
+
+
 async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look reads a partition again when its parts have changed, or when it may have become quiet."""
     await world.compactor.look()
