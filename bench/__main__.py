@@ -1,7 +1,8 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Parts: commits, raw, peers, lag, load, spark, start; all of them without a name. A run appends one line of
-JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
+Parts: commits, raw, peers, lag, load, spark, mutations, start, endurance; all of them without a name. A run
+appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to
+DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -19,7 +20,19 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench import commits, lag, load, machine, raw_zookeeper, report, spark_reads, start, tpch
+from bench import (
+    commits,
+    endurance,
+    lag,
+    load,
+    machine,
+    mutations,
+    raw_zookeeper,
+    report,
+    spark_reads,
+    start,
+    tpch,
+)
 from bench.peers import run as peers
 from bench.plot import draw
 from bench.workload import Pace
@@ -38,6 +51,8 @@ class Scale:
     repeats: int
     small_parts: int
     part_files: tuple[int, ...]
+    minutes: int
+    minute_s: float
 
 
 FULL: Final = Scale(
@@ -49,6 +64,8 @@ FULL: Final = Scale(
     repeats=5,
     small_parts=500,
     part_files=(20_000, 100_000),
+    minutes=10,
+    minute_s=60.0,
 )
 QUICK: Final = Scale(
     clients=(1, 8),
@@ -59,6 +76,8 @@ QUICK: Final = Scale(
     repeats=1,
     small_parts=20,
     part_files=(500,),
+    minutes=3,
+    minute_s=3.0,
 )
 #: Most clients of the lag's run, and of the one whose rate it takes as the peak.
 _LAG_CLIENTS: Final = 32
@@ -98,6 +117,8 @@ def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
             found["spark"] = spark_reads.run(
                 cluster, folder, repeats=scale.repeats, small_parts=scale.small_parts
             )
+        if "mutations" in wanted:  # last: they change what the others read
+            found["mutations"] = mutations.run(cluster, folder)
     return found
 
 
@@ -105,12 +126,18 @@ def _start(scale: Scale, folder: Path, _: set[str]) -> Found:
     return {"start": start.run(folder / "start", scale.part_files)}
 
 
+def _endurance(scale: Scale, folder: Path, _: set[str]) -> Found:
+    with LocalCluster.create(folder / "endurance", environment=endurance.SETTINGS) as cluster:
+        return {"endurance": endurance.run(cluster, scale.minutes, scale.minute_s)}
+
+
 #: Parts that are measured together, since they share what they need.
 _GROUPS: Final[tuple[tuple[set[str], Callable[[Scale, Path, set[str]], Found]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
-    ({"load", "spark"}, _tables),
+    ({"load", "spark", "mutations"}, _tables),
     ({"start"}, _start),
+    ({"endurance"}, _endurance),
 )
 _PARTS: Final = sorted(set().union(*(parts for parts, _ in _GROUPS)))
 

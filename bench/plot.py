@@ -20,7 +20,9 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
     panels: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
         "commits": _commits,
         "spark": _spark,
+        "mutations": _mutations,
         "start": _start,
+        "endurance": _endurance,
     }
     drawn = [panel for part, panel in panels.items() if part in found]
     if not drawn:
@@ -78,3 +80,32 @@ def _start(axis: Any, found: Mapping[str, Any]) -> None:
     axis.set_xlabel("part files on disk")
     axis.set_ylabel("seconds until ready")
     axis.set_title("Start of an agent")
+
+
+def _mutations(axis: Any, found: Mapping[str, Any]) -> None:
+    """Seconds of deletes and updates, beside deltalake."""
+    runs = found["mutations"]
+    places = range(len(runs))
+    theirs, ours = ([run[key] for run in runs] for key in ("deltalake_s", "tidelock_s"))
+    axis.bar([place - 0.2 for place in places], theirs, 0.4, label="deltalake, one copy", color=_OTHERS)
+    bars = axis.bar(
+        [place + 0.2 for place in places], ours, 0.4, label="tidelock, durable on two", color=_OURS
+    )
+    axis.bar_label(bars, [f"{run['ratio']:.2f}x" for run in runs])
+    axis.set_xticks(list(places), [run["statement"].replace(", ", "\n") for run in runs])
+    axis.set_ylabel("seconds")
+    axis.set_title("One row in a hundred of lineitem")
+    axis.legend()
+
+
+def _endurance(axis: Any, found: Mapping[str, Any]) -> None:
+    """Commits of each interval, and what grows, over the run; all relative to the second interval."""
+    minutes = found["endurance"]["minutes"]
+    numbers = range(1, len(minutes) + 1)
+    for key in ("commits", "znodes", "catalog_mb", "memory_mb"):
+        axis.plot(numbers, [minute[key] / minutes[1][key] for minute in minutes], marker="o", label=key)
+    axis.set_xlabel(f"interval of {found['endurance']['minute_s']:g} s")
+    axis.set_ylabel("relative to the second")
+    axis.set_ylim(bottom=0)
+    axis.set_title("Inserts without pause")
+    axis.legend()

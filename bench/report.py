@@ -36,8 +36,12 @@ def sheets(found: Mapping[str, Any]) -> Iterator[Sheet]:
     if "load" in found:
         yield _load(found["load"])
         yield _memory(found["load"])
+    if "mutations" in found:
+        yield _mutations(found["mutations"])
     if "start" in found:
         yield _start(found["start"])
+    if "endurance" in found:
+        yield _endurance(found["endurance"])
     yield _aims(found)
 
 
@@ -164,6 +168,33 @@ def _start(runs: Sequence[Mapping[str, Any]]) -> Sheet:
         "Start of an agent, from the start of the process until it is ready",
         ("part files", "s", "protocol process, MB"),
         [_texts(f"{run['part_files']:,}", run["ready_s"], run["memory_mb"]["protocol"]) for run in runs],
+    )
+
+
+def _mutations(runs: Sequence[Mapping[str, Any]]) -> Sheet:
+    return Sheet(
+        "One row in a hundred of lineitem is deleted or updated",
+        ("statement", "rows", "s, durable on 2", "s, on all replicas", "deltalake s", "ratio"),
+        [
+            _texts(
+                *(run["statement"], run["rows"], run["tidelock_s"], run["everywhere_s"]),
+                *(run["deltalake_s"], run["ratio"]),
+            )
+            for run in runs
+        ],
+    )
+
+
+def _endurance(endurance: Mapping[str, Any]) -> Sheet:
+    keys = ("commits", "parts", "znodes", "catalog_mb", "memory_mb")
+    return Sheet(
+        f"Inserts without pause by {endurance['clients']} clients, at the end of every "
+        f"{endurance['minute_s']:g} s",
+        ("interval", "commits", "parts", "ZooKeeper nodes", "catalog, MB", "protocol process, MB"),
+        [
+            _texts(number, *(minute[key] for key in keys))
+            for number, minute in enumerate(endurance["minutes"], 1)
+        ],
     )
 
 

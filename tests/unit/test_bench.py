@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bench.aims import Aim, aims
+from bench.endurance import ratios
 from bench.lag import lags
 from bench.peers.peer import retrying
 from bench.report import Sheet, sheets
@@ -152,6 +153,24 @@ def test_aims_of_what_was_measured() -> None:
         "agent's peak memory, MB",
         "ready with 20,000 part files, s",
     }
+
+
+def _minute(commits: int, size: float) -> dict[str, float]:
+    return {"commits": commits, "parts": 9, "znodes": size, "catalog_mb": size, "memory_mb": size}
+
+
+def test_the_last_minute_is_compared_with_the_second_and_the_fifth() -> None:
+    """A rate that falls and sizes that grow after the fifth minute are what is looked for."""
+    minutes = [
+        _minute(count, size) for count, size in [(9, 1), (100, 2), (90, 4), (90, 8), (90, 10), (80, 15)]
+    ]
+    found = ratios(minutes)
+    assert found == {"rate_ratio": 0.8, "znodes_ratio": 1.5, "catalog_mb_ratio": 1.5, "memory_mb_ratio": 1.5}
+    run = {"clients": 8, "minute_s": 60.0, "minutes": minutes, **found}
+    assert [aim.reached for aim in aims({"endurance": run})] == [False] * 4
+    sheet = next(iter(sheets({"endurance": run})))
+    assert len(sheet.rows) == len(minutes)
+    assert all(len(row) == len(sheet.header) for row in sheet.rows)
 
 
 def test_every_part_has_its_tables() -> None:
