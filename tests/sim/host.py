@@ -39,6 +39,12 @@ _BOUNDS: Final = {
     "closed_kept_s": 5.0,
     "drain_s": 2.0,
     "fence_timeout_s": 5.0,
+    "lock_sweep_interval_s": 1.0,
+    "compaction_lock_wait_s": 2.0,
+    "horizon_interval_s": 1.0,
+    "unpinned_ttl_s": 3.0,
+    "clean_interval_s": 5.0,
+    "audit_settle_s": 5.0,
 }
 
 _TIGHT: Final = {
@@ -92,7 +98,8 @@ class Host:
             self._lives += 1
             life = Life(self, self._lives)
             context = life.context.copy()
-            task = asyncio.get_running_loop().create_task(run(self.settings), context=context)
+            settings = self.settings.model_copy(update={"data_dir": self.disk.data})
+            task = asyncio.get_running_loop().create_task(run(settings), context=context)
             self.life = life
             self._world.trace.note("start", self.name, life.number)
             await asyncio.wait([task])
