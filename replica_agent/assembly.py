@@ -15,6 +15,7 @@ from tidelock.csnlog.members import Members
 from tidelock.csnlog.model import LogRecord
 from tidelock.csnlog.zk import ZkStore
 from tidelock.replica_agent.acceptor import Acceptor
+from tidelock.replica_agent.additions import Additions
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.audit.checks import Cluster
 from tidelock.replica_agent.back_pressure import BackPressure
@@ -24,12 +25,14 @@ from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.compaction.survey import Survey
 from tidelock.replica_agent.copies import CopyMaker
+from tidelock.replica_agent.derived import DerivedTables
 from tidelock.replica_agent.history import History
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.ledger import CatalogLedger
 from tidelock.replica_agent.local import Local
 from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.mutations import Mutations
 from tidelock.replica_agent.operations import Condition, Operations
 from tidelock.replica_agent.read_pins import ReadPins
 from tidelock.replica_agent.removals import Removals
@@ -39,6 +42,7 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.staging import PartNumbers, Stager
 from tidelock.replica_agent.state import AgentState
 from tidelock.replica_agent.transactions import Transactions
+from tidelock.replica_agent.unique import UniqueKeys
 from tidelock.replica_agent.validation import Validation
 from tidelock.replication.apply import Applier
 from tidelock.replication.core import Copies
@@ -145,6 +149,19 @@ def assemble(
     stack.push_async_callback(sql.close)
     compactor = _compactor(shared, inserts, commits, sql, condition, events)
     stack.push_async_callback(compactor.close)
+    mutations = Mutations(
+        settings=settings,
+        catalog=local.catalog,
+        files=local.files,
+        transactions=transactions,
+        inserts=inserts,
+        removals=removals,
+        keys=UniqueKeys(settings, local.catalog.reader, transactions, locks),
+        sql=sql,
+        waiters=local.waiters,
+    )
+    derived = DerivedTables(settings, inserts, sql)
+    inserts.adding = Additions(transactions, inserts, mutations, derived).add
     history = _history(shared, store, members)
     snapshots = _snapshots(shared, store)
     read_pins = _read_pins(shared, snapshots, history)
@@ -165,6 +182,8 @@ def assemble(
         inserts=inserts,
         locks=locks,
         removals=removals,
+        mutations=mutations,
+        derived=derived,
         commits=commits,
         snapshots=snapshots,
         read_pins=read_pins,

@@ -147,7 +147,7 @@ class Inserts:
         try:
             return await self._insert(tx, full_name(table), content, length, partition)
         except asyncio.CancelledError:
-            if tx.state is TxState.OPEN:
+            if tx.state in {TxState.OPEN, TxState.FAILED}:
                 raise  # the client hung up; nothing was added
             self.transactions.require_open(tx)
             raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.removals import Removals
-from tidelock.replica_agent.schema import full_name
+from tidelock.replica_agent.schema import TableSchema, full_name
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import (
     Action,
@@ -34,7 +34,9 @@ from tidelock.replica_agent.sql.mutation import (
 )
 from tidelock.replica_agent.sql.pool import Mutation, SqlPool
 from tidelock.replica_agent.transactions import Transaction, Transactions
+from tidelock.replica_agent.unique import UniqueKeys, require_keys_stay
 from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replication.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
 
 #: How often a statement begins anew because compaction was faster: each time on parts that are newer.
@@ -54,6 +56,14 @@ class Mutated:
     parts_added: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """What a statement has changed, and the parts that it has added."""
+
+    counts: Mutated
+    added: Sequence[PartMeta]
+
+
 class Mutations:
     """Changes rows for the transactions of this home."""
 
@@ -66,12 +76,13 @@ class Mutations:
         transactions: Transactions,
         inserts: Inserts,
         removals: Removals,
+        keys: UniqueKeys,
         sql: SqlPool,
         waiters: CsnWaiters,
     ) -> None:
         self._settings, self._catalog, self._files = settings, catalog, files
         self._transactions, self._inserts, self._removals = transactions, inserts, removals
-        self._sql, self._waiters = sql, waiters
+        self._keys, self._sql, self._waiters = keys, sql, waiters
 
     async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> Mutated:
         """Delete the rows of a table for which a condition is true.
@@ -82,12 +93,12 @@ class Mutations:
             TooLargeError, DiskFullError: A limit was passed. After each error: rollback only.
         """
         async with self._transactions.removing(tx):
-            return await self._change(tx, full_name(table), action)
+            return (await self._change(tx, full_name(table), action)).counts
 
     async def update(self, tx: Transaction, table: str, action: UpdateRows) -> Mutated:
         """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`."""
         async with self._transactions.removing(tx):
-            return await self._change(tx, full_name(table), action)
+            return (await self._change(tx, full_name(table), action)).counts
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
@@ -103,7 +114,24 @@ class Mutations:
         """
         async with self._transactions.removing(tx), self._kept(body, length) as path:
             found = msgspec.structs.replace(action, source=str(path))
-            return await self._change(tx, full_name(table), found)
+            return (await self._change(tx, full_name(table), found)).counts
+
+    async def insert(
+        self, tx: Transaction, schema: TableSchema, body: AsyncIterable[bytes], path: str | None
+    ) -> tuple[int, Sequence[PartMeta]]:
+        """Insert rows into a table with a unique key; arguments and errors as of `Additions.add`."""
+        action = MergeRows(
+            "",
+            schema.unique_key,
+            update=schema.replaces,
+            insert=True,
+            upsert=True,
+            unique="replace" if schema.replaces else "refuse",
+        )
+        async with self._transactions.removing(tx), self._kept(body, None) as source:
+            found = msgspec.structs.replace(action, source=str(source))
+            done = await self._change(tx, schema.name, found, path)
+        return done.counts.rows_inserted + done.counts.rows_updated, done.added
 
     async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> Mutated:
         """Add the rows of an INSERT INTO ... SELECT that a SQL process has begun to read at ``at``."""
@@ -112,12 +140,14 @@ class Mutations:
             tx.note_reads(rows.ended.read_set())
             return Mutated(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
 
-    async def _change(self, tx: Transaction, table: TableName, action: Action) -> Mutated:
+    async def _change(
+        self, tx: Transaction, table: TableName, action: Action, path: str | None = None
+    ) -> _Changed:
         """Run a statement; again, if compaction has replaced its parts before they were locked."""
         for left in reversed(range(_TRIES)):
             at = self._removals.working_csn(tx, table)
             try:
-                return await self._once(tx, table, action, at)
+                return await self._once(tx, table, action, at, path)
             except SerializationConflictError as conflict:
                 if not left or not await self._moved(tx, table, at, conflict):
                     raise
@@ -132,7 +162,11 @@ class Mutations:
             await self._waiters.wait(csn, self._settings.wait_bound_s)
         return not tx.torn and self._removals.working_csn(tx, table) > at
 
-    async def _once(self, tx: Transaction, table: TableName, action: Action, at: Csn) -> Mutated:
+    async def _once(
+        self, tx: Transaction, table: TableName, action: Action, at: Csn, path: str | None
+    ) -> _Changed:
+        _, schema = self._inserts.schema(table, at)
+        require_keys_stay(schema, action)
         await self._inserts.write_out(tx)
         csn = tx.statement_csn
         others = tx.newer_tables(csn) | ({table: at} if at > csn else {})
@@ -141,12 +175,15 @@ class Mutations:
             parts = [self._part(part) for part in mutation.affected.parts]
             own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
             committed = [part for part in parts if part not in own]
+            if mutation.affected.rows_to_insert:
+                await self._keys.claim(tx, schema, mutation.affected.keys, at)
             await self._removals.remove_parts(tx, table, committed, at)
-            _, added = await self._inserts.stage(tx, table, mutation.pieces(), at=at)
+            _, added = await self._inserts.stage(tx, table, mutation.pieces(), at=at, path=path)
             ended = mutation.ended
         await self._removals.remove_parts(tx, table, own, at)
         tx.note_reads(ended.read_set())
-        return Mutated(ended.rows_deleted, ended.rows_updated, ended.rows_inserted, len(parts), len(added))
+        rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)
+        return _Changed(Mutated(*rows, len(parts), len(added)), added)
 
     def _part(self, part: Any) -> PartRow:
         row = self._catalog.reader.part(part)

@@ -18,7 +18,6 @@ import structlog
 from tidelock.csnlog.bootstrap import OwnSession
 from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.log import CsnLog
-from tidelock.csnlog.model import DefineTable
 from tidelock.csnlog.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.errors import (
     BadRequestError,
@@ -38,10 +37,12 @@ from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.commit import Commits, WaitFor
 from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.optimize import Optimized
+from tidelock.replica_agent.derived import DerivedTables
 from tidelock.replica_agent.history import History, Moved
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.metrics import Metrics
+from tidelock.replica_agent.mutations import Mutations
 from tidelock.replica_agent.partitions import path_in
 from tidelock.replica_agent.read_pins import ReadPins
 from tidelock.replica_agent.readers.verdict import Verdict
@@ -91,6 +92,8 @@ class Operations:
     transactions: Transactions
     inserts: Inserts
     removals: Removals
+    mutations: Mutations
+    derived: DerivedTables
     locks: Locks
     commits: Commits
     snapshots: Snapshots
@@ -151,13 +154,19 @@ class Operations:
             raise TooLargeError(msg, limit=limit, found=found)
 
     async def create_table(self, schema: TableSchema) -> Committed:
-        """Create a table in a transaction of its own; TableExistsError when there is one of this name."""
+        """Create a table in a transaction of its own.
+
+        Raises:
+            TableExistsError: There is one of this name.
+            Others as :meth:`DerivedTables.defining`, and as any commit.
+        """
         self.require(Action.BEGIN)
         if self.catalog.reader.table(schema.name, self.waiters.reached):
             msg = f"table {schema.name} exists already; use it, or choose another name"
             raise TableExistsError(msg, table=schema.name)
+        definitions = await self.derived.defining(schema, self.waiters.reached)
         tx = self.transactions.begin(self.waiters.reached)
-        tx.definitions.append(DefineTable(schema.name, 0, schema.definition()))
+        tx.definitions += definitions
         done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         assert done is not None, "a definition is a change"
         return done
@@ -384,8 +393,9 @@ class Operations:
         """
         tx = self.transactions.find(tid)
         self.transactions.touch(tx)
-        self.transactions.require_open(tx)
-        await self.inserts.write_out(tx)
+        async with tx.turn:  # no statement is half done
+            self.transactions.require_open(tx)
+            await self.inserts.write_out(tx)
         csn = tx.begin_statement(self.waiters.reached)
         return csn, tx.newer_tables(csn)
 

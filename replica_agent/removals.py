@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelock.csnlog.ids import Csn, PartId, TableName
-from tidelock.errors import BadRequestError, SerializationConflictError
+from tidelock.errors import BadRequestError, SerializationConflictError, UnsupportedInTransactionError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.catalog_read import PartRow
@@ -101,12 +101,19 @@ class Removals:
 
         Raises:
             BadRequestError: The tables differ in columns, partitions or sort order, or are the same.
+            UnsupportedInTransactionError: The other table has a unique key.
             Others as :meth:`drop_partition`.
         """
         async with self._transactions.removing(tx):
             name, schema = self._table(tx, source)
             into, other = self._table(tx, target)
             _require_equal(schema, other)
+            if other.unique_key:
+                raise UnsupportedInTransactionError(
+                    f"table {into} has a unique key, which rows that are moved unread are not checked for; "
+                    "insert them with INSERT INTO ... SELECT, and drop the partition of the source",
+                    table=into,
+                )
             path = path_in(schema, values)
             at = self.working_csn(tx, name)
             await self._inserts.write_out(tx)

@@ -73,6 +73,8 @@ class Transaction:
         uploads: Running statements that add or remove; the seal cuts them.
         upload_ended: Set whenever one of them has ended, and has taken back what it is not to keep.
         torn: A statement that removes was cut when it had begun: what is staged is half of a change.
+        turn: Held by the running statement that depends on what is there.
+        changer: The task of that statement.
         commit_task: The one task that decides the transaction, shared by all who ask for the commit.
         closed_at: Monotonic time of the end, None while it lives.
         statement_csn: The CSN of its last statement.
@@ -98,6 +100,8 @@ class Transaction:
     uploads: set[asyncio.Task[Any]] = field(default_factory=set)
     upload_ended: asyncio.Event = field(default_factory=asyncio.Event)
     torn: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    changer: asyncio.Task[Any] | None = None
     commit_task: asyncio.Task[Committed | None] | None = None
     outcome: Committed | None = None
     error: TidelockError | None = None
@@ -272,7 +276,10 @@ class Transactions:
 
     @contextlib.asynccontextmanager
     async def removing(self, tx: Transaction) -> AsyncIterator[None]:
-        """Run a statement that removes: whatever ends it in the middle leaves rollback only.
+        """Run a statement that removes, or that depends on what is there: one at a time.
+
+        Of two at once neither would see what the other has added. Whatever ends it in the middle leaves
+        rollback only. Inside of such a statement this does nothing.
 
         Raises:
             TransactionClosedError: The transaction takes no statements, or was ended meanwhile.
@@ -280,23 +287,36 @@ class Transactions:
         self.require_open(tx)
         task = asyncio.current_task()
         assert task is not None
+        if tx.changer is task:
+            yield
+            return
+        inside = task in tx.uploads
         tx.uploads.add(task)
         try:
-            yield
-        except asyncio.CancelledError:
-            tx.torn = True
-            if tx.state is TxState.OPEN:  # the client hung up
-                self.fail(tx, BadRequestError("a statement was given up in the middle; roll back"))
-                raise
-            self.require_open(tx)
-            raise
-        except TidelockError as error:
-            tx.torn = True
-            self.fail(tx, error)
-            raise
+            async with tx.turn:
+                self.require_open(tx)
+                tx.changer = task
+                try:
+                    yield
+                except BaseException as error:
+                    self._tear(tx, error)
+                    raise
+                finally:
+                    tx.changer = None
         finally:
-            tx.uploads.discard(task)
-            tx.upload_ended.set()
+            if not inside:
+                tx.uploads.discard(task)
+                tx.upload_ended.set()
+
+    def _tear(self, tx: Transaction, error: BaseException) -> None:
+        """A statement was ended in the middle; raises what is more to the point than its cancellation."""
+        tx.torn = True
+        if isinstance(error, TidelockError):
+            self.fail(tx, error)
+        elif tx.state is TxState.OPEN:  # the client hung up
+            self.fail(tx, BadRequestError("a statement was given up in the middle; roll back"))
+        elif isinstance(error, asyncio.CancelledError) and tx.state is not TxState.FAILED:
+            self.require_open(tx)
 
     def fail(self, tx: Transaction, error: TidelockError) -> None:
         """A statement was refused: from now on the transaction accepts rollback only (design 5.4)."""

@@ -180,7 +180,7 @@ def _bound(params: dict[str, Any], action: MergeRows, values: Sequence[str]) -> 
 
 def _refuse_repeated(target: Target, action: MergeRows, *, matching: bool) -> None:
     session = target.session
-    if action.upsert:
+    if action.upsert or target.schema.unique_key:
         found = session.fetch(composition.a_repeated_key(action.on), {})
     elif matching:
         found = session.fetch(composition.hit_twice(action.on), {})
