@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import verify
 from tests.support.history import End
@@ -13,9 +15,18 @@ from tests.support.workload import Workload
 REPLICAS = ("r1", "r2", "r3")
 
 
-def test_writers_and_readers_on_all_replicas(cluster: ClusterFactory, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="few merges"),
+        pytest.param({"compaction_interval_s": 0.5}, marks=pytest.mark.slow, id="merges all the time"),
+    ],
+)
+def test_writers_and_readers_on_all_replicas(
+    cluster: ClusterFactory, tmp_path: Path, settings: dict[str, float]
+) -> None:
     """Commits, rollbacks and refusals through all replicas at once; every read at every CSN is sound."""
-    local = cluster(settings=QUICK)
+    local = cluster(settings=QUICK | settings)
     with Workload(
         local, tmp_path, "load", writers=(*REPLICAS, *REPLICAS, None), hoppers=2, readers=(*REPLICAS, None)
     ) as load:

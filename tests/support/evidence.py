@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 from tests.support.workload import Workload, ask, balances, lists
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.ids import Csn
-from tidelock.csnlog.model import AddPart, Kind, LogRecord
+from tidelock.csnlog.model import AddPart, DefineTable, Kind, LogRecord, RemovePart
 from tidelock.csnlog.reading import read_page
 from tidelock.csnlog.zk import ZkStore
 from tidelock.errors import TidelockError
@@ -164,7 +164,7 @@ def _created(records: Iterable[LogRecord], tables: Sequence[str]) -> int:
         for record in records
         for tid in record.record.tids
         for entry in tid.entries
-        if not isinstance(entry, AddPart) and entry.table in tables
+        if isinstance(entry, DefineTable) and entry.table in tables
     )
 
 
@@ -179,7 +179,10 @@ def _note_log(recorder: Recorder, records: Iterable[LogRecord], tables: Sequence
                 (entry.table, entry.part, entry.path, entry.rows, entry.length, entry.checksum)
                 for entry in added
             ]
-            tids.append((tid.tid, facts))
+            removed = [
+                entry.part for entry in tid.entries if isinstance(entry, RemovePart) and entry.table in tables
+            ]
+            tids.append((tid.tid, facts, removed, not tid.data_change))
         lines.append((item.csn, item.record.kind is Kind.END, tids))
     recorder.note(End.OK, "log", _CHECKER, records=lines)
 
