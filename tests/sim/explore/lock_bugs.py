@@ -68,19 +68,24 @@ def _patched(owner: object, name: str, value: object) -> Callable[[], AbstractCo
     return lambda: mock.patch.object(owner, name, value)
 
 
+def _two_janitors(replays: Replays, **more: Any) -> Model:
+    """The first replica has died for good, the others want the part that it has locked."""
+    return Locking(replays, ONE, LockMishaps(race=1), returns=(), orphan=True, **more)
+
+
 _I7: Final = frozenset({"I7 NOCONFLICT"})
 
 LOCK_BUGS: Final = (
     Bug(
         "delete a lock by its own version only",
         _I7,
-        _locking(*ONE, crash=1, race=1),
+        _two_janitors,
         planted=_patched(lock_janitor, "Check", _check_nothing),
     ),
     Bug(
         "delete a lock under a fence that was only read",
         _I7,
-        _locking(*ONE, crash=1, race=1),
+        _two_janitors,
         planted=_patched(Surroundings, "fence_home", _read_version),
     ),
     Bug("look before locking", _I7, _locking(*ONE[:2]), {"early_look": True}),

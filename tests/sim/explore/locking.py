@@ -141,6 +141,7 @@ class Locking:
         fine: Each read may see a newer state than the one before; else only multis come between.
         early_look: A planted bug: the catalog is asked before the locks are taken.
         eager: Sweeps also come when nothing is to be found.
+        orphan: At the beginning the first home has died, and the first transaction has its locks still.
     """
 
     faults = frozenset(
@@ -159,6 +160,7 @@ class Locking:
         fine: bool = False,
         early_look: bool = False,
         eager: bool = False,
+        orphan: bool = False,
     ) -> None:
         self.removals, self._returns, self._victims = removals, returns, victims
         self._fine, self._early, self._eager = fine, early_look, eager
@@ -182,9 +184,19 @@ class Locking:
             mishaps=mishaps,
         )
         self._locks: dict[int, tuple[LockInfo, ...]] = {}
+        if orphan:
+            self._first = self._orphaned(self._first)
+
+    def _orphaned(self, s: Scene) -> Scene:
+        """The first home takes the locks of its transaction, and dies."""
+        after = self._begin(s, 0)
+        while isinstance(after, Scene) and (run := after.agents[0].run) is not None:
+            after = next(scene for _, scene in self._goes_on(after, 0, after.agents[0], run))
+        assert isinstance(after, Scene)
+        return self._dies(after, 0)
 
     def initial(self) -> State:
-        """All are up, nothing is begun."""
+        """All are up and nothing is begun, unless the model is told otherwise."""
         return self._first
 
     # ---------------------------------------------------------------------------------------------- moves
