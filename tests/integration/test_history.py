@@ -1,0 +1,238 @@
+"""History moves on: what is promised stays readable on every replica, what is not is gone and said to be."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pytest
+import urllib3
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import data_address, nothing_left
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import BadRequestError, SnapshotTooOldError, UnknownTransactionError
+
+SCHEMA: Final = pa.schema([pa.field("y", pa.int32()), pa.field("n", pa.int64(), nullable=False)])
+REPLICAS: Final = ("r1", "r2", "r3")
+NUMBERS = itertools.count(1)
+#: History that is short enough to see it go.
+SHORT: Final = {
+    **QUICK,
+    "reader_workers": 1,
+    "history_retention_s": 0.5,
+    "horizon_interval_s": 0.2,
+    "unpinned_ttl_s": 3,
+    "log_keep_records": 5,
+    "collect_batch_parts": 3,
+    "outcome_retention_s": 3600,
+    "clean_interval_s": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module."""
+    return module_cluster(settings=SHORT)
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A session at r1."""
+    with local.connect("r1") as connected:
+        yield connected
+
+
+def rows(*numbers: int, year: int = 1) -> pa.Table:
+    """Return rows of one partition."""
+    return pa.table({"y": [year] * len(numbers), "n": numbers}, SCHEMA)
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """A new table."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, partition_by=["y"])
+    return name
+
+
+def replaced(db: Database, table: str) -> int:
+    """Let row 4 replace rows 1, 2, 3 and return a CSN at which these are there."""
+    db.insert(table, rows(1, 2, 3))
+    before = db.insert(table, rows(0, year=2)).csn
+    db.truncate(table)
+    db.insert(table, rows(4))
+    assert before is not None
+    return before
+
+
+def listed(local: LocalCluster, replica: str, csn: int, table: str) -> str:
+    """What WebHDFS answers to a listing of partition 1: the number of files, or the exception."""
+    url = (
+        f"http://{data_address(local, replica)}/webhdfs/v1/snapshots/{csn}/default/{table}/y=1?op=LISTSTATUS"
+    )
+    answer = urllib3.request("GET", url, retries=False, timeout=30.0).json()
+    if "RemoteException" in answer:
+        return str(answer["RemoteException"]["exception"])
+    return str(len(answer["FileStatuses"]["FileStatus"]))
+
+
+def everywhere(local: LocalCluster, csn: int, table: str) -> set[str]:
+    """What all replicas answer to :func:`listed`."""
+    return {listed(local, replica, csn, table) for replica in REPLICAS}
+
+
+def horizons(local: LocalCluster) -> list[int]:
+    """The horizon that each replica has noted."""
+    return [ask(local, replica, "/status")["horizon"] for replica in REPLICAS]
+
+
+def passes(local: LocalCluster, db: Database, csn: int) -> None:
+    """Wait until every replica has noted a horizon above a CSN; rows come, so that time goes on."""
+    other = f"t{next(NUMBERS)}"
+    db.create_table(other, SCHEMA, partition_by=["y"])
+
+    def passed() -> bool:
+        db.insert(other, rows(1))
+        return min(horizons(local)) > csn
+
+    eventually(passed, what=f"a horizon above {csn}")
+
+
+def removed(local: LocalCluster, replica: str, table: str) -> int:
+    """Parts of a table that the catalog of a replica has as removed."""
+    with sqlite3.connect(f"file:{local.data_dir(replica) / 'catalog.db'}?mode=ro", uri=True) as db:
+        sql = "SELECT count(*) FROM parts WHERE table_name = ? AND removal_csn IS NOT NULL"
+        return int(db.execute(sql, (f"default.{table}",)).fetchone()[0])
+
+
+def test_what_is_pinned_stays_on_every_replica_and_goes_with_its_pin(
+    local: LocalCluster, db: Database, table: str
+) -> None:
+    """Then files go, and every way to read says so: never fewer rows, never "not found"."""
+    db.insert(table, rows(1, 2, 3))
+    with db.snapshot() as snap:
+        csn = snap.csn
+        db.truncate(table)
+        assert snap.read(table).column("n").to_pylist() == [1, 2, 3]
+        other = f"t{next(NUMBERS)}"
+        db.create_table(other, SCHEMA)
+        for number in range(5):
+            db.insert(other, rows(number))
+        eventually(lambda: min(horizons(local)) == csn, what="the horizon at the pin")
+        assert everywhere(local, csn, table) == {"1"}
+        assert all(removed(local, replica, table) for replica in REPLICAS)
+        assert ask(local, "r2", "/status")["holding_back"]["csn"] <= csn
+    passes(local, db, csn)
+    eventually(lambda: not any(removed(local, replica, table) for replica in REPLICAS), what="the parts go")
+    assert everywhere(local, csn, table) == {"AccessControlException"}
+    for replica in REPLICAS:
+        nothing_left(local.data_dir(replica))
+        too_old = pytest.raises(SnapshotTooOldError, match="below the horizon")
+        with local.connect(replica) as there, too_old:
+            there.snapshot(csn=csn)
+        with pytest.raises(SnapshotTooOldError):
+            ask(local, replica, f"/parts?table={table}&csn={csn}")
+
+
+@pytest.mark.slow
+def test_a_pin_that_nobody_renews_ends(local: LocalCluster, db: Database, table: str) -> None:
+    """Its client hears it at the next sign of life, at whatever replica it was taken."""
+    db.insert(table, rows(1))
+    url = f"{local.url('r3')}/api/v1/snapshots"
+    pin = urllib3.request("POST", url, json={"ttl_s": 0.5}, retries=False).json()
+    db.truncate(table)
+    passes(local, db, pin["csn"])
+    assert everywhere(local, pin["csn"], table) == {"AccessControlException"}
+    answer = urllib3.request("POST", f"{url}/{pin['id']}/renew", retries=False)
+    assert answer.json()["error"] == UnknownTransactionError.__name__
+
+
+@pytest.mark.slow
+def test_an_open_transaction_keeps_what_it_reads(local: LocalCluster, db: Database, table: str) -> None:
+    """Its replica publishes the oldest CSN in use; the others' history waits for it too."""
+    db.insert(table, rows(1, 2, 3))
+    with local.connect("r2") as other:
+        tx = other.begin()
+        csn = tx.snapshot_csn
+        db.truncate(table)
+        for number in range(4):
+            db.insert(table, rows(number, year=3))
+        eventually(lambda: min(horizons(local)) == csn, what="the horizon at the transaction")
+        assert ask(local, "r1", "/status")["holding_back"] == {"csn": csn, "kind": "oldest", "name": "r2"}
+        assert sorted(tx.read(table).column("n").to_pylist()) == [1, 2, 3]
+        tx.rollback()
+    passes(local, db, csn)
+
+
+def test_a_table_may_keep_a_longer_history(local: LocalCluster, db: Database, table: str) -> None:
+    """Below the horizon it alone is read, by its path and by queries; others say that they are too old."""
+    kept = f"t{next(NUMBERS)}"
+    db.create_table(kept, SCHEMA, partition_by=["y"], properties={"retention_s": "3600"})
+    replaced(db, table)
+    csn = replaced(db, kept)
+    passes(local, db, csn)
+    assert everywhere(local, csn, kept) == {"1"}
+    assert everywhere(local, csn, table) == {"AccessControlException"}
+    query = f"{local.url('r2')}/api/v1/query"
+    found = urllib3.request("POST", query, json={"csn": csn, "table": kept}, retries=False)
+    assert pa.ipc.open_stream(found.data).read_all().num_rows == 4
+    for body in ({"csn": csn, "table": table}, {"csn": csn, "sql": f"SELECT * FROM {table}"}):
+        refused = urllib3.request("POST", query, json=body, retries=False).json()
+        assert refused["error"] == SnapshotTooOldError.__name__
+        assert table in refused["message"]
+        assert kept in refused["message"]
+    with pytest.raises(SnapshotTooOldError, match=f"longer retention.*{kept}"):
+        db.snapshot(csn=csn)
+
+
+@pytest.mark.parametrize("text", ["0.1", "-5", "long", "1e3", ""])
+def test_a_retention_that_is_none(db: Database, text: str) -> None:
+    """It is a number of seconds, not less than every table keeps."""
+    with pytest.raises(BadRequestError, match="retention_s"):
+        db.create_table(f"t{next(NUMBERS)}", SCHEMA, properties={"retention_s": text})
+
+
+def test_the_horizon_by_order(local: LocalCluster, db: Database, table: str) -> None:
+    """It ends pins where it is told to, and never what a transaction reads."""
+    db.insert(table, rows(1))
+    with local.connect("r2") as other, other.begin() as tx:
+        snap = db.snapshot()
+        for number in range(3):
+            db.insert(table, rows(number))
+        moved = db.raise_horizon()
+        assert moved["horizon"] <= snap.csn
+        eventually(lambda: db.raise_horizon(drop_pins=True)["holding_back"]["kind"] == "oldest")
+        assert db.raise_horizon(drop_pins=True)["horizon"] <= tx.snapshot_csn
+    eventually(lambda: db.raise_horizon(drop_pins=True)["horizon"] > snap.csn)
+    with pytest.raises((SnapshotTooOldError, UnknownTransactionError)):
+        snap.read(table)
+
+
+@pytest.mark.slow
+def test_the_log_begins_at_the_tail(local: LocalCluster, db: Database, table: str) -> None:
+    """Outcomes are known all the same; who asks for deleted records is told where the log begins."""
+    first = db.insert(table, rows(1))
+    for number in range(8):
+        db.insert(table, rows(number))
+
+    def begins() -> int:
+        return int(ask(local, "r2", "/log?from_csn=0")[0]["csn"])
+
+    eventually(lambda: begins() > (first.csn or 0), what="the tail behind the first insert")
+    with pytest.raises(SnapshotTooOldError, match="the log begins at"):
+        db.log(from_csn=first.csn)
+    for replica in REPLICAS:
+        with local.connect(replica) as there:
+            assert there.outcome(first.tid).csn == first.csn
+    tail = begins()
+    local.kill("r3")
+    local.start("r3")
+    eventually(lambda: ask(local, "r3", "/status")["state"] == "serving", what="r3 serves")
+    assert ask(local, "r3", "/status")["tail"] >= tail
