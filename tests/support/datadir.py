@@ -19,6 +19,7 @@ from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
 from tidelock.csnlog.model import AddPart, Entry, Kind, TidRecord
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
 from tidelock.replica_agent.catalog_schema import FORMAT, SCHEMA
+from tidelock.replica_agent.part_stats import Statistics, statistics_of
 from tidelock.replica_agent.partitions import split
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replication.digest import RangeDigest
@@ -30,8 +31,8 @@ TIME_MS = 1_700_000_000_000
 
 _PART = """
     INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid, creation_csn,
-                       file, offset, blocks, kind, state)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'part', 'held')
+                       file, offset, blocks, stats, kind, state)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'part', 'held')
 """
 
 
@@ -42,6 +43,7 @@ class _Encoded:
     path: str
     rows: int
     data: bytes
+    stats: Statistics
 
 
 def definitions_at(path: Path, csn: int) -> list[dict[str, Any]]:
@@ -95,10 +97,16 @@ class DataDir:
             db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
 
     def create_table(
-        self, csn: int, name: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()
+        self,
+        csn: int,
+        name: str,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
     ) -> TableSchema:
         """Define a table at a CSN."""
-        made = TableSchema.from_request(name, schema, partition_by)
+        made = TableSchema.from_request(name, schema, partition_by, sort_by)
         self._schemas[made.name] = made
         definition = json.dumps(made.definition())
         with self.sql() as db:
@@ -121,7 +129,7 @@ class DataDir:
                 digest = RangeDigest()
                 digest.update(part.data)
                 facts = (part.part, part.table, part.path, part.rows, digest.length, digest.checksum())
-                db.execute(_PART, (*facts, tid, csn, file, offset, digest.blocks()))
+                db.execute(_PART, (*facts, tid, csn, file, offset, digest.blocks(), json.dumps(part.stats)))
         self._applied(csn)
         return [self.part(part.part) for part in encoded]
 
@@ -185,8 +193,14 @@ class DataDir:
                     pa.Table.from_batches([batch]), sink, row_group_size=row_group_rows, store_schema=False
                 )
                 self._parts += 1
+                stats = statistics_of(pq.read_metadata(io.BytesIO(sink.getvalue())), schema)
                 yield _Encoded(
-                    part_id(REPLICA, 1, self._parts), schema.name, path, batch.num_rows, sink.getvalue()
+                    part_id(REPLICA, 1, self._parts),
+                    schema.name,
+                    path,
+                    batch.num_rows,
+                    sink.getvalue(),
+                    stats,
                 )
 
     def _write_file(self, part: _Encoded) -> tuple[str, int]:

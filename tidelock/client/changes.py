@@ -175,7 +175,9 @@ def _wire(column: str, value: Any) -> Any:
             return {"value": str(value)}
         case None | bool() | int() | float():
             return {"value": value}
-        case decimal.Decimal() | dt.date():  # a datetime is a date
+        case decimal.Decimal():
+            return {"value": f"{value:f}"}
+        case dt.date():  # a datetime is one too
             return {"value": str(value)}
         case bytes() | bytearray():
             return {"value": base64.b64encode(value).decode("ascii"), "base64": True}
