@@ -142,11 +142,7 @@ class DerivedTables:
         problems += [
             f"column {name} comes twice" for name in sorted({n for n in names if names.count(n) > 1})
         ]
-        problems += [
-            f"column {column.name} is required and missing"
-            for column in schema.columns
-            if column.name not in names and not column.nullable
-        ]
+        problems += [f"column {name} is missing" for name in columns if name not in names]
         problems += [
             f"column {field.name} is {field.type}, expected {columns[field.name].type}: cast it"
             for field in found
