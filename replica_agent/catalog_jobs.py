@@ -85,12 +85,15 @@ def add_staged(
     parts: Sequence[StagedPart],
     prepared: Iterable[Tid],
     next_undo: Sequence[str] = (),
-) -> None:
+) -> list[str]:
     """Make parts known with their bytes, mark transactions as prepared, note the next file to be written.
 
     A part that is known already (a push repeated after a lost answer, or wanted by an applied record) keeps
-    its CSNs; it only gains the bytes if it had none.
+    its CSNs; it only gains the bytes if it had none, or wrong ones. Files that held nothing but wrong bytes
+    become undo rows and are returned.
     """
+    sql = "SELECT part, file FROM parts WHERE state <> 'held' AND file IS NOT NULL"
+    damaged = dict(db.execute(sql).fetchall())
     files: dict[str, int] = {}
     for part in parts:
         files[part.location.file] = files.get(part.location.file, 0) + part.location.length
@@ -124,6 +127,7 @@ def add_staged(
         """,
         [(str(t), t.home, t.boot) for t in prepared],
     )
+    return release_files(db, [damaged.get(part.meta.part) for part in parts]) if damaged else []
 
 
 def mark_removed(db: sqlite3.Connection, tid: str, parts: Iterable[str]) -> tuple[str, str, int] | None:

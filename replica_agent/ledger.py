@@ -94,7 +94,9 @@ class CatalogLedger:
 
     async def record(self, meta: PartMeta, tid: Tid, location: Location) -> None:
         """Make the row of a fetched part durable."""
-        await self._catalog.write(lambda db: jobs.add_staged(db, [jobs.StagedPart(meta, location, tid)], []))
+        staged = jobs.StagedPart(meta, location, tid)
+        unused = await self._catalog.write(lambda db: jobs.add_staged(db, [staged], []))
+        self._catalog.late_removals.update(unused)
 
     # -- damage
     # --------------------------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ class Stager:
                 jobs.StagedPart(part.meta, at, part.tid) for part, at in zip(parts, locations, strict=True)
             ]
             following = [self._files.pack_path(self._numbers.next())]
-        await self._catalog.write(lambda db: jobs.add_staged(db, staged, prepared, following))
+        unused = await self._catalog.write(lambda db: jobs.add_staged(db, staged, prepared, following))
+        self._catalog.late_removals.update(unused)
         if following:
             self._reserved = following[0]
 

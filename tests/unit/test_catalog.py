@@ -184,14 +184,15 @@ async def test_a_push_behind_its_record_leaves_no_mark(catalog: Catalog) -> None
 
 
 async def test_files_that_no_part_needs_become_undo_rows(catalog: Catalog) -> None:
-    """Once the last part of a pack has been repaired into another file, the next sweep may delete it."""
+    """Once the last part of a pack has been repaired into another file, the pack may be deleted."""
     old, new = "packs/00/r1-1-9.pack", "packs/01/r1-1-10.pack"
-    await catalog.write(lambda db: jobs.add_staged(db, [staged(1, file=old)], [TID]))
-    await catalog.write(lambda db: jobs.quarantine(db, "r1-1-1"))
+    await catalog.write(lambda db: jobs.add_staged(db, [staged(1, file=old), staged(2, file=old)], [TID]))
+    for number in (1, 2):
+        await catalog.write(lambda db, number=number: jobs.quarantine(db, f"r1-1-{number}"))  # type: ignore[misc]
     await catalog.write(jobs.drop_unneeded_files)
     assert catalog.reader.files() == ({old}, [])
-    await catalog.write(lambda db: jobs.add_staged(db, [staged(1, file=new)], []))
-    await catalog.write(jobs.drop_unneeded_files)
+    assert await catalog.write(lambda db: jobs.add_staged(db, [staged(1, file=new)], [])) == []
+    assert await catalog.write(lambda db: jobs.add_staged(db, [staged(2, file=new)], [])) == [old]
     assert catalog.reader.files() == ({new}, [old])
 
 
