@@ -1,0 +1,296 @@
+"""`tidelock audit` on three replicas: nothing where all is sound, also under load; planted faults by name."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import tampering
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.tampering import catalog, change_znodes, flip_byte
+from tests.support.waiting import eventually
+from tests.support.workload import Workload, ask
+from tidelock.cli import app as cli
+from tidelock.cli.exits import Exit
+from tidelock.client.audit import AuditReport
+from tidelock.cluster import LocalCluster
+from tidelock.csnlog import tree
+from tidelock.csnlog.codec import encode_label, encode_pin
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.model import LabelState, PinState
+from tidelock.csnlog.store import Create, Delete, Op
+from tidelock.replication.lock_rules import OnePart, create_op
+
+REPLICAS = ("r1", "r2", "r3")
+#: Parts above this size are files of their own.
+INLINE_BYTES_MAX = 16 * 1024
+SETTINGS = {
+    **QUICK,
+    "reader_workers": 1,
+    "sql_workers": 1,
+    "inline_part_bytes_max": INLINE_BYTES_MAX,
+    "audit_settle_s": 1.5,
+    "lock_sweep_interval_s": 0.3,
+    "clean_interval_s": 0.5,
+    "compaction": "false",
+}
+#: Rows of a part that shares a pack, and of one that is a file of its own.
+ROWS = {"pack": 10, "file": 10_000}
+#: A transaction that its living home has never heard of: aborted.
+NOBODY = Tid(Csn(2), ReplicaId("r1"), 1, 999_999_999)
+NAMES = itertools.count()
+
+
+@dataclass
+class Planted:
+    """A fault: what it is called in whose audit, in a deep one too, and how it is taken back."""
+
+    found: set[tuple[str, str]]
+    take_back: list[Callable[[], object]] = field(default_factory=list)
+    deep: set[tuple[str, str]] = field(default_factory=set)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module, with tables, a removal and a label."""
+    return module_cluster(settings=SETTINGS)
+
+
+def audited(local: LocalCluster, *, deep: bool = False) -> AuditReport:
+    """Audit all replicas."""
+    with local.connect() as db:
+        return db.audit(deep=deep)
+
+
+def named(report: AuditReport) -> set[tuple[str, str]]:
+    """Faults with the replicas that have found them."""
+    return {(replica, one.fault) for one in report.findings for replica in one.replicas}
+
+
+def store(local: LocalCluster, kind: str = "pack", **commit: Any) -> tuple[str, str]:
+    """Commit a table of one part on all replicas; returns table and part."""
+    table = f"default.t{next(NAMES)}"
+    numbers = random.Random(table)
+    rows = pa.table({"k": [numbers.getrandbits(62) for _ in range(ROWS[kind])]})
+    with local.connect("r1") as db:
+        db.create_table(table, rows.schema)
+        csn = db.insert(table, rows, wait="all", **commit).csn
+    (part,) = ask(local, "r1", f"/parts?csn={csn}&table={table}")
+    return table, part["part"]
+
+
+def place(local: LocalCluster, replica: str, part: str) -> tuple[Path, int, int]:
+    """Where the bytes of a part lie on a replica: file, offset, length."""
+    sql = "SELECT file, offset, length FROM parts WHERE part = ?"
+    ((file, offset, length),) = tampering.rows(local.data_dir(replica), sql, part)
+    return local.data_dir(replica) / file, offset, length
+
+
+def _with_rows(local: LocalCluster, replica: str, sql: str, *args: Any) -> Callable[[], None]:
+    """Return what puts a part's row back as it is now, when it was changed by this statement."""
+    data_dir = local.data_dir(replica)
+    part = args[-1]
+    (before,) = tampering.rows(data_dir, "SELECT * FROM parts WHERE part = ?", part)
+    with catalog(data_dir) as db:
+        assert db.execute(sql, args).rowcount == 1
+
+    def put_back() -> None:
+        with catalog(data_dir) as db:
+            db.execute("DELETE FROM parts WHERE part = ?", (part,))
+            db.execute(f"INSERT INTO parts VALUES ({', '.join('?' * len(before))})", before)
+
+    return put_back
+
+
+def _with_znodes(local: LocalCluster, *ops: Create) -> Callable[[], None]:
+    change_znodes(local.zk, ops)
+    deletes: list[Op] = [Delete(op.path, -1) for op in reversed(ops)]
+    return lambda: change_znodes(local.zk, deletes)
+
+
+def surplus_file(local: LocalCluster) -> Planted:
+    """A file of which nobody knows."""
+    file = local.data_dir("r2") / "parts/00/r2-1-100000.parquet"
+    file.write_bytes(b"PAR1")
+    return Planted({("r2", "surplus_file")}, [file.unlink])
+
+
+def missing_file(local: LocalCluster) -> Planted:
+    """A file that is gone; it is fetched again."""
+    _, part = store(local, "file")
+    file, _, _ = place(local, "r3", part)
+    file.unlink()
+    return Planted({("r3", "missing_file")}, [lambda: eventually(file.exists)], {("r3", "damaged_part")})
+
+
+def flipped_byte(local: LocalCluster) -> Planted:
+    """A byte of a pack that is another one; the part is fetched again, into another pack."""
+    _, part = store(local)
+    file, offset, length = place(local, "r1", part)
+    flip_byte(file, offset + length // 2)
+
+    def mended() -> None:
+        eventually(lambda: place(local, "r1", part)[0] != file)
+
+    return Planted(set(), [mended], {("r1", "damaged_part")})
+
+
+def stale_lock(local: LocalCluster) -> Planted:
+    """A lock of a transaction that is not running."""
+    table, part = store(local)
+    name = TableName(table)
+    ops = (Create(tree.lock_dir(name)), create_op(name, OnePart(PartId(part), ""), NOBODY, merge=False))
+    return Planted({(replica, "stale_lock") for replica in REPLICAS}, [_with_znodes(local, *ops)])
+
+
+def dangling_label(local: LocalCluster) -> Planted:
+    """A label of a transaction that was never committed."""
+    op = Create(tree.label("nobody's"), encode_label(LabelState(str(NOBODY))))
+    return Planted({(replica, "dangling_label") for replica in REPLICAS}, [_with_znodes(local, op)])
+
+
+def missing_label(local: LocalCluster) -> Planted:
+    """A commit whose label does not keep a second one away."""
+    label = f"run {next(NAMES)}"
+    store(local, label=label)
+    ((tid,),) = tampering.rows(local.data_dir("r1"), "SELECT tid FROM outcomes WHERE label = ?", label)
+    change_znodes(local.zk, [Delete(tree.label(label), -1)])
+    put_back = Create(tree.label(label), encode_label(LabelState(tid)))
+    return Planted(
+        {(replica, "missing_label") for replica in REPLICAS}, [lambda: change_znodes(local.zk, [put_back])]
+    )
+
+
+def row_without_file(local: LocalCluster) -> Planted:
+    """A row that names a file of which there is none, no row either."""
+    _, part = store(local, "file")
+    put_back = _with_rows(local, "r2", "UPDATE parts SET file = 'parts/00/none.parquet' WHERE part = ?", part)
+    found = {("r2", "part_without_file"), ("r2", "file_without_part")}
+    return Planted(found, [put_back], {("r2", "damaged_part")})
+
+
+def file_without_row(local: LocalCluster) -> Planted:
+    """A part that the log has and the catalog has not, though its file is there."""
+    _, part = store(local, "file")
+    put_back = _with_rows(local, "r3", "DELETE FROM parts WHERE part = ?", part)
+    return Planted(
+        {("r3", "record_without_row"), ("r3", "file_without_part"), ("r3", "parts_differ")}, [put_back]
+    )
+
+
+def removal_that_one_lacks(local: LocalCluster) -> Planted:
+    """A removed part that one replica goes on showing."""
+    table, part = store(local)
+    with local.connect("r2") as db:
+        db.truncate(table, wait="all")
+    sql = "UPDATE parts SET removal_csn = NULL, removal_tid = NULL WHERE part = ?"
+    put_back = _with_rows(local, "r1", sql, part)
+    return Planted({("r1", "removal_missing"), ("r1", "parts_differ")}, [put_back])
+
+
+def outcome_that_one_lacks(local: LocalCluster) -> Planted:
+    """A commit that one replica does not know of."""
+    table, _ = store(local)
+    data_dir = local.data_dir("r2")
+    sql = "SELECT o.* FROM outcomes o JOIN parts p ON p.creation_tid = o.tid WHERE p.table_name = ?"
+    (before,) = tampering.rows(data_dir, sql, table)
+    with catalog(data_dir) as db:
+        db.execute("DELETE FROM outcomes WHERE tid = ?", before[:1])
+
+    def put_back() -> None:
+        with catalog(data_dir) as db:
+            db.execute("INSERT INTO outcomes VALUES (?, ?, ?, ?)", before)
+
+    return Planted({("r2", "record_without_outcome"), ("r2", "outcomes_differ")}, [put_back])
+
+
+def pin_of_nobody(local: LocalCluster) -> Planted:
+    """A pin whose owner is no replica of the cluster."""
+    csn = ask(local, "r1", "/status")["snapshot_csn"]
+    op = Create(tree.pin("ghost-1-1"), encode_pin(PinState(Csn(csn), 3600.0, ReplicaId("ghost"))))
+    return Planted({(replica, "pin_of_nobody") for replica in REPLICAS}, [_with_znodes(local, op)])
+
+
+PLANTS: dict[str, Callable[[LocalCluster], Planted]] = {
+    plant.__name__: plant
+    for plant in (
+        surplus_file, missing_file, flipped_byte, stale_lock, dangling_label, missing_label, row_without_file,
+        file_without_row, removal_that_one_lacks, outcome_that_one_lacks, pin_of_nobody,
+    )
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def planted(local: LocalCluster, *names: str) -> Iterator[Planted]:
+    """Plant faults, and take them back."""
+    all_ = Planted(set())
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            one = PLANTS[name](local)
+            all_.found |= one.found
+            all_.deep |= one.deep
+            for take_back in one.take_back:
+                stack.callback(take_back)
+        yield all_
+
+
+def test_all_planted_faults_are_found(local: LocalCluster) -> None:
+    """A sound cluster has no finding; with one fault of each kind each is named, and nothing else is."""
+    store(local)
+    store(local, "file", label="of the audit")
+    clean = audited(local, deep=True)
+    assert clean.clean, clean
+    assert set(clean.replicas) == set(REPLICAS)
+    for told in clean.replicas.values():
+        assert told.csn == clean.csn
+        empty = {check for check, count in told.checks.items() if not count}
+        assert empty <= {"pins", "undecided", "locks"}
+    with planted(local, *PLANTS) as faults:
+        told = command(local, Exit.FOUND, "--deep", "--json")
+    found = {(replica, one["fault"]) for one in told["findings"] for replica in one["replicas"]}
+    assert found == faults.found | faults.deep, told["findings"]
+    assert not told["clean"]
+    assert all(one["next_step"] and one["expected"] != one["found"] for one in told["findings"])
+
+
+def test_what_was_mended_or_taken_back_is_no_finding(local: LocalCluster) -> None:
+    """The cluster of the faults above is sound again; the command says so, to people too."""
+    assert "nothing found on r1, r2, r3" in command(local, Exit.OK)
+    assert command(local, Exit.OK, "--json")["clean"]
+
+
+def command(local: LocalCluster, code: Exit, *arguments: str) -> Any:
+    """Run `tidelock audit`; its output."""
+    done = CliRunner().invoke(cli.app, ["audit", "--url", local.url("r1"), *arguments])
+    assert done.exit_code == code, (done.output, done.exception)
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", PLANTS)
+def test_one_fault_has_its_own_findings(local: LocalCluster, fault: str) -> None:
+    """One fault at a time, and the cluster is sound when it is taken back."""
+    with planted(local, fault) as faults:
+        report = audited(local, deep=True)
+        assert named(report) == faults.found | faults.deep, report.findings
+    report = audited(local)
+    assert report.clean, report
+
+
+def test_a_cluster_under_load_is_sound(local: LocalCluster, tmp_path: Path) -> None:
+    """Commits, rollbacks and refusals on all replicas are in flight, and no audit takes them for faults."""
+    with Workload(local, tmp_path, f"load{next(NAMES)}", writers=REPLICAS, hoppers=1) as load:
+        for _ in range(2):
+            load.more_commits(10)
+            report = audited(local)
+            assert report.clean, report
