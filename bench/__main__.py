@@ -1,8 +1,8 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Parts: commits, raw, peers, lag, load, spark, mutations, start, endurance; all of them without a name. A run
-appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to
-DIR/bench.png.
+Parts: commits, raw, peers, lag, load, spark, compaction, mutations, start, endurance; all of them without a
+name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture
+to DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.table import Table
 
 from bench import (
     commits,
+    compaction,
     endurance,
     lag,
     load,
@@ -50,6 +51,8 @@ class Scale:
     scale_factor: float
     repeats: int
     small_parts: int
+    merged_parts: int
+    inserts: int
     part_files: tuple[int, ...]
     minutes: int
     minute_s: float
@@ -63,6 +66,8 @@ FULL: Final = Scale(
     scale_factor=1.0,
     repeats=5,
     small_parts=500,
+    merged_parts=140,
+    inserts=2000,
     part_files=(20_000, 100_000),
     minutes=10,
     minute_s=60.0,
@@ -75,6 +80,8 @@ QUICK: Final = Scale(
     scale_factor=0.05,
     repeats=1,
     small_parts=20,
+    merged_parts=21,
+    inserts=100,
     part_files=(500,),
     minutes=3,
     minute_s=3.0,
@@ -117,6 +124,10 @@ def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
             found["spark"] = spark_reads.run(
                 cluster, folder, repeats=scale.repeats, small_parts=scale.small_parts
             )
+        if "compaction" in wanted:
+            found["compaction"] = compaction.run(
+                cluster, folder, parts=scale.merged_parts, inserts=scale.inserts, repeats=scale.repeats
+            )
         if "mutations" in wanted:  # last: they change what the others read
             found["mutations"] = mutations.run(cluster, folder)
     return found
@@ -135,7 +146,7 @@ def _endurance(scale: Scale, folder: Path, _: set[str]) -> Found:
 _GROUPS: Final[tuple[tuple[set[str], Callable[[Scale, Path, set[str]], Found]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
-    ({"load", "spark", "mutations"}, _tables),
+    ({"load", "spark", "compaction", "mutations"}, _tables),
     ({"start"}, _start),
     ({"endurance"}, _endurance),
 )

@@ -60,6 +60,12 @@ def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
     for run in found.get("start", ()):
         if bound := bounds.get(run["part_files"]):
             yield Aim(f"ready with {run['part_files']:,} part files, s", bound, run["ready_s"])
+    if compaction := found.get("compaction"):
+        yield Aim(
+            f"Spark scan after {compaction['inserts']:,} small inserts, ratio to one load",
+            1.2,
+            compaction["worst_ratio"],
+        )
     if endurance := found.get("endurance"):
         yield Aim("inserts: last minute's rate / second's", 0.9, endurance["rate_ratio"], least=True)
         yield Aim("inserts: ZooKeeper nodes, last minute / fifth", 1.2, endurance["znodes_ratio"])

@@ -57,15 +57,16 @@ def _copy_three_times(data_dir: Path, target: Path) -> float:
     for number in range(3):
         folder = target / str(number)
         folder.mkdir(parents=True)
-        subprocess.run([_program("cp"), *map(str, files), str(folder)], check=True)
+        subprocess.run([program("cp"), *map(str, files), str(folder)], check=True)
         subprocess.run(
-            [_program("sync"), *(str(folder / path.name) for path in files), str(folder)], check=True
+            [program("sync"), *(str(folder / path.name) for path in files), str(folder)], check=True
         )
     return time.monotonic() - begun
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Return the path of a program of GNU coreutils; RuntimeError when there is none."""
     found = shutil.which(name)
     if found is None:
-        raise RuntimeError(f"the comparison of the load needs `{name}` of GNU coreutils")
+        raise RuntimeError(f"the comparison needs `{name}` of GNU coreutils")
     return found

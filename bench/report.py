@@ -36,6 +36,9 @@ def sheets(found: Mapping[str, Any]) -> Iterator[Sheet]:
     if "load" in found:
         yield _load(found["load"])
         yield _memory(found["load"])
+    if "compaction" in found:
+        yield _merge_rate(found["compaction"]["rate"])
+        yield _scans(found["compaction"])
     if "mutations" in found:
         yield _mutations(found["mutations"])
     if "start" in found:
@@ -168,6 +171,35 @@ def _start(runs: Sequence[Mapping[str, Any]]) -> Sheet:
         "Start of an agent, from the start of the process until it is ready",
         ("part files", "s", "protocol process, MB"),
         [_texts(f"{run['part_files']:,}", run["ready_s"], run["memory_mb"]["protocol"]) for run in runs],
+    )
+
+
+def _merge_rate(rate: Mapping[str, Any]) -> Sheet:
+    return Sheet(
+        "Compaction of lineitem: sorted, stored on three replicas; DuckDB's COPY of the same files in order",
+        (
+            *("MB", "parts before", "after", "s", "s, on all replicas", "MB/s"),
+            *("DuckDB, one copy, s", "MB/s"),
+        ),
+        [
+            _texts(
+                *(rate["mb"], rate["parts_before"], rate["parts_after"], rate["merge_s"]),
+                *(rate["everywhere_s"], rate["mb_per_s"], rate["copy_s"], rate["copy_mb_per_s"]),
+            )
+        ],
+    )
+
+
+def _scans(compaction: Mapping[str, Any]) -> Sheet:
+    return Sheet(
+        f"Spark over lineitem after {compaction['inserts']:,} inserts in {compaction['inserted_s']:g} s and "
+        f"compaction ({compaction['parts_left']} parts, settled {compaction['settled_s']:g} s later), beside "
+        f"one load ({compaction['loaded_parts']} parts)",
+        ("query", "inserted, s", "loaded, s", "ratio"),
+        [
+            _texts(scan["query"], scan["inserted_s"], scan["loaded_s"], scan["ratio"])
+            for scan in compaction["scans"]
+        ],
     )
 
 

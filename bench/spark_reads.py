@@ -35,7 +35,7 @@ _REPEATS_OF_SLOW_WAYS = 3
 def run(cluster: LocalCluster, folder: Path, *, repeats: int, small_parts: int) -> dict[str, Any]:
     """Time the queries in all three ways; the tables must be loaded."""
     fewer = min(repeats, _REPEATS_OF_SLOW_WAYS)
-    with _session(folder) as spark:
+    with session(folder) as spark:
         found = {"loopback": _compare(cluster, spark, folder / "local", {}, repeats)}
         tpch.load_small(cluster, small_parts)
         small = {"lineitem": tpch.SMALL.name}
@@ -46,7 +46,8 @@ def run(cluster: LocalCluster, folder: Path, *, repeats: int, small_parts: int) 
 
 
 @contextlib.contextmanager
-def _session(folder: Path) -> Iterator[SparkSession]:
+def session(folder: Path) -> Iterator[SparkSession]:
+    """Run Spark in this process, with its files below a folder."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["JAVA_HOME"] = str(java.home_for_spark(java.find(), folder / "java"))
     builder = SparkSession.builder.master("local[2]").appName("tidelock bench")
@@ -77,7 +78,7 @@ def _compare(
         begun = time.monotonic()
         with tl.attach(spark, db, tables=tables.values(), replica="r1") as snap:
             attach_s = time.monotonic() - begun
-            parts = _download(cluster, snap.csn, tables.values(), target)
+            parts = download(cluster, snap.csn, tables.values(), target)
             snapshot = {table: tl.read(spark, snap, name) for table, name in tables.items()}
             local = {
                 table: spark.read.schema(snapshot[table].schema).parquet(str(target / "default" / name))
@@ -94,7 +95,7 @@ def _compare(
     }
 
 
-def _download(cluster: LocalCluster, csn: int, tables: Any, target: Path) -> int:
+def download(cluster: LocalCluster, csn: int, tables: Any, target: Path) -> int:
     """Copy the parts of a snapshot into local folders of the same shape, unless they are there."""
     address = next(item["data"] for item in cluster.status()["replicas"] if item["id"] == "r1")
     count = 0

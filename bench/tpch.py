@@ -14,6 +14,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.demo import data
 from tidelock.demo.tables import LINEITEM
 
+#: lineitem in many small parts.
 SMALL: Final = dataclasses.replace(LINEITEM, name="lineitem_small")
 _THREADS: Final = 4
 
@@ -34,20 +35,21 @@ def generate(folder: Path, scale: float) -> None:
     (source(folder) / "scale_factor").write_text(f"{scale:g}", encoding="ascii")
 
 
-def load_small(cluster: LocalCluster, parts: int) -> None:
-    """Fill `lineitem_small` with the rows of lineitem, in as many transactions as it shall have parts.
+def load_small(cluster: LocalCluster, parts: int, *, name: str = SMALL.name, compaction: str = "off") -> None:
+    """Fill a table with the rows of lineitem, in as many transactions as it shall have parts.
 
     A part is of one year, and the years take equal numbers of parts.
     """
     with cluster.connect() as db:
-        db.create_table(SMALL.name, SMALL.schema, partition_by=SMALL.partition_by, sort_by=SMALL.sort_by)
+        layout = {"partition_by": SMALL.partition_by, "sort_by": SMALL.sort_by}
+        db.create_table(name, SMALL.schema, **layout, properties={"compaction": compaction})
         with db.snapshot() as snap:
             years = snap.sql("select distinct l_year from lineitem order by 1")["l_year"].to_pylist()
             for number, year in enumerate(years):
                 count = parts * (number + 1) // len(years) - parts * number // len(years)
                 rows = snap.read(LINEITEM.name, where="l_year = ?", params=[year])
                 with ThreadPoolExecutor(_THREADS) as pool:
-                    list(pool.map(lambda piece: db.insert(SMALL.name, piece), _slices(rows, count)))
+                    list(pool.map(lambda piece: db.insert(name, piece), _slices(rows, count)))
 
 
 def _slices(rows: pa.Table, count: int) -> list[pa.Table]:

@@ -55,6 +55,25 @@ FOUND: dict[str, Any] = {
         "memory_before_mb": MEMORY,
         "memory_after_mb": MEMORY,
     },
+    "compaction": {
+        "rate": {
+            "mb": 200.0,
+            "parts_before": 140,
+            "parts_after": 7,
+            "merge_s": 20.0,
+            "everywhere_s": 22.0,
+            "mb_per_s": 10.0,
+            "copy_s": 10.0,
+            "copy_mb_per_s": 20.0,
+        },
+        "inserts": 2000,
+        "inserted_s": 20.0,
+        "settled_s": 12.0,
+        "parts_left": 40,
+        "loaded_parts": 7,
+        "scans": [{"query": "Q6", "inserted_s": 1.3, "loaded_s": 1.0, "ratio": 1.3}],
+        "worst_ratio": 1.3,
+    },
     "start": [{"part_files": 20_000, "ready_s": 2.1, "memory_mb": MEMORY["r1"]}],
 }
 
@@ -151,6 +170,7 @@ def test_aims_of_what_was_measured() -> None:
     assert missed == {
         "commits/s, 32 clients",
         "agent's peak memory, MB",
+        "Spark scan after 2,000 small inserts, ratio to one load",
         "ready with 20,000 part files, s",
     }
 
