@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tests.support.evidence import nothing_left, read_log
 from tests.support.history import End, Logged, LogLine
@@ -55,6 +55,7 @@ from tests.support.table_model import (
 from tests.support.waiting import eventually
 from tests.support.workload import ask
 from tidelock.client import Database, Transaction
+from tidelock.client.results import ChangeResult
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.model import AddPart, Kind, LogRecord, RemovePart
 from tidelock.errors import (
@@ -184,7 +185,7 @@ class Stage:
                     self.look(replica, csn)
             case Optimize(replica, table):
                 with self.bearing(), self.cluster.connect(replica) as db:
-                    db.optimize(table)
+                    db.optimize(table, timeout_s=1)
             case Kill(replica):
                 self.story.crashes.append((replica, time.monotonic_ns()))
                 self.cluster.kill(replica)
@@ -339,8 +340,7 @@ class _Session:
         life = self._life
         if life is None or life.isolation != "read_committed":
             return tx.snapshot_csn
-        rows = ask(self._stage.cluster, life.replica, "/transactions")
-        csn = next(int(row["statement_csn"]) for row in rows if row["tid"] == tx.tid)
+        csn = int(ask(self._stage.cluster, life.replica, f"/transactions/{tx.tid}")["statement_csn"])
         self._saw(csn)
         return csn
 
@@ -392,39 +392,30 @@ def carry_out(tx: Transaction, statement: Statement) -> tuple[dict[str, int], Ro
             return {"rows": tx.replace_partition(table, {"p": p}, as_arrow(rows)).rows}, None
         case MovePartition(table, p, into):
             return {"rows": tx.move_partition(table, {"p": p}, into).rows}, None
-    return _mutate(tx, statement), None
+    changed = _change(tx, statement)
+    names = {"deleted": "rows_deleted", "updated": "rows_updated", "inserted": "rows_inserted"}
+    return {name: getattr(changed, field) for name, field in names.items()}, None
 
 
-def _mutate(tx: Transaction, statement: Delete | Update | Upsert | Merge) -> dict[str, int]:
+def _change(tx: Transaction, statement: Delete | Update | Upsert | Merge) -> ChangeResult:
     match statement:
         case Delete(table, where):
             sql, params = in_sql(where)
-            done = tx.delete(table, where=sql, params=params)
+            return tx.delete(table, where=sql, params=params)
         case Update(table, where, change):
             sql, params = in_sql(where)
             condition = None if where == Everything() else sql
             params = [] if condition is None else params
             if isinstance(change, Add):
-                done = tx.update(table, {"v": "v + ?"}, where=condition, params=[change.v, *params])
-            else:
-                done = tx.update(table, {change.column: change.value}, where=condition, params=params)
+                return tx.update(table, {"v": "v + ?"}, where=condition, params=[change.v, *params])
+            return tx.update(table, {change.column: change.value}, where=condition, params=params)
         case Upsert(table, rows):
-            done = tx.upsert(table, as_arrow(rows), on=["k"])
+            return tx.upsert(table, as_arrow(rows), on=["k"])
         case Merge(table, rows):
-            done = tx.merge(
+            return tx.merge(
                 table,
                 as_arrow(rows),
                 on=["k"],
-                update={"v": "target.v + source.v"},
-                delete="source.v % 2 = 1",
-                insert=True,
+                when_matched_update={"v": "target.v + source.v"},
+                when_matched_delete="source.v % 2 = 1",
             )
-    return _told(done)
-
-
-def _told(done: Any) -> dict[str, int]:
-    return {
-        "deleted": done.rows_deleted,
-        "updated": done.rows_updated,
-        "inserted": done.rows_inserted,
-    }

@@ -1,0 +1,98 @@
+"""Random histories of all statements, by sessions on three replicas, judged by a model in memory.
+
+A plan is drawn from a seed (tests/support/session_plan.py) and carried out (tests/support/sessions.py) while
+compaction runs as fast as it can and replicas are killed; then every commit is replayed in the order of the
+log (tests/support/replay.py), and everything that anybody was told has to be what the model says: rows,
+numbers of rows, conflicts, outcomes. At the end all replicas show the same, and nothing is left over.
+
+A failure prints the command that draws the same plan again. One session after the other, that is the same
+interleaving of their statements too; what the cluster does by itself stays a matter of chance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.session_plan import draw
+from tests.support.sessions import Stage
+from tidelock.cluster import LocalCluster
+
+#: Compaction merges whatever it can, as soon as it can.
+EAGER = {
+    **QUICK,
+    "reader_workers": 1,
+    "compaction_interval_s": 0.2,
+    "compaction_parts_min": 2,
+    "compaction_quiet_s": 0.2,
+    "compaction_retry_wait_max_s": 0.2,
+}
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def shared(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module."""
+    return module_cluster(settings=EAGER, epoch_limit=1000)
+
+
+@pytest.fixture
+def local(shared: LocalCluster) -> Iterator[LocalCluster]:
+    """The cluster, with all replicas up before and after the test."""
+    shared.up()
+    yield shared
+    shared.up()
+
+
+def play(
+    local: LocalCluster,
+    folder: Path,
+    request: pytest.FixtureRequest,
+    *,
+    steps: int,
+    faults: int,
+    at_once: bool,
+) -> None:
+    """Draw a plan, carry it out, and judge what came of it."""
+    seed = int(os.environ.get("TIDELOCK_HISTORY_SEED", random.SystemRandom().randrange(1 << 32)))
+    command = f"TIDELOCK_HISTORY_SEED={seed} make test-all PYTEST_ARGS='-k {request.node.name}'"
+    with Stage(local, f"h{next(NUMBERS)}", collected=False) as stage:
+        plan = draw(
+            seed,
+            steps,
+            tables=stage.story.tables,
+            replicas=local.replicas,
+            sessions=6 if at_once else 4,
+            faults=faults,
+        )
+        try:
+            (stage.play_at_once if at_once else stage.play)(plan)
+            stage.judge(commits=steps // 20)
+        except BaseException as error:
+            stage.tell(folder / "story.txt")
+            error.add_note(f"{command}; the story is in {folder / 'story.txt'}")
+            raise
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["in_turn", "at_once"])
+def test_a_short_history(
+    local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest, at_once: bool
+) -> None:
+    """Some seconds of it, with one replica that is killed and comes back."""
+    play(local, tmp_path, request, steps=80, faults=int(not at_once), at_once=at_once)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [False, True], ids=["in_turn", "at_once"])
+@pytest.mark.parametrize("number", range(3))
+def test_a_long_history(
+    local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest, number: int, at_once: bool
+) -> None:
+    """Half a minute of it, with several faults."""
+    play(local, tmp_path, request, steps=500, faults=4, at_once=at_once)
