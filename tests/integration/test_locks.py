@@ -1,0 +1,170 @@
+"""Removal locks on a real ZooKeeper: first locker wins, also over lost replies, deaths and next lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pyarrow as pa
+import pytest
+
+from tests.support.aio import until
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.lock_node import LockNode, part_ask, wide_ask
+from tests.support.log_node import R1, R2, R3, make_cluster
+from tests.support.proxy import MULTI, Action, Proxy, nth_request
+from tests.support.waiting import eventually
+from tests.support.zk_world import ZkWorld
+from tidelock.cluster import LocalCluster
+from tidelock.csnlog import tree
+from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.results import Ok
+from tidelock.csnlog.zk import ZkStore
+from tidelock.errors import SerializationConflictError
+from tidelock.replication.lock_rules import OnePartition, WholeTable
+
+
+@pytest.fixture
+async def world(zookeeper: str, zk_root: str) -> AsyncIterator[ZkWorld]:
+    """A cluster on the session's ZooKeeper, without replicas yet."""
+    async with ZkWorld(zookeeper, zk_root) as world:
+        await make_cluster(await world.store())
+        yield world
+
+
+async def test_the_first_locker_wins(world: ZkWorld) -> None:
+    """Parts, partitions and tables of three replicas at once: who overlaps never both holds its locks."""
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(LockNode(await world.store(multi_bytes_max=1 << 19), replica))
+            for replica in (R1, R2, R3)
+        ]
+        asks = [part_ask(1, 2, path="y=1"), wide_ask(OnePartition("y=1")), wide_ask(WholeTable())]
+        for counter, order in enumerate(itertools.permutations(asks), 1):
+            takes = (node.take(counter, ask) for node, ask in zip(nodes, order, strict=True))
+            ends = await asyncio.gather(*takes, return_exceptions=True)
+            assert ends.count(None) <= 1
+            assert all(end is None or isinstance(end, SerializationConflictError) for end in ends)
+            for node in nodes:
+                await node.roll_back(counter)
+        await asyncio.gather(*(node.take(99, part_ask(n)) for n, node in enumerate(nodes)))
+        many = part_ask(*range(100, 2600))
+        await nodes[0].take(100, many)
+        with pytest.raises(SerializationConflictError):
+            await nodes[1].take(100, wide_ask(WholeTable()))
+        await nodes[0].roll_back(100)
+        assert len(await nodes[2].stand()) == 3
+
+
+@pytest.mark.parametrize("action", [Action.LOSE_REQUEST, Action.LOSE_REPLY, Action.DELIVER_LATE])
+async def test_a_lost_request_or_reply(world: ZkWorld, zk_proxy: Proxy, action: Action) -> None:
+    """The fence is raised, then it is looked for: locked once in the end, and given back in the end."""
+    async with AsyncExitStack() as stack:
+        store = await world.store(through=zk_proxy.address)
+        r1 = await stack.enter_async_context(LockNode(store))
+        r2 = await stack.enter_async_context(LockNode(await world.store(), R2))
+        await r1.take(1, part_ask(9))
+        for counter in (2, 3):
+            zk_proxy.hook(nth_request(1, action, opcode=MULTI, containing=b"/r9-1-1"))
+            await r1.take(counter, part_ask(1, 2))
+            with pytest.raises(SerializationConflictError):
+                await r2.take(counter, part_ask(2))
+            zk_proxy.hook(nth_request(1, action, opcode=MULTI, containing=b"/r9-1-1"))
+            await r1.roll_back(counter)
+            zk_proxy.hook(None)
+            zk_proxy.release()
+            await r1.locks.sweep(Csn(0))
+            assert await r2.stand() == [f"r9-1-9 {r1.tid(1)}"]
+    counters = zk_proxy.counters
+    assert counters.lost_requests + counters.lost_replies + counters.late_requests == 4
+
+
+async def test_a_dead_owner_and_its_next_life(world: ZkWorld) -> None:
+    """What it held is evicted by who meets it, or deleted by its next life; what it committed stays."""
+    async with AsyncExitStack() as stack:
+        r2 = await stack.enter_async_context(LockNode(await world.store(), R2))
+        store = await world.store()
+        async with LockNode(store) as dead:
+            await dead.take(1, part_ask(1))
+            await dead.take(2, part_ask(2, 3))
+            csn = await dead.commit_removal(1)
+            await dead.log.close()
+            await store.close()
+        with pytest.raises(SerializationConflictError):
+            await r2.take(1, part_ask(3))
+        r2.silent.add(R1)
+        await r2.take(1, part_ask(3))
+        await until(lambda: r2.reached >= csn)
+        r1 = await stack.enter_async_context(LockNode(await world.store()))
+        await until(lambda: r1.reached >= csn)
+        await r1.locks.sweep(csn)
+        assert sorted(await r2.stand()) == [f"r9-1-1 {dead.tid(1)}", f"r9-1-3 {r2.tid(1)}"]
+        await r1.locks.sweep(Csn(csn + 1))
+        assert await r2.stand() == [f"r9-1-3 {r2.tid(1)}"]
+
+
+# ------------------------------------------------------------------------------------------------- processes
+
+SCHEMA = pa.schema([("p", pa.int64()), ("id", pa.int64())])
+SETTINGS = QUICK | {
+    "reader_workers": 1,
+    "fence_timeout_s": 1,
+    "lock_sweep_interval_s": 0.5,
+    "clean_interval_s": 1,
+    "log_keep_records": 1,
+}
+
+
+def locked(local: LocalCluster) -> list[str]:
+    """The parts and wide scopes of all tables that are locked in ZooKeeper."""
+
+    async def read() -> list[str]:
+        store = ZkStore(local.zk, session_timeout_s=10.0, request_timeout_s=30.0, multi_bytes_max=1 << 19)
+        await store.open()
+        try:
+            found: list[str] = []
+            for table in await _children(store, tree.LOCKS):
+                name = TableName(table)
+                found += await _children(store, tree.lock_dir(name))
+                found += await _children(store, tree.wide_dir(name))
+            return [one for one in found if one != tree.WIDE]
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+async def _children(store: ZkStore, path: str) -> tuple[str, ...]:
+    found = await store.children(path)
+    return found.value if isinstance(found, Ok) else ()
+
+
+@pytest.mark.slow
+def test_an_owner_that_is_killed(cluster: ClusterFactory) -> None:
+    """Who meets its lock is refused at first, and removes the rows when it is silent for long; none leaks."""
+    local = cluster(settings=SETTINGS)
+    r1, r2, r3 = (local.connect(replica) for replica in local.replicas)
+    r1.create_table("t", SCHEMA, partition_by=["p"], properties={"compaction": "off"})
+    csn = r1.insert("t", pa.table([[1, 2, 3], [1, 2, 3]], SCHEMA), wait="all").csn
+    dead = r1.begin(min_csn=csn)
+    dead.drop_partition("t", {"p": 1})
+    dead.delete("t", "id = 2")
+    with pytest.raises(SerializationConflictError) as refused, r2.begin(min_csn=csn) as tx:
+        tx.delete("t", "id = 1")
+    assert refused.value.details["holder"] == str(dead.tid)
+    local.kill("r1")
+
+    def removed() -> bool:
+        with contextlib.suppress(SerializationConflictError), r2.begin(min_csn=csn) as tx:
+            tx.truncate("t")
+        return tx.state == "committed"
+
+    eventually(removed, what="the locks of the dead replica evicted")
+    with r2.snapshot() as newest, r3.snapshot(min_csn=newest.csn) as snap:
+        assert snap.read("t").num_rows == 0
+    local.start("r1")
+    r2.insert("t", pa.table([[1], [1]], SCHEMA))  # the tail keeps the last record
+    eventually(lambda: not locked(local), what="no lock left")
