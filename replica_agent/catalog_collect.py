@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, TableName
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog_read import CatalogReader
 
@@ -88,27 +89,36 @@ def collect_csns(db: sqlite3.Connection, csns: Sequence[Csn]) -> None:
     db.executemany("DELETE FROM csns WHERE csn = ?", [(csn,) for csn in csns])
 
 
+class Removed(NamedTuple):
+    """A part that may go, its file if it has one, and the CSN that decides it."""
+
+    part: PartId
+    file: str | None
+    csn: Csn
+
+
 class Collectables(CatalogReader):
     """What may be forgotten; for one thread, like its base."""
 
-    def removed_parts(self, after: tuple[Csn, PartId], limit: int) -> list[tuple[Csn, PartId]]:
-        """Return (removal CSN, part) of parts that may be deleted, in this order, those behind ``after``."""
+    def removed_parts(self, after: Removed | None, limit: int) -> list[Removed]:
+        """Return parts that may be deleted, by removal CSN and id, those behind ``after``."""
         sql = f"""
-            SELECT p.removal_csn, p.part
+            SELECT p.part, p.file, p.removal_csn
             FROM parts p LEFT JOIN table_horizons h ON h.table_name = p.table_name
             WHERE {COLLECTABLE_SQL} AND p.removal_csn >= :csn AND (p.removal_csn, p.part) > (:csn, :part)
             ORDER BY p.removal_csn, p.part LIMIT :limit
         """  # noqa: S608
-        args = {"h": self.horizon(), "csn": after[0], "part": after[1], "limit": limit}
-        return [(Csn(csn), PartId(part)) for csn, part in self._db.execute(sql, args)]
+        csn, part = (after.csn, after.part) if after is not None else (CSN_NONE, "")
+        args = {"h": self.horizon(), "csn": csn, "part": part, "limit": limit}
+        return [Removed(*row) for row in self._db.execute(sql, args)]
 
-    def old_manifests(self, limit: int) -> list[PartId]:
+    def old_manifests(self, limit: int) -> list[Removed]:
         """Return manifests that no replica needs any more."""
         sql = """
-            SELECT part FROM parts WHERE table_name = '' AND kind = 'manifest'
+            SELECT part, file, creation_csn FROM parts WHERE table_name = '' AND kind = 'manifest'
                 AND creation_csn < (SELECT value FROM meta WHERE key = 'tail') LIMIT ?
         """
-        return [PartId(part) for (part,) in self._db.execute(sql, (limit,))]
+        return [Removed(*row) for row in self._db.execute(sql, (limit,))]
 
     def unused_csns(self) -> list[Csn]:
         """Return the CSNs whose times nobody asks for any more.

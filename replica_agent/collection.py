@@ -26,9 +26,10 @@ from tidelock.csnlog import codec, faults, tree
 from tidelock.csnlog.ids import CSN_NONE, Csn, PartId
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.store import Store
+from tidelock.errors import UnavailableError
 from tidelock.replica_agent import catalog_collect as rules
 from tidelock.replica_agent.catalog import Catalog, Job
-from tidelock.replica_agent.catalog_collect import Collectables
+from tidelock.replica_agent.catalog_collect import Collectables, Removed
 from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.unused_files import remove_files
@@ -86,7 +87,12 @@ class Collection:
         if isinstance(horizon, Ok) and isinstance(tail, Ok):
             await self._note(codec.decode_csn(horizon.value.data), codec.decode_csn(tail.value.data))
         if self._due:
-            await self._collect()
+            try:
+                await self._collect()
+            except (OSError, sqlite3.Error, faults.Injected, faults.LostReply) as error:
+                raise UnavailableError(
+                    f"what is not needed any more was not all deleted ({error})"
+                ) from error
             self._due = False
 
     async def _note(self, horizon: Csn, tail: Csn) -> None:
@@ -110,13 +116,18 @@ class Collection:
         if parts or manifests:
             _log.info("collected", parts=parts, manifests=manifests, horizon=self._catalog.reader.horizon())
 
-    async def _delete(self, find: Find[PartId], forget: Forget) -> int:
+    async def _delete(self, find: Find[Removed], forget: Forget) -> int:
         """Delete parts, batch by batch, rows first; returns how many."""
         gone = 0
+        late = self._catalog.late_removals
         while some := await self._look(find):
+            # A write that fails may be stored all the same; then the chore of late removals finds the files.
+            files = {one.file for one in some if one.file is not None}
+            late |= files
             await COLLECT.before()
-            unused = await self._at_leisure(partial(_call, forget, some))
+            unused = await self._at_leisure(partial(_call, forget, [one.part for one in some]))
             await COLLECT.after()
+            late -= files.difference(unused)
             await remove_files(self._catalog, self._files, unused)
             gone += len(some)
         return gone
@@ -142,18 +153,18 @@ def _call(job: Callable[[sqlite3.Connection, T], R], argument: T, db: sqlite3.Co
     return job(db, argument)
 
 
-def _removed_parts() -> Find[PartId]:
+def _removed_parts() -> Find[Removed]:
     """Return a search that goes on behind what it has found: what other tables keep is not passed again."""
-    after = (CSN_NONE, PartId(""))
+    after: Removed | None = None
 
-    def find(found: Collectables, limit: int) -> list[PartId]:
+    def find(found: Collectables, limit: int) -> list[Removed]:
         nonlocal after
         some = found.removed_parts(after, limit)
         after = some[-1] if some else after
-        return [part for _, part in some]
+        return some
 
     return find
 
 
-def _old_manifests(found: Collectables, limit: int) -> list[PartId]:
+def _old_manifests(found: Collectables, limit: int) -> list[Removed]:
     return found.old_manifests(limit)
