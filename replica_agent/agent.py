@@ -103,7 +103,8 @@ class Agent:
         """
         self._local = await open_local(self.settings, self, self._stack)
         self._metrics.add_readers(self._local.readers.counters)
-        self._metrics.add_parts(self._local.counts.largest)
+        counts = self._local.counts
+        self._metrics.add_parts(lambda: counts.largest)
         store = await connect(self._local, self._stack)
         session = await join(self._local, store)
         self._machinery = assemble(

@@ -6,6 +6,7 @@ that is applied here. Parts of undecided transactions do not count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,9 +36,12 @@ class PartCounts:
         """Count what is in the catalog."""
         self._reader = reader
         self._tables: dict[TableName, dict[str, Partition]] = {}
+        self._sizes: Counter[int] = Counter()  # how many partitions have so many parts
+        #: Parts of the partition that has most.
+        self.largest = 0
         at = reader.snapshot_csn()
         for table, path, parts in reader.part_counts():
-            self._tables.setdefault(table, {})[path] = Partition(parts, at)
+            self._count(table, path, parts, at)
 
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Follow records that the catalog has just applied."""
@@ -57,9 +61,15 @@ class PartCounts:
     def _count(self, table: TableName, path: str, change: int, csn: Csn) -> None:
         partitions = self._tables.setdefault(table, {})
         found = partitions.setdefault(path, Partition())
+        self._sizes[found.parts] -= 1
         found.parts, found.csn = found.parts + change, csn
+        self._sizes[found.parts] += 1
         if not found.parts:
             del partitions[path]
+        self.largest = max(self.largest, found.parts)
+        while self.largest and not self._sizes[self.largest]:
+            del self._sizes[self.largest]
+            self.largest -= 1
 
     def of(self, table: TableName, path: str) -> int:
         """Return the number of parts of one partition."""
@@ -79,7 +89,3 @@ class PartCounts:
         partitions = self._tables.get(table, {})
         chosen = partitions if paths is None else paths
         return sum(partitions[path].parts for path in chosen if path in partitions)
-
-    def largest(self) -> int:
-        """Return the number of parts of the partition that has most."""
-        return max((p.parts for partitions in self._tables.values() for p in partitions.values()), default=0)

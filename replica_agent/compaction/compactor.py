@@ -72,7 +72,7 @@ class Compactor:
 
     async def tick(self) -> None:
         """Look when it is time, or when some partition has as many parts as one merge takes."""
-        if self._clock() >= self._next_look_s or self._counts.largest() >= self._crowd:
+        if self._clock() >= self._next_look_s or self._counts.largest >= self._crowd:
             self._next_look_s = self._clock() + self._interval_s
             await self.look()
 
