@@ -115,6 +115,7 @@ SETTINGS = QUICK | {
     "lock_sweep_interval_s": 0.5,
     "clean_interval_s": 1,
     "log_keep_records": 1,
+    "horizon_interval_s": 0.5,
 }
 
 
