@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,7 +19,13 @@ from tests.support.waiting import eventually
 from tests.support.workload import ask
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import BadRequestError, SnapshotTooOldError, UnknownTransactionError
+from tidelock.errors import (
+    BadRequestError,
+    LabelExistsError,
+    SnapshotTooOldError,
+    TidelockError,
+    UnknownTransactionError,
+)
 
 SCHEMA: Final = pa.schema([pa.field("y", pa.int32()), pa.field("n", pa.int64(), nullable=False)])
 REPLICAS: Final = ("r1", "r2", "r3")
@@ -236,3 +244,101 @@ def test_the_log_begins_at_the_tail(local: LocalCluster, db: Database, table: st
     local.start("r3")
     eventually(lambda: ask(local, "r3", "/status")["state"] == "serving", what="r3 serves")
     assert ask(local, "r3", "/status")["tail"] >= tail
+
+
+@pytest.mark.slow
+def test_a_path_that_is_read_without_a_pin_stays_for_its_time(
+    local: LocalCluster, db: Database, table: str
+) -> None:
+    """On every replica, while history is far ahead; then it goes, and whoever still reads it is told."""
+    csn = db.insert(table, rows(1, 2, 3)).csn
+    assert csn is not None
+    assert listed(local, "r2", csn, table) == "1"
+    eventually(lambda: ask(local, "r1", "/status")["pins"] > 0, what="the pin of the read")
+    db.truncate(table)
+    until = time.monotonic() + SHORT["unpinned_ttl_s"] / 2
+    while time.monotonic() < until:
+        db.insert(table, rows(1, year=2))
+        assert everywhere(local, csn, table) == {"1"}
+        assert max(horizons(local)) <= csn
+    passes(local, db, csn)
+    assert everywhere(local, csn, table) == {"AccessControlException"}
+
+
+@pytest.mark.slow
+def test_a_replica_that_lags_holds_history_back(local: LocalCluster, db: Database, table: str) -> None:
+    """Also while it is not there: it has to apply what was removed since, and fetches it from the others."""
+    db.insert(table, rows(1))
+    local.kill("r3")
+    before = db.insert(table, rows(2, 3)).csn
+    assert before is not None
+    db.truncate(table)
+    for number in range(20):
+        db.insert(table, rows(number, year=2))
+    held = ask(local, "r1", "/status")["holding_back"]
+    eventually(lambda: ask(local, "r1", "/status")["horizon"] == held["csn"])
+    assert (held["kind"], held["name"]) == ("oldest", "r3")
+    assert held["csn"] < before
+    assert removed(local, "r1", table)
+    local.start("r3")
+    passes(local, db, before)
+    with local.connect("r3") as there:
+        assert there.read(table).num_rows == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point", ["agent.collect.before=crash", "agent.collect.after=crash@2", "partfs.rename.before=crash@30"]
+)
+def test_a_death_in_the_middle_of_a_collection(cluster: ClusterFactory, point: str) -> None:
+    """The next life finishes it: no file is left, no row lacks its file, and what is half gone is refused."""
+    local = cluster(settings=SHORT, faults={"r2": point})
+    with local.connect("r1") as db:
+        name = f"t{next(NUMBERS)}"
+        db.create_table(name, SCHEMA, partition_by=["y"])
+        csn = None
+        for number in range(6):
+            csn = db.insert(name, rows(number)).csn
+        assert csn is not None
+        db.truncate(name)
+
+        def died() -> bool:
+            with contextlib.suppress(TidelockError):
+                db.insert(name, rows(1, year=2))
+            return local.pid("r2") is None
+
+        eventually(died, what="the death of r2")
+        local.environment_of["r2"].pop("TIDELOCK_FAULTS")
+        local.start("r2")
+        passes(local, db, csn)
+        eventually(lambda: not any(removed(local, replica, name) for replica in REPLICAS))
+        assert everywhere(local, csn, name) == {"AccessControlException"}
+        for replica in REPLICAS:
+            nothing_left(local.data_dir(replica))
+
+
+@pytest.mark.slow
+def test_a_label_is_free_again_when_its_outcome_is_forgotten(cluster: ClusterFactory) -> None:
+    """Until then a repeated run is refused with the CSN of the first; from then on it is new work."""
+    local = cluster(settings=SHORT | {"outcome_retention_s": 2.0})
+    with local.connect("r1") as db:
+        db.create_table("t", SCHEMA)
+
+        def run() -> int | None:
+            with db.begin(label="daily") as tx:
+                tx.insert("t", rows(1))
+            return tx.csn
+
+        first = run()
+        with pytest.raises(LabelExistsError) as refused:
+            run()
+        assert refused.value.details["csn"] == first
+
+        def again() -> int | None:
+            db.insert("t", rows(2))  # else nothing is older than the last outcome
+            try:
+                return run()
+            except LabelExistsError:
+                return None
+
+        assert (eventually(again, what="the label is free") or 0) > (first or 0)

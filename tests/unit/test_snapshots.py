@@ -14,6 +14,7 @@ from tidelock.csnlog import tree
 from tidelock.csnlog.ids import Csn, ReplicaId
 from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, MemoryStore, nth
 from tidelock.csnlog.results import Ok
+from tidelock.csnlog.store import Delete
 from tidelock.errors import BadRequestError, StandbyError, UnavailableError, UnknownTransactionError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
@@ -154,6 +155,20 @@ async def test_pins_of_a_former_life_are_taken_over(r1: Replica) -> None:
     await after.sweep()
     assert await r1.pins() == {kept.id}
     assert lost.id not in {shown["id"] for shown in after.describe()}
+
+
+async def test_a_pin_that_others_have_ended_is_forgotten(r1: Replica) -> None:
+    """It no longer holds this replica's progress back; a list that lags behind ends none."""
+    ended, kept = [await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10) for _ in range(2)]
+    await r1.ensemble.store().multi((Delete(tree.pin(ended.id), -1),))
+    r1.ensemble.plan = lambda call: Fault.NOT_CONNECTED if call.kind == "children" else None
+    await r1.snapshots.forget_ended()
+    assert len(r1.snapshots.describe()) == 2
+    r1.ensemble.plan = None
+    await r1.snapshots.forget_ended()
+    assert [shown["id"] for shown in r1.snapshots.describe()] == [kept.id]
+    with pytest.raises(UnknownTransactionError):
+        await r1.snapshots.renew(ended.id)
 
 
 async def test_the_number_of_snapshots_is_bounded(r1: Replica) -> None:
