@@ -25,7 +25,7 @@ class BackPressure:
 
     def __init__(self, settings: AgentSettings, counts: PartCounts, metrics: Metrics) -> None:
         """Hold nobody back yet."""
-        self._settings, self._counts, self._metrics = settings, counts, metrics
+        self._settings, self._counts, self._metrics = settings, counts, metrics.compaction
 
     async def admit(self, tx: Transaction, schema: TableSchema, path: str, added: int = 0) -> None:
         """Return when a part may be added to a partition, at the latest after ``insert_delay_max_s``.

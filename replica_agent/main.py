@@ -15,7 +15,8 @@ from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, TidelockError, UnavailableError
 from tidelock.replica_agent.agent import Agent, Ended
 from tidelock.replica_agent.logs import configure
-from tidelock.replica_agent.settings import AgentSettings, load
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.settings_load import load
 
 _log = structlog.get_logger("main")
 

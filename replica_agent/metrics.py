@@ -22,6 +22,38 @@ class _ReaderCounters(Collector):
             )
 
 
+class CompactionMetrics:
+    """Metrics of compaction and of back-pressure on inserts."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them."""
+        self.inserts_delayed = Counter(
+            "tidelock_inserts_delayed",
+            "Waits of inserts for partitions with many parts.",
+            registry=registry,
+        )
+        self.inserts_refused = Counter(
+            "tidelock_inserts_refused",
+            "Inserts refused since a partition had too many parts.",
+            registry=registry,
+        )
+        self.merges = Counter(
+            "tidelock_compactions",
+            "Merges of parts by this replica, by result: done, gave_way, failed.",
+            ["result"],
+            registry=registry,
+        )
+        self.bytes = Counter(
+            "tidelock_compacted_bytes", "Bytes of the parts that were merged.", registry=registry
+        )
+        self.seconds = Histogram(
+            "tidelock_compaction_seconds",
+            "From the begin of a merge until it is visible here.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+
 class Metrics:
     """All metrics of an agent, in a registry of their own."""
 
@@ -85,31 +117,7 @@ class Metrics:
         self.staged_memory = Gauge(
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
-        self.inserts_delayed = Counter(
-            "tidelock_inserts_delayed",
-            "Waits of inserts for partitions with many parts.",
-            registry=self.registry,
-        )
-        self.inserts_refused = Counter(
-            "tidelock_inserts_refused",
-            "Inserts refused since a partition had too many parts.",
-            registry=self.registry,
-        )
-        self.compactions = Counter(
-            "tidelock_compactions",
-            "Merges of parts by this replica, by result: done, gave_way, failed.",
-            ["result"],
-            registry=self.registry,
-        )
-        self.compacted_bytes = Counter(
-            "tidelock_compacted_bytes", "Bytes of the parts that were merged.", registry=self.registry
-        )
-        self.compaction_seconds = Histogram(
-            "tidelock_compaction_seconds",
-            "From the begin of a merge until it is visible here.",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
+        self.compaction = CompactionMetrics(self.registry)
 
         self.audit_findings = Gauge(
             "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry

@@ -6,23 +6,19 @@ Durations are in seconds, sizes in bytes.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
     TomlConfigSettingsSource,
 )
 
 from tidelock.csnlog.ids import replica_id
-from tidelock.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -47,7 +43,7 @@ class AgentSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TIDELOCK_", extra="forbid", frozen=True)
 
-    #: Set by :func:`load` in a subclass, since the file's name is itself a flag.
+    #: Set by :func:`settings_load.load` in a subclass, since the file's name is itself a flag.
     config_file: ClassVar[Path | None] = None
 
     # -- identity and addresses
@@ -462,43 +458,3 @@ class AgentSettings(BaseSettings):
             msg = "copies=1 is allowed only where a single replica is registered"
             raise ValueError(msg)
         return self
-
-
-def load(argv: Sequence[str]) -> AgentSettings:
-    """Read the settings from flags (``--data-dir D ...``), environment and the file of ``--config``.
-
-    Raises:
-        ConfigError: Naming every setting that is missing, unknown or wrong.
-        SystemExit: After ``--help``.
-    """
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--config", type=Path, default=None)
-    known, rest = first.parse_known_args(argv)
-    if known.config is not None and not known.config.is_file():
-        msg = f"the file of --config, {known.config}, does not exist"
-        raise ConfigError(msg)
-
-    class Bound(AgentSettings):
-        config_file = known.config
-
-    try:
-        return Bound(
-            _cli_parse_args=list(rest),
-            _cli_kebab_case=True,
-            _cli_implicit_flags=True,
-            _cli_exit_on_error=False,
-            _cli_prog_name="tidelock agent",
-        )
-    except (ValidationError, SettingsError) as error:
-        raise ConfigError(_explain(error)) from error
-
-
-def _explain(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return f"{error}; `tidelock agent --help` lists the settings"
-    lines = []
-    for item in error.errors(include_url=False):
-        name = ".".join(str(part) for part in item["loc"])
-        said = str(item["msg"]).removeprefix("Value error, ")
-        lines.append(f"{name}: {said}" if name else said)
-    return "; ".join(lines) + "; `tidelock agent --help` lists the settings"

@@ -53,7 +53,7 @@ class Compactor:
         self._replica, self._on, self._counts = replica, settings.compaction, counts
         self._interval_s, self._crowd = settings.compaction_interval_s, settings.compaction_parts_max
         self._next_look_s = clock() + settings.compaction_interval_s
-        self._survey, self._runner, self._metrics = survey, runner, metrics
+        self._survey, self._runner, self._metrics = survey, runner, metrics.compaction
         self._members, self._serving, self._damaged, self._clock = members, serving, damaged, clock
         self._places = asyncio.Semaphore(settings.compaction_concurrency)
         #: What operators ask for.
@@ -109,15 +109,15 @@ class Compactor:
                 begun = self._clock()
                 csn = await self._runner.run(work.table, group)
         except TidelockError as error:
-            self._metrics.compactions.labels("gave_way" if error.retriable else "failed").inc()
+            self._metrics.merges.labels("gave_way" if error.retriable else "failed").inc()
             if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
                 self._damaged(part, error.message)
             raise
         finally:
             self._survey.release(work)
         seconds = self._clock() - begun
-        self._metrics.compactions.labels("done").inc()
-        self._metrics.compacted_bytes.inc(group.length)
-        self._metrics.compaction_seconds.observe(seconds)
+        self._metrics.merges.labels("done").inc()
+        self._metrics.bytes.inc(group.length)
+        self._metrics.seconds.observe(seconds)
         facts = {"table": work.table, "path": group.path, "parts": len(group.parts), "rows": group.rows}
         _log.info("compacted", **facts, bytes=group.length, seconds=round(seconds, 3), csn=csn)

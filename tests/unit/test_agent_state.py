@@ -18,8 +18,9 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
-from tidelock.replica_agent.settings import AgentSettings, load
+from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.settings_doc import markdown
+from tidelock.replica_agent.settings_load import load
 from tidelock.replica_agent.staging import StagedBytes
 from tidelock.replica_agent.state import ALLOWED, Action, AgentState, require
 from tidelock.replica_agent.transactions import Transactions, TxState

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from tests.support import compose, source
-from tidelock.replica_agent.settings import AgentSettings, load
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.settings_load import load
 
 SECRET = {"TIDELOCK_SECRET": "0123456789abcdef"}
 REPLICAS = ("r1", "r2", "r3")
