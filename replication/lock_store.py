@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 import structlog
 
 from tidelock.csnlog import codec, faults, tree
-from tidelock.csnlog.ids import TableName
+from tidelock.csnlog.ids import PartId, TableName
 from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.store import Create, Link, Node, Op, Store
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replication.lock_book import OwnLock
-from tidelock.replication.lock_rules import LockInfo, read_lock
+from tidelock.replication.lock_rules import LockInfo, OnePart, Scope, overlap, read_lock
 
 _log: Final = structlog.get_logger("locks")
 
@@ -78,6 +78,8 @@ class LockStore:
         self._flying: set[asyncio.Future[MultiResult]] = set()
         #: Wide locks by name. A name is never used again, so what was read once stays true.
         self._wide: dict[TableName, dict[str, LockInfo]] = {}
+        #: Partitions of the parts that were locked when a table was looked at last.
+        self._partitions: dict[TableName, dict[PartId, str]] = {}
 
     def call(self, patience_s: float) -> Call:
         """Begin a call that waits so many seconds for a connection."""
@@ -173,6 +175,24 @@ class LockStore:
         there = [f"{directory}/{name}" for name in names if f"{directory}/{name}" in known]
         self._wide[table] = {znode: known[znode] for znode in there}
         return list(self._wide[table].values())
+
+    async def part_locks(
+        self, call: Call, table: TableName, names: Sequence[str], scope: Scope
+    ) -> list[LockInfo]:
+        """The locks of a table's parts, by their names, that overlap a scope.
+
+        Holders come and go, but a part stays in its partition: of those that were read before only the ones
+        in question are read again.
+        """
+        directory, known = tree.lock_dir(table), self._partitions.get(table, {})
+        parts = [PartId(name) for name in names if name != tree.WIDE]
+        asked = [part for part in parts if part not in known or overlap(OnePart(part, known[part]), scope)]
+        found = await self.read_locks(call, table, [f"{directory}/{part}" for part in asked])
+        paths = {one.scope.part: one.scope.path for one in found if isinstance(one.scope, OnePart)}
+        self._partitions[table] = {
+            part: path for part in parts if (path := paths.get(part, known.get(part))) is not None
+        }
+        return [lock for lock in found if overlap(lock.scope, scope)]
 
     async def read_locks(
         self, call: Call, table: TableName, znodes: Iterable[str], *, lenient: bool = False

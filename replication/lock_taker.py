@@ -122,27 +122,25 @@ class LockTaker:
         async with self._gates.setdefault(table, asyncio.Lock()):
             for _ in range(ROUNDS):
                 await self._zookeeper.connected(call)
-                found = await self._look(call, table, parts=not isinstance(new.lock.scope, Keys))
+                found = await self._look(call, table, new.lock.scope)
                 if found is None:
                     continue
                 versions, count, locks = found
                 self._require_room(table, count + 1)
-                met = [
-                    lock for lock in locks if lock.tid != new.lock.tid and overlap(lock.scope, new.lock.scope)
-                ]
-                if await self._has_evicted(met, at):
+                if await self._has_evicted([lock for lock in locks if lock.tid != new.lock.tid], at):
                     continue
                 if await self._create(call, versions, [new], table, at):
                     return
         raise _busy(table)
 
     async def _look(
-        self, call: Call, table: TableName, *, parts: bool
+        self, call: Call, table: TableName, scope: Scope
     ) -> tuple[tuple[Op, ...], int, list[LockInfo]] | None:
-        """Read what a wide lock depends on: versions first, then the locks; None = look again.
+        """Read what a lock of a wide scope depends on: versions first, then the locks; None = look again.
 
         Returns:
-            The operations that hold only while that has not moved, how many locks there are, and these.
+            The operations that hold only while that has not moved, how many locks the table has, and those
+            that overlap.
         """
         store, directory, above = self._zookeeper.store, tree.lock_dir(table), tree.wide_dir(table)
         session = store.session
@@ -157,13 +155,16 @@ class LockTaker:
                 pass
             case _:
                 return None
-        znodes = [f"{directory}/{name}" for name in children if name != tree.WIDE]
-        locks = await self._zookeeper.wide_locks(call, table, found)
-        if parts:
-            locks += await self._zookeeper.read_locks(call, table, znodes)
+        locks = [
+            lock
+            for lock in await self._zookeeper.wide_locks(call, table, found)
+            if overlap(lock.scope, scope)
+        ]
+        if not isinstance(scope, Keys):
+            locks += await self._zookeeper.part_locks(call, table, children, scope)
         if store.session != session:
             return None
-        intact = (Check(directory, marks.version),) if parts else ()
+        intact = () if isinstance(scope, Keys) else (Check(directory, marks.version),)
         change = SetData(above, version=changes.version)
         return (*intact, change), len(children) + len(found), locks
 
@@ -227,11 +228,15 @@ class LockTaker:
         Raises:
             InTheWayError: One is.
         """
+        seen: set[Tid] = set()
         for lock in locks:
+            if lock.tid in seen:
+                continue
             found, csn = standing(await self._outcome(lock.tid), at)
             if found is not Standing.SEEN:
                 await self._evict(lock, found, csn)
                 return True
+            seen.add(lock.tid)
         return False
 
     async def _evict(self, lock: LockInfo, found: Standing, csn: Csn) -> None:

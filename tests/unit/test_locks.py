@@ -136,6 +136,25 @@ async def test_ranges_of_keys(r1: LockNode, r2: LockNode) -> None:
     assert error.details["keys"] == [1, 5]
 
 
+async def test_locks_of_other_partitions_are_read_once(
+    ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode
+) -> None:
+    """A part stays in its partition, whoever holds it; its holder is read again where it matters."""
+    await r2.take(1, part_ask(*range(1, 41), path="y=2"))
+    sent: list[Call] = []
+    ensemble.plan = sent.append  # type: ignore[assignment]
+    counts = []
+    for counter in (1, 2):
+        sent.clear()
+        await r1.take(counter, wide_ask(OnePartition(f"y=1/m={counter}")))
+        counts.append(sum(call.kind == "get" and "/r9-1-" in call.path for call in sent))
+    assert counts == [40, 0]
+    await r2.roll_back(1)
+    await r2.take(2, part_ask(7, path="y=2"))
+    error = await refused(r1, 3, wide_ask(OnePartition("y=2")))
+    assert error.details["holder"] == str(r2.tid(2))
+
+
 async def test_what_is_held_is_not_locked_again(ensemble: MemoryEnsemble, r1: LockNode) -> None:
     """A later statement of the same transaction locks what is new only; a wide lock covers parts."""
     await r1.take(1, part_ask(1))
