@@ -51,7 +51,7 @@ class Changes:
             TransactionClosedError: The transaction takes no statements.
             UnavailableError: The home did not answer. After each of these errors: rollback() only.
         """
-        return self._change("delete", table, {"where": where, "params": list(params)})
+        return self._change("delete", table, lambda: {"where": where, "params": list(params)})
 
     def update(
         self, table: str, values: Values, where: str | None = None, params: Params = ()
@@ -70,8 +70,9 @@ class Changes:
             SchemaMismatchError: A new value does not fit its column (`column` in its details).
             Others as `delete`.
         """
-        new = {column: _wire(column, value) for column, value in values.items()}
-        return self._change("update", table, {"set": new, "where": where, "params": list(params)})
+        return self._change(
+            "update", table, lambda: {"set": _wires(values), "where": where, "params": list(params)}
+        )
 
     def upsert(self, table: str, data: Data, *, on: Sequence[str]) -> ChangeResult:
         """Insert rows, each in the place of the row with the same key, if there is one.
@@ -87,7 +88,7 @@ class Changes:
             Others as `delete` and `insert`.
         """
         names = [on] if isinstance(on, str) else list(on)
-        return self._merge("upsert", table, data, f"on={quote(','.join(names), safe='')}")
+        return self._merge("upsert", table, data, lambda: f"on={quote(','.join(names), safe='')}")
 
     def merge(
         self,
@@ -119,37 +120,36 @@ class Changes:
             BadRequestError: SQL is wrong, or a row of the table meets several rows (`key` in its details).
             Others as `upsert`.
         """
-        spec = {
-            "on": [on] if isinstance(on, str) else list(on),
-            "when_matched_update": _wires(when_matched_update),
-            "when_matched_delete": when_matched_delete,
-            "when_not_matched_insert": _wires(when_not_matched_insert),
-            "params": list(params),
-        }
-        given = {name: value for name, value in spec.items() if value is not None}
-        try:
-            text = json.dumps(given, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise BadRequestError(f"{error}; parameters are None, bool, int, finite float or str") from error
-        return self._merge("merge", table, data, f"spec={quote(text, safe='')}")
 
-    def _change(self, statement: str, table: str, body: dict[str, Any]) -> ChangeResult:
+        def spec() -> str:
+            given = {
+                "on": [on] if isinstance(on, str) else list(on),
+                "when_matched_update": _wires(when_matched_update),
+                "when_matched_delete": when_matched_delete,
+                "when_not_matched_insert": _wires(when_not_matched_insert),
+                "params": list(params),
+            }
+            return f"spec={quote(_json(given), safe='')}"
+
+        return self._merge("merge", table, data, spec)
+
+    def _change(self, statement: str, table: str, body: Callable[[], dict[str, Any]]) -> ChangeResult:
         transport = self._connection.transport
         path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}"
 
         def send() -> ChangeResult:
             found = transport.call(
-                self._home.api, "POST", path, body=body, timeout_s=transport.timeouts.change_s
+                self._home.api, "POST", path, body=body(), timeout_s=transport.timeouts.change_s
             )
             return ChangeResult(**found)
 
         return self._statement(send, reads=False)
 
-    def _merge(self, statement: str, table: str, data: Data, query: str) -> ChangeResult:
+    def _merge(self, statement: str, table: str, data: Data, query: Callable[[], str]) -> ChangeResult:
         transport = self._connection.transport
-        path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}?{query}"
 
         def send() -> ChangeResult:
+            path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}?{query()}"
             chunks = ipc_stream(open_rows(data))
             found = transport.upload(self._home.api, path, chunks, timeout_s=transport.timeouts.change_s)
             return ChangeResult(**found)
@@ -158,6 +158,15 @@ class Changes:
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         raise NotImplementedError
+
+
+def _json(given: dict[str, Any]) -> str:
+    try:
+        return json.dumps(
+            {name: value for name, value in given.items() if value is not None}, allow_nan=False
+        )
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(f"{error}; parameters are None, bool, int, finite float or str") from error
 
 
 def _wires(values: Values | bool | None) -> Any:
