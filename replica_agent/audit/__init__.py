@@ -6,7 +6,7 @@ reads files, catalog and ZooKeeper one after the other. So
 * what is compared is fixed first: the snapshot CSN. Everything up to it came into the catalog in one
   transaction, and on the disk before that; what is above it is not judged;
 * of the two sides of a comparison the one is read first that changes last, where there is one;
-* and a difference counts only if it is the same in every look of a series, from the first one until
+* and a difference counts only if it is about the same thing in every look of a series, from the first until
   ``audit_settle_s`` have passed. That is longer than what cleans up behind a transaction may take (the
   janitor of undecided transactions, the sweep of locks). A replica without a difference is looked at once.
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 import structlog
 
 from tidelock.csnlog import tree
@@ -110,7 +111,8 @@ class Auditor:
             return abandoned() or time.monotonic() - begun > settings.audit_timeout_s
 
         facts = LogFacts(scratch, self._files, read=self._csn_log.records, barrier=self._tail)
-        looks = await self._settled(self._checks(scratch, facts, deep=deep), stopped)
+        checks = self._checks(scratch, facts, deep=deep)
+        looks = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
         if deep:
             reading = DeepCheck(
                 scratch,
@@ -158,24 +160,6 @@ class Auditor:
             ProgressCheck(scratch, self._cluster),
         ]
 
-    async def _settled(self, checks: Sequence[Check], stopped: Callable[[], bool]) -> dict[str, Look]:
-        """Look once; where there are findings look again, until none is left or they have lasted.
-
-        A finding counts if every look of its check has it.
-        """
-        until = time.monotonic() + self._settings.audit_settle_s
-        looks = {check.name: await _look(check) for check in checks}
-        pause_s, over = _PAUSE_FIRST_S, False
-        while (open_ := [check for check in checks if looks[check.name].findings]) and not over:
-            over = time.monotonic() >= until or stopped()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S, max(_PAUSE_FIRST_S, until - time.monotonic()))
-            for check in open_:
-                again = await _look(check)
-                lasting = looks[check.name].findings & again.findings
-                looks[check.name] = Look(again.looked_at, lasting)
-        return looks
-
     async def _tail(self) -> Csn:
         await self._csn_log.barrier()
         return await Znodes(self._cluster.store, rules.LOG.check).csn(tree.TAIL)
@@ -195,6 +179,41 @@ class Auditor:
         return [row["part"] for row in scratch.rows(sql, args)]
 
 
+async def settled(
+    checks: Sequence[Check], *, settle_s: float, stopped: Callable[[], bool]
+) -> dict[str, Look]:
+    """Look once; where there are findings look again, until none is left or they have lasted.
+
+    A finding counts if every look of its check has one about the same thing; what is told is how it was seen
+    last.
+
+    Args:
+        checks: Each has a name of its own.
+        settle_s: How long a finding has to last.
+        stopped: Says not to wait that long any more.
+    """
+    until = time.monotonic() + settle_s
+    looks = {check.name: await _look(check) for check in checks}
+    pause_s, over = _PAUSE_FIRST_S, False
+    while (left := [check for check in checks if looks[check.name].findings]) and not over:
+        over = time.monotonic() >= until or stopped()
+        found = [_subject(one) for check in left for one in looks[check.name].findings]
+        _log.debug("audit_looks_again", found=found)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S, max(_PAUSE_FIRST_S, until - time.monotonic()))
+        for check in left:
+            before = {_about(one) for one in looks[check.name].findings}
+            again = await _look(check)
+            lasting = frozenset(one for one in again.findings if _about(one) in before)
+            looks[check.name] = Look(again.looked_at, lasting)
+    return looks
+
+
+def _about(one: Finding) -> Finding:
+    """Return what a finding is about, without how it was found: a bound in it may move from look to look."""
+    return msgspec.structs.replace(one, expected="", found="")
+
+
 async def _look(check: Check) -> Look:
     try:
         return await check.look()
@@ -208,6 +227,10 @@ async def _look(check: Check) -> Look:
             next_step="look at the agent's log; a damaged catalog is cloned anew from another replica",
         )
         return Look(0, frozenset({finding}))
+
+
+def _subject(one: Finding) -> str:
+    return f"{one.fault} {one.part or one.file or one.znode or one.tid or one.csn or ''}"
 
 
 def _in_order(findings: Sequence[Finding]) -> list[Finding]:

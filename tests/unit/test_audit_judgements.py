@@ -178,7 +178,7 @@ def test_nothing_is_promised_beyond_what_is_so(change: dict[str, Any], fault: st
         "published": 20, "applied": 20, "tail_before": 10, "tail": 10, "horizon": 15,
         "noted_tail": 10, "noted_horizon": 15,
     }  # fmt: skip
-    found = judgements.false_progress(**(sound | change))  # type: ignore[arg-type]
+    found = judgements.false_progress(**(sound | change))
     assert [one.fault for one in found] == ([fault] if fault else [])
 
 

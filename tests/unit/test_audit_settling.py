@@ -1,0 +1,84 @@
+"""When a difference counts: in every look, from the first one until it has lasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelock.errors import CorruptError
+from tidelock.replica_agent.audit.auditor import settled
+from tidelock.replica_agent.audit.findings import Finding, Look, Severity
+
+
+class Scripted:
+    """A check whose looks find what the test says; the last one for ever."""
+
+    def __init__(self, name: str, *looks: Iterable[str]) -> None:
+        self.name = name
+        self.looks = 0
+        self._looks = looks
+
+    async def look(self) -> Look:
+        """Look once; each time the texts are others."""
+        files = self._looks[min(self.looks, len(self._looks) - 1)]
+        self.looks += 1
+        return Look(self.looks, frozenset(self._finding(file) for file in files))
+
+    def _finding(self, file: str) -> Finding:
+        return Finding(
+            check=self.name, fault="x", severity=Severity.ERROR, expected=f"as in look {self.looks}",
+            found="nothing", next_step="none", file=file,
+        )  # fmt: skip
+
+
+class Unreadable(Scripted):
+    """A check that cannot be made."""
+
+    async def look(self) -> Look:
+        """Fail."""
+        self.looks += 1
+        raise CorruptError("not to be read")
+
+
+async def _found(*checks: Scripted, settle_s: float, stopped: bool = False) -> dict[str, set[str | None]]:
+    looks = await settled(checks, settle_s=settle_s, stopped=lambda: stopped)
+    return {name: {one.file for one in look.findings} for name, look in looks.items()}
+
+
+async def test_what_is_in_order_is_looked_at_once() -> None:
+    """An audit without a finding does not wait."""
+    check = Scripted("a", [])
+    assert await _found(check, settle_s=1000) == {"a": set()}
+    assert check.looks == 1
+
+
+async def test_what_goes_is_no_finding() -> None:
+    """What the first look had not, and what a later one has not, does not count; others go on meanwhile."""
+    gone, done = Scripted("a", ["1", "2"], ["2", "3"], ["1", "3"]), Scripted("b", [])
+    assert await _found(gone, done, settle_s=1000) == {"a": set(), "b": set()}
+    assert (gone.looks, done.looks) == (3, 1)
+
+
+async def test_what_lasts_is_a_finding() -> None:
+    """It is told as it was seen last, though texts differ from look to look."""
+    lasting, gone = Scripted("a", ["1", "2"], ["1"]), Scripted("b", ["1"], [])
+    looks = await settled([lasting, gone], settle_s=0.3, stopped=lambda: False)
+    (found,) = looks["a"].findings
+    assert (found.file, found.expected) == ("1", f"as in look {lasting.looks}")
+    assert lasting.looks > 2
+    assert (looks["b"].findings, gone.looks) == (frozenset(), 2)
+
+
+async def test_one_look_never_suffices() -> None:
+    """When the time is over at once there is a second look all the same."""
+    check = Scripted("a", ["1"], [])
+    assert await _found(check, settle_s=0.001) == {"a": set()}
+    stopped = Scripted("a", ["1"])
+    assert await _found(stopped, settle_s=1000, stopped=True) == {"a": {"1"}}
+    assert stopped.looks == 2
+
+
+async def test_what_cannot_be_read_is_a_finding() -> None:
+    """It says so under the name of the check, and the others are made."""
+    looks = await settled([Unreadable("a"), Scripted("b", [])], settle_s=0.001, stopped=lambda: False)
+    (found,) = looks["a"].findings
+    assert (found.check, found.fault, found.found) == ("a", "unreadable", "not to be read")
