@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import random
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.support.waiting import eventually
 from tests.support.workload import Workload, ask
 from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit
+from tidelock.client import Database
 from tidelock.client.audit import AuditReport
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog import tree
@@ -29,6 +31,7 @@ from tidelock.csnlog.codec import encode_label, encode_pin
 from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.model import LabelState, PinState
 from tidelock.csnlog.store import Create, Delete, Op
+from tidelock.errors import TidelockError
 from tidelock.replication.lock_rules import OnePart, create_op
 
 REPLICAS = ("r1", "r2", "r3")
@@ -294,3 +297,100 @@ def test_a_cluster_under_load_is_sound(local: LocalCluster, tmp_path: Path) -> N
             load.more_commits(10)
             report = audited(local)
             assert report.clean, report
+
+
+#: Everything that takes something away runs as often as it can.
+BUSY = {
+    **SETTINGS,
+    "compaction": "true",
+    "compaction_interval_s": 0.3,
+    "compaction_parts_min": 3,
+    "compaction_retry_wait_max_s": 1,
+    "history_retention_s": 2,
+    "unpinned_ttl_s": 1,
+    "horizon_interval_s": 0.2,
+    "log_keep_records": 20,
+    "outcome_retention_s": 5,
+    "audit_settle_s": 8,
+}
+PARTITIONED = pa.schema([pa.field("y", pa.int32()), pa.field("n", pa.int64())])
+
+
+class Remover(threading.Thread):
+    """A session that fills and empties two tables: one that it shares with the others, and its own."""
+
+    def __init__(self, local: LocalCluster, replica: str, shared: str) -> None:
+        super().__init__(name=f"remover {replica}")
+        self._local, self._replica, self._shared = local, replica, shared
+        self._random = random.Random(replica)
+        self.stop = threading.Event()
+        self.done = self.refused = 0
+
+    def run(self) -> None:
+        """Work until it is stopped."""
+        own = f"own_{self._replica}_{next(NAMES)}"
+        with self._local.connect(self._replica) as db:
+            db.create_table(own, PARTITIONED, partition_by=["y"])
+            while not self.stop.is_set():
+                table = self._random.choice([own, own, self._shared])
+                try:
+                    self._step(db, table)
+                    self.done += 1
+                except TidelockError:
+                    self.refused += 1
+
+    def _step(self, db: Database, table: str) -> None:
+        year = self._random.randrange(3)
+        rows = pa.table({"y": [year] * 5, "n": [self._random.randrange(100) for _ in range(5)]}, PARTITIONED)
+        label = f"{self.name} {next(NAMES)}" if self._random.random() < 0.3 else None
+        with contextlib.suppress(GivenUpError), db.begin(label) as tx:
+            tx.insert(table, rows)
+            match self._random.randrange(6):
+                case 0:
+                    tx.drop_partition(table, {"y": (year + 1) % 3})
+                case 1:
+                    tx.replace_partition(table, {"y": year}, rows)
+                case 2 if self._random.random() < 0.3:
+                    tx.truncate(table)
+                case 3:
+                    tx.delete(table, "n < ?", [50])
+                case 4:
+                    tx.upsert(table, rows.slice(0, 1), on=["y", "n"])
+            if self._random.random() < 0.2:
+                raise GivenUpError
+        if self._random.random() < 0.2:
+            db.read(table)
+
+
+class GivenUpError(Exception):
+    """A client changes its mind."""
+
+
+@pytest.mark.slow
+def test_no_audit_takes_work_for_a_fault(cluster: ClusterFactory, tmp_path: Path) -> None:
+    """Inserts, removals, conflicts, rollbacks, compaction, collection, a restart; audited all the while."""
+    local = cluster(settings=BUSY)
+    with local.connect() as db:
+        db.create_table("shared", PARTITIONED, partition_by=["y"])
+    removers = [Remover(local, replica, "shared") for replica in REPLICAS]
+    with Workload(local, tmp_path, "load", writers=REPLICAS, hoppers=1) as load:
+        for remover in removers:
+            remover.start()
+        try:
+            for number in range(8):
+                load.more_commits(5)
+                if number == 4:
+                    local.stop("r3")
+                    local.start("r3")
+                report = audited(local, deep=number % 2 == 0)
+                assert report.clean, report
+        finally:
+            for remover in removers:
+                remover.stop.set()
+            for remover in removers:
+                remover.join(60)
+    assert all(remover.done > 20 for remover in removers), [(one.done, one.refused) for one in removers]
+    told = audited(local)
+    assert told.clean, told
+    tail = min(one.log_from for one in told.replicas.values())
+    assert tail > 2, "nothing was collected"
