@@ -131,7 +131,9 @@ def overlap(one: Scope, other: Scope) -> bool:
             return one.part == other.part
         case (OnePart(_, path), OnePartition(above)) | (OnePartition(above), OnePart(_, path)):
             return _within(path, above)
-        case (OnePartition(), OnePartition()):
+        case _:
+            assert isinstance(one, OnePartition)
+            assert isinstance(other, OnePartition)
             return _within(one.path, other.path) or _within(other.path, one.path)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.explore.__main__ import run
-from tests.sim.explore.bugs import BUGS, Bug
+from tests.sim.explore.bugs import BUGS
+from tests.sim.explore.planted import Bug
 from tests.sim.explore.scenarios import SCENARIOS, Scenario
 
 

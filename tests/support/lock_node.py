@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self
 
+import pytest
+
 from tests.support.log_node import R1, LogNode
 from tidelock.csnlog import codec, tree
 from tidelock.csnlog.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.memory import MemoryEnsemble, MemoryStore
 from tidelock.csnlog.results import Aborted, Ok, Outcome, Running
 from tidelock.csnlog.store import Store
+from tidelock.errors import SerializationConflictError
 from tidelock.replication.lock_rules import LockAsk, LockLimits, Wide
 from tidelock.replication.locks import Locks
 
@@ -116,3 +120,18 @@ class LockNode(LogNode):
         if not isinstance(node, Ok):
             return None
         return await self.log.fence_out(home, codec.decode_session(node.value.data).boot)
+
+
+async def killed(ensemble: MemoryEnsemble, node: LockNode) -> None:
+    """The process of a node is gone, and its session expires."""
+    assert isinstance(node.store, MemoryStore)
+    node.store.abandon()
+    ensemble.end_session(node.store.session)
+    await node.log.close()
+
+
+async def refused(node: LockNode, counter: int, ask: LockAsk, **more: Any) -> SerializationConflictError:
+    """The conflict that a take ends with."""
+    with pytest.raises(SerializationConflictError) as raised:
+        await node.take(counter, ask, **more)
+    return raised.value

@@ -8,15 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.aio import until, until_async
-from tests.support.lock_node import ORDERS, LockNode, part_ask, wide_ask
-from tests.support.log_node import R1, R2, R3, make_cluster
+from tests.support.lock_node import ORDERS, LockNode, part_ask, refused, wide_ask
+from tests.support.log_node import R2, make_cluster
 from tidelock.csnlog import tree
-from tidelock.csnlog.codec import encode_csn
 from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, MemoryStore, is_multi, nth
-from tidelock.csnlog.store import Create, Delete, SetData
+from tidelock.csnlog.store import Create, Delete
 from tidelock.errors import (
-    FencedError,
     SerializationConflictError,
     TooLargeError,
     TransactionClosedError,
@@ -52,21 +50,6 @@ async def r2(ensemble: MemoryEnsemble) -> AsyncIterator[LockNode]:
         yield node
 
 
-async def killed(ensemble: MemoryEnsemble, node: LockNode) -> None:
-    """The process of a node is gone, and its session expires."""
-    assert isinstance(node.store, MemoryStore)
-    node.store.abandon()
-    ensemble.end_session(node.store.session)
-    await node.log.close()
-
-
-async def refused(node: LockNode, counter: int, ask: LockAsk, **more: object) -> SerializationConflictError:
-    """The conflict that a take ends with."""
-    with pytest.raises(SerializationConflictError) as raised:
-        await node.take(counter, ask, **more)  # type: ignore[arg-type]
-    return raised.value
-
-
 # ------------------------------------------------------------------------------------------------ who wins
 
 
@@ -89,7 +72,7 @@ async def test_more_parts_than_fit_one_request(ensemble: MemoryEnsemble, r1: Loc
     """In multis of at most 1,000 in the order of the ids, each with the mark; all go on a conflict."""
     await r2.take(1, part_ask(99_999))
     sent: list[Call] = []
-    ensemble.plan = sent.append  # type: ignore[assignment]
+    ensemble.plan = sent.append
     await refused(r1, 1, part_ask(*range(10_000, 12_500), 99_999))
     makes = [call for call in sent if any(isinstance(op, Create) for op in call.ops)]
     assert [sum(isinstance(op, Create) for op in call.ops) for call in makes] == [1000, 1000, 501]
@@ -142,7 +125,7 @@ async def test_locks_of_other_partitions_are_read_once(
     """A part stays in its partition, whoever holds it; its holder is read again where it matters."""
     await r2.take(1, part_ask(*range(1, 41), path="y=2"))
     sent: list[Call] = []
-    ensemble.plan = sent.append  # type: ignore[assignment]
+    ensemble.plan = sent.append
     counts = []
     for counter in (1, 2):
         sent.clear()
@@ -161,7 +144,7 @@ async def test_what_is_held_is_not_locked_again(ensemble: MemoryEnsemble, r1: Lo
     await r1.take(1, part_ask(1, 2))
     await r1.take(1, wide_ask(WholeTable()))
     sent: list[Call] = []
-    ensemble.plan = sent.append  # type: ignore[assignment]
+    ensemble.plan = sent.append
     await r1.take(1, part_ask(3))
     assert not sent
     assert r1.locks.held == 3
@@ -303,7 +286,7 @@ async def test_any_request_of_a_take_may_fail(
         nonlocal requests
         requests += call.store == "r1"
 
-    ensemble.plan = count  # type: ignore[assignment]
+    ensemble.plan = count
     await r1.take(1, ask)
     await r1.roll_back(1)
     assert requests > 5
@@ -311,7 +294,7 @@ async def test_any_request_of_a_take_may_fail(
         counter = number + 1
         ensemble.plan = nth(number, fault, lambda call: call.store == "r1")
         await r1.take(counter, ask)
-        assert await refused(r2, counter, ask)
+        await refused(r2, counter, ask)
         await r1.roll_back(counter)
         ensemble.deliver_late()
         await r1.locks.sweep(TAIL_NEVER)
@@ -377,120 +360,6 @@ async def test_an_own_leftover_is_taken_by_the_next(r1: LockNode, r2: LockNode) 
     await until(lambda: r1.store.session)
     await r1.take(2, part_ask(1))
     assert await r2.stand() == [f"r9-1-1 {r1.tid(2)}"]
-
-
-# ---------------------------------------------------------------------------------------- the dead and fenced
-
-
-async def test_a_fenced_replica_takes_and_gives_back_nothing(
-    ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode
-) -> None:
-    """No lock may be assumed held; a delete that it sends hits nobody."""
-    await r1.take(1, part_ask(1))
-    assert isinstance(r1.store, MemoryStore)
-    r1.store.suspend()
-    ensemble.end_session(r1.store.session)
-    r2.silent.add(R1)
-    await r2.take(1, part_ask(1))
-    r1.store.resume()
-    await r1.locks.release(r1.tid(1))
-    with pytest.raises(FencedError):
-        await r1.take(2, part_ask(2))
-    assert await r2.stand() == [f"r9-1-1 {r2.tid(1)}"]
-
-
-@pytest.mark.parametrize("ask", [part_ask(7), wide_ask(WholeTable())], ids=["part", "table"])
-async def test_a_lock_of_a_dead_replica_is_evicted(
-    ensemble: MemoryEnsemble, r2: LockNode, ask: LockAsk
-) -> None:
-    """By who meets it, when its holder is silent for long; all that it holds in the table goes."""
-    async with LockNode(ensemble.store("r1")) as dead:
-        await dead.take(1, part_ask(*range(1, 9)))
-        await dead.take(2, wide_ask(OnePartition("y=1")))
-        await killed(ensemble, dead)
-    error = await refused(r2, 1, ask)
-    assert error.details["holder"] in {str(dead.tid(1)), str(dead.tid(2))}
-    r2.silent.add(R1)
-    await r2.take(1, ask)
-    assert {line.split()[1] for line in await r2.stand()} == {str(r2.tid(1))}
-
-
-async def test_a_janitor_that_died_half_way_is_followed_by_another(ensemble: MemoryEnsemble) -> None:
-    """The holder was fenced by one that is gone; the next fences it again, for a version of its own."""
-    async with (
-        LockNode(ensemble.store("r1")) as dead,
-        LockNode(ensemble.store("r2"), R2) as first,
-        LockNode(ensemble.store("r3"), R3) as second,
-    ):
-        await dead.take(1, part_ask(1))
-        await killed(ensemble, dead)
-        await until(lambda: first.log.fence > first.own.fence)
-        assert await first.log.fence_out(R1, dead.own.boot)
-        await killed(ensemble, first)
-        await refused(second, 1, part_ask(1))
-        second.silent.add(R1)
-        await second.take(1, part_ask(1))
-
-
-async def test_of_two_janitors_one_deletes(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """Both want it; in the end each lock has one holder, and nothing of the dead one is left."""
-    async with (
-        LockNode(ensemble.store("r1")) as dead,
-        LockNode(ensemble.store("r3"), R3, silent={R1}) as r3,
-    ):
-        await dead.take(1, part_ask(*range(1, 9)))
-        await killed(ensemble, dead)
-        r2.silent.add(R1)
-        ends = await asyncio.gather(
-            r2.take(1, part_ask(1, 2)), r3.take(1, part_ask(2, 1)), return_exceptions=True
-        )
-        assert sum(end is None for end in ends) <= 1
-        for node in (r2, r3):
-            await node.roll_back(1)
-            await node.locks.sweep(TAIL_NEVER)
-        assert not await r2.stand()
-
-
-async def test_what_a_dead_replica_has_committed_stays(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """Until the tail has passed it; then others delete it too, whether or not anybody meets it."""
-    async with LockNode(ensemble.store("r1")) as dead:
-        await dead.take(1, part_ask(1))
-        await dead.take(2, part_ask(2))
-        csn = await dead.commit_removal(1)
-        await killed(ensemble, dead)
-    r2.silent.add(R1)
-    await until(lambda: r2.reached >= csn)
-    error = await refused(r2, 1, part_ask(1))
-    assert error.details["csn"] == csn
-    await r2.locks.sweep(csn)
-    assert await r2.stand() == [f"r9-1-1 {dead.tid(1)}"]
-    await pass_tail(ensemble, Csn(csn + 1))
-    await r2.locks.sweep(Csn(csn + 1))
-    assert not await r2.stand()
-
-
-async def pass_tail(ensemble: MemoryEnsemble, tail: Csn) -> None:
-    """Move csn/tail; the records stay."""
-    await ensemble.store("tail").multi((SetData(tree.TAIL, encode_csn(tail)),))
-
-
-async def test_the_next_life_deletes_what_the_former_has_left(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """What was not committed at once, what was when the tail has passed it."""
-    async with LockNode(ensemble.store("r1")) as former:
-        await former.take(1, part_ask(1))
-        await former.take(2, part_ask(2))
-        await former.take(3, wide_ask(OnePartition("y=1")))
-        csn = await former.commit_removal(1)
-        await killed(ensemble, former)
-    async with LockNode(ensemble.store("r1 again")) as r1:
-        await refused(r2, 1, part_ask(2))
-        await r1.take(1, part_ask(2))
-        assert r1.locks.held == 3
-        await until(lambda: r1.reached >= csn)
-        await r1.locks.sweep(csn)
-        assert {line.split()[0] for line in await r2.stand()} == {"r9-1-1", "r9-1-2"}
-        await r1.locks.sweep(Csn(csn + 1))
-        assert await r2.stand() == [f"r9-1-2 {r1.tid(1)}"]
 
 
 async def test_a_lock_that_nobody_can_read_is_not_ignored(ensemble: MemoryEnsemble, r1: LockNode) -> None:

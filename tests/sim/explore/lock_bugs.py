@@ -7,15 +7,16 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
+from tests.sim.explore.lock_scene import LockMishaps, Removal
 from tests.sim.explore.lockers import Surroundings
-from tests.sim.explore.locking import Locking, LockMishaps, Removal
+from tests.sim.explore.locking import Locking
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
 from tidelock.csnlog import codec, tree
 from tidelock.csnlog.ids import CSN_MAX, Csn, ReplicaId
 from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Check, Op, SetData
+from tidelock.csnlog.store import Check, Node, Op, SetData
 from tidelock.replication import lock_janitor, lock_taker
 from tidelock.replication.lock_book import Book
 from tidelock.replication.lock_rules import WholeTable
@@ -50,11 +51,11 @@ def _pass_everything(book: Book, _: Csn) -> None:
 
 async def _read_version(around: Surroundings, home: ReplicaId) -> int | None:
     """Whoever finds the holder fenced deletes its locks under the version that he has read."""
-    node = await around.store.get(tree.session(home))
-    assert isinstance(node, Ok)
+    node: Ok[Node] = await around.store.get(tree.session(home))
     if codec.decode_session(node.value.data).state == "fenced":
         return node.value.version
-    return await _FENCE_HOME(around, home)
+    version: int | None = await _FENCE_HOME(around, home)
+    return version
 
 
 def _locking(*removals: Removal, **mishaps: int) -> Callable[..., Model]:

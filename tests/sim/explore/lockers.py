@@ -248,13 +248,11 @@ class Lockers:
             book=book,
         )
         locks._janitor._adopted = self._minds[mind].adopted
-        log, lock_janitor._log = lock_janitor._log, _SILENT
         try:
-            turn = self._replays.run(_call(locks, run))
+            with mock.patch.object(lock_janitor, "_log", _SILENT):
+                turn = self._replays.run(_call(locks, run))
         except _AsksError as asks:
             return asks.asks
-        finally:
-            lock_janitor._log = log
         error = turn.error if isinstance(turn, Raised) else None
         return Ended(error, self.number(Mind(book, locks._janitor._adopted)), around.fence, around.lost)
 

@@ -8,125 +8,38 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from tests.sim.explore.answers import Heard
 from tests.sim.explore.ensemble import Ensemble, LogEntry, first_life, new_cluster
+from tests.sim.explore.lock_scene import (
+    COMMITTED,
+    DONE,
+    GIVING,
+    HELD,
+    IDLE,
+    NAMES,
+    PARTS,
+    TAKING,
+    Agent,
+    Deal,
+    LockMishaps,
+    Removal,
+    Scene,
+)
 from tests.sim.explore.lockers import TABLE, Asks, Ended, Lockers, Run
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Broken, Move, State
 from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.ids import Csn, PartId, Tid
 from tidelock.csnlog.model import Kind, Record, SessionState, TidRecord
 from tidelock.csnlog.results import Aborted, Committed, Ok, Reason, Refused, Running, Unknown
 from tidelock.csnlog.store import Check, Create, Op, SetData
-from tidelock.replication.lock_rules import LockInfo, OnePart, Wide, overlap, read_lock
+from tidelock.replication.lock_rules import LockInfo, read_lock
 
-NAMES: Final = (ReplicaId("r1"), ReplicaId("r2"), ReplicaId("r3"))
-#: All parts of the table, with their partitions.
-PARTS: Final = {PartId("r9-1-1"): "y=1", PartId("r9-1-2"): "y=2"}
 _LOST: Final = Unknown("lost")
 
-# What a transaction is at. Those from DONE on are decided.
-IDLE, TAKING, HELD, GIVING, DONE, COMMITTED = range(6)
-
 Next = tuple[Move, "Scene | Broken"]
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """A transaction that removes parts, by their numbers, or what a wide scope covers.
-
-    Attributes:
-        home: Number of its home.
-        parts: Numbers of the parts.
-        wide: What it locks instead.
-    """
-
-    home: int
-    parts: tuple[int, ...] = ()
-    wide: Wide | None = None
-
-    def covers(self, part: PartId) -> bool:
-        """Tell whether it removes a part that it sees."""
-        if self.wide is not None:
-            return overlap(self.wide, OnePart(part, PARTS[part]))
-        return part in {list(PARTS)[number - 1] for number in self.parts}
-
-
-class LockMishaps(NamedTuple):
-    """How often each thing may still happen."""
-
-    #: A multi is lost.
-    lose: int = 0
-    #: A multi is applied, and its answer lost.
-    reply: int = 0
-    #: A multi arrives when its sender has given up on it.
-    late: int = 0
-    #: A process dies.
-    crash: int = 0
-    #: A replica that lives is taken for silent by another.
-    silent: int = 0
-    #: Two replicas are about the locks of a silent one at once.
-    race: int = 0
-    #: A transaction is rolled back that has its locks.
-    rollback: int = 0
-
-    def less(self, name: str) -> LockMishaps:
-        """One less of a kind."""
-        return self._replace(**{name: getattr(self, name) - 1})
-
-
-class Agent(NamedTuple):
-    """A replica: its process, what that remembers of locks, and how far it has applied the log."""
-
-    mind: int
-    up: bool = True
-    boot: int = 1
-    fence: int = 0
-    applied: Csn = Csn(1)
-    run: Run | None = None
-    script: tuple[Heard, ...] = ()
-    #: It is about the locks of a silent replica.
-    janitor: bool = False
-
-
-class Deal(NamedTuple):
-    """A transaction: what it is at, in which life of its home it was begun, and at which CSN."""
-
-    phase: int = IDLE
-    boot: int = 0
-    snapshot: Csn = Csn(1)
-    #: Parts that it removes.
-    removes: frozenset[PartId] = frozenset()
-
-
-class Scene(NamedTuple):
-    """Everything."""
-
-    zk: int
-    agents: tuple[Agent, ...]
-    deals: tuple[Deal, ...]
-    late: frozenset[int] = frozenset()
-    tail: Csn = Csn(0)
-    mishaps: LockMishaps = LockMishaps()
-    #: Whether some transaction ever had its locks, or a mishap was the reason that none had.
-    won: bool = False
-
-    def but(self, which: int, **changes: Any) -> Scene:
-        """The same with one agent changed."""
-        agents = (*self.agents[:which], self.agents[which]._replace(**changes), *self.agents[which + 1 :])
-        return self._replace(agents=agents)
-
-    def deal(self, which: int, **changes: Any) -> Scene:
-        """The same with one transaction changed."""
-        deals = (*self.deals[:which], self.deals[which]._replace(**changes), *self.deals[which + 1 :])
-        return self._replace(deals=deals)
-
-    def less(self, name: str) -> Scene:
-        """The same with less of a kind of mishap."""
-        return self._replace(mishaps=self.mishaps.less(name), won=True)
 
 
 class Locking:

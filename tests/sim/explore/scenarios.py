@@ -13,7 +13,8 @@ from tests.sim.explore.collecting import Collecting
 from tests.sim.explore.commits import Commits
 from tests.sim.explore.copying import Copying, Mishaps
 from tests.sim.explore.following import Following
-from tests.sim.explore.locking import Locking, LockMishaps, Removal
+from tests.sim.explore.lock_scene import LockMishaps, Removal
+from tests.sim.explore.locking import Locking
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
 from tests.sim.explore.shard import Trouble
