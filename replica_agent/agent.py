@@ -24,7 +24,7 @@ from tidelock.csnlog.model import LogRecord
 from tidelock.csnlog.results import Aborted
 from tidelock.csnlog.zk import ZkStore
 from tidelock.errors import FencedError, TidelockError, UnavailableError
-from tidelock.replica_agent.api.app import application
+from tidelock.replica_agent.api.app import REQUEST_LINE_BYTES_MAX, application
 from tidelock.replica_agent.assembly import Machinery, assemble
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.joining import connect, join
@@ -127,7 +127,10 @@ class Agent:
         self.keep("members", machinery.members.watch())
         self.keep("apply", machinery.applier.run())
         runner = web.AppRunner(
-            application(machinery.operations), access_log=None, shutdown_timeout=self.settings.drain_s
+            application(machinery.operations),
+            access_log=None,
+            shutdown_timeout=self.settings.drain_s,
+            max_line_size=REQUEST_LINE_BYTES_MAX,
         )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)

@@ -7,6 +7,7 @@ from aiohttp import web
 from tidelock.replica_agent.api.admin import AdminRoutes
 from tidelock.replica_agent.api.audit import AuditRoutes
 from tidelock.replica_agent.api.http import authentication, errors
+from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.removals import RemovalRoutes
@@ -14,6 +15,9 @@ from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.operations import Operations
+
+#: What a merge does stands in the query string, since its body is rows.
+REQUEST_LINE_BYTES_MAX = 64 << 10
 
 
 def application(agent: Operations) -> web.Application:
@@ -26,6 +30,7 @@ def application(agent: Operations) -> web.Application:
     for group in (
         TransactionRoutes,
         RemovalRoutes,
+        MutationRoutes,
         TableRoutes,
         ReadingRoutes,
         StatusRoutes,
