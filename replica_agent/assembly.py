@@ -149,17 +149,7 @@ def assemble(
     stack.push_async_callback(sql.close)
     compactor = _compactor(shared, inserts, commits, sql, condition, events)
     stack.push_async_callback(compactor.close)
-    mutations = Mutations(
-        settings=settings,
-        catalog=local.catalog,
-        files=local.files,
-        transactions=transactions,
-        inserts=inserts,
-        removals=removals,
-        keys=UniqueKeys(settings, local.catalog.reader, transactions, locks),
-        sql=sql,
-        waiters=local.waiters,
-    )
+    mutations = _mutations(shared, inserts, removals, locks, sql)
     derived = DerivedTables(settings, inserts, sql)
     inserts.adding = Additions(transactions, inserts, mutations, derived).add
     history = _history(shared, store, members)
@@ -299,6 +289,23 @@ def _compactor(
         serving=serving,
         damaged=events.corrupt,
         clock=time.monotonic,
+    )
+
+
+def _mutations(
+    shared: _Shared, inserts: Inserts, removals: Removals, locks: Locks, sql: SqlPool
+) -> Mutations:
+    local, transactions = shared.local, shared.transactions
+    return Mutations(
+        settings=local.settings,
+        catalog=local.catalog,
+        files=local.files,
+        transactions=transactions,
+        inserts=inserts,
+        removals=removals,
+        keys=UniqueKeys(local.settings, local.catalog.reader, transactions, locks),
+        sql=sql,
+        waiters=local.waiters,
     )
 
 

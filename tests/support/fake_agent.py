@@ -99,6 +99,7 @@ class FakeCluster:
                 "name": f"default.{name}",
                 "columns": [],
                 "partition_by": [],
+                "properties": {},
             }
             self.rows[f"default.{name}"] = [] if rows is None else [(self.csn, rows)]
 
