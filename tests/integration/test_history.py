@@ -150,6 +150,15 @@ def test_what_is_pinned_stays_on_every_replica_and_goes_with_its_pin(
 
 
 @pytest.mark.slow
+def test_an_audit_of_what_was_collected_finds_nothing(local: LocalCluster, db: Database, table: str) -> None:
+    """What has left the catalog, the disk and the log by its rule is not missed."""
+    passes(local, db, replaced(db, table))
+    eventually(lambda: not any(removed(local, replica, table) for replica in REPLICAS))
+    report = db.audit(deep=True)
+    assert report.clean, report
+
+
+@pytest.mark.slow
 def test_a_pin_that_nobody_renews_ends(local: LocalCluster, db: Database, table: str) -> None:
     """Its client hears it at the next sign of life, at whatever replica it was taken."""
     db.insert(table, rows(1))
