@@ -244,7 +244,9 @@ class Commits:
             if refusal is error:
                 raise
             raise refusal from error
-        if done is not None:
+        if done is None:  # what it has locked, it has not changed
+            await self._removals.release(tx)
+        else:
             self._removals.committed(tx, done.csn)
         self._transactions.close(tx, TxState.COMMITTED, outcome=done)
         self._copies.release(tx.tid)
