@@ -222,6 +222,7 @@ class FakeAgent:
             "cluster_id": "c1",
             "snapshot_csn": self.snapshot_csn,
             "end_csn": self.cluster.csn,
+            "tail": 0,
             "wait_bound_s": 1.0,
             "copies": 2,
             "replicas": replicas,

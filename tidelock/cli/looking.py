@@ -120,7 +120,8 @@ def log(
     """Show records of the CSN log."""
     with target.connect() as db:
         if from_csn is None:
-            from_csn = max(0, int(db.status()["end_csn"]) - limit + 1)
+            status = db.status()
+            from_csn = max(int(status["tail"]), int(status["end_csn"]) - limit + 1)
         records = db.log(from_csn, limit=limit)
     if as_json:
         output.print_json(records)
