@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -111,8 +111,7 @@ class Operations:
         """Raise unless the agent's state allows ``action``."""
         require(self.condition.state, action, self.replica, self.condition.reason)
 
-    # -- transactions
-    # --------------------------------------------------------------------------------------------
+    # -- transactions ---------------------------------------------------------------------------------------
 
     async def begin(
         self,
@@ -217,15 +216,14 @@ class Operations:
 
         For others' tids that they do not decide ask the home, and fence one that has long been silent.
         """
-        floor = Csn(self.catalog.reader.meta("outcome_floor"))
-        found = await self.log.outcome(tid, self._known, floor)
+        found = await self._in_log(tid)
         if isinstance(found, Running | TooOld) and tid.home != self.replica:
             match await self.ask_home(tid):
                 case "aborted":
                     return Aborted()
                 case "running":
                     return Running()
-        return await self._decided(tid, found, floor)
+        return await self._decided(tid, found, self._in_log)
 
     async def decide_held(self, tid: Tid) -> Outcome:
         """As :meth:`logged_outcome` without asking the home, for a tid whose undecided parts are held here.
@@ -233,16 +231,32 @@ class Operations:
         It is never too old. No record that was applied here names it, or its parts would be decided; so
         however few outcomes are kept, a log without it is proof enough.
         """
-        return await self._decided(tid, await self.log.outcome(tid, self._known, CSN_NONE), CSN_NONE)
+        return await self._decided(tid, await self._in_whole_log(tid), self._in_whole_log)
 
-    async def _decided(self, tid: Tid, found: Outcome, floor: Csn) -> Outcome:
+    async def _in_whole_log(self, tid: Tid) -> Outcome:
+        return await self.log.outcome(tid, self._known, CSN_NONE)
+
+    async def _in_log(self, tid: Tid) -> Outcome:
+        """Return what the log and the catalog say, unless it is too old.
+
+        The catalog may forget the outcome while the log is read, and raises the floor with that. So what was
+        found in neither is held against the floor as it is after the look.
+        """
+        found = await self.log.outcome(tid, self._known, self._floor())
+        floor = self._floor()
+        return TooOld(floor) if isinstance(found, Running | Aborted) and tid.snapshot < floor else found
+
+    def _floor(self) -> Csn:
+        return Csn(self.catalog.reader.meta("outcome_floor"))
+
+    async def _decided(self, tid: Tid, found: Outcome, again: Callable[[Tid], Awaitable[Outcome]]) -> Outcome:
         """Have a transaction decided whose home is gone; the outcome stays as it was found if it is not."""
         if (
             isinstance(found, Running)
             and tid.home != self.replica
             and await self._fence_home(tid.home, tid.boot) is not None
         ):
-            return await self.log.outcome(tid, self._known, floor)
+            return await again(tid)
         return found
 
     async def lock_holder(self, tid: Tid) -> Outcome:
@@ -259,22 +273,16 @@ class Operations:
                     return Running()
                 case "aborted":
                     return Aborted()
-        return await self.log.outcome(tid, self._known, Csn(self.catalog.reader.meta("outcome_floor")))
+        return await self._in_log(tid)
 
     async def look_up(self, tid: Tid, *, held: bool = False) -> Outcome:
-        """Return how a transaction ended, and fence nobody for it: for those who only look.
-
-        Args:
-            tid: The transaction.
-            held: Something of it is undecided here, so it is never too old (see :meth:`decide_held`).
-        """
+        """Return how a transaction ended, and fence nobody for it; ``held``: see :meth:`decide_held`."""
         found: Outcome | None = self._known(tid)
         if found is not None:
             return found
         word = self.commits.own_word(tid)
         if word not in _UNDECIDED_WORDS:
-            floor = CSN_NONE if held else Csn(self.catalog.reader.meta("outcome_floor"))
-            found = await self.log.outcome(tid, self._known, floor)
+            found = await (self._in_whole_log(tid) if held else self._in_log(tid))
             if tid.home == self.replica or not isinstance(found, Running | TooOld):
                 return found
             word = await self.ask_home(tid)
@@ -330,8 +338,7 @@ class Operations:
                     break
         return "unknown"
 
-    # -- reading
-    # -------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
     async def require_read(self, csn: Csn, table: TableName | None = None) -> None:
         """Return when this replica can serve ``csn``, of one table or of all.
@@ -411,8 +418,7 @@ class Operations:
             return Verdict("standby", error.message)
         return Verdict("ready")
 
-    # -- looking
-    # -------------------------------------------------------------------------------------------------
+    # -- looking --------------------------------------------------------------------------------------------
 
     async def status(self) -> dict[str, Any]:
         """Return what GET /status shows."""

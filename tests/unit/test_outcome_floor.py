@@ -1,0 +1,88 @@
+"""outcome(tid) while the catalog forgets: what was committed is never called aborted or running (I8)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.support.rows import settings
+from tidelock.csnlog.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.results import Aborted, Committed, Outcome, TooOld
+from tidelock.replica_agent import catalog_jobs as jobs
+from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.operations import Condition, Operations
+from tidelock.replica_agent.state import AgentState
+from tidelock.replica_agent.waiters import CsnWaiters
+
+R1 = ReplicaId("r1")
+#: Of a former life of this replica, committed at CSN 5.
+OLD = Tid(Csn(4), R1, 1, 1)
+#: Of the same life, never committed.
+NEVER = Tid(Csn(5), R1, 1, 2)
+
+
+class Log:
+    """As `CsnLog.outcome` where the log has no such transaction any more; ``meanwhile`` something happens."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.meanwhile: int | None = None
+
+    async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
+        """Look: first in ZooKeeper, which takes its time, then in the catalog."""
+        if self.meanwhile is not None:
+            before_ms = self.meanwhile
+            await self._catalog.write(lambda db: jobs.prune_outcomes(db, before_ms))
+        found = known(tid)
+        if found is not None:
+            return found
+        return TooOld(floor) if tid.snapshot < floor else Aborted()
+
+
+@pytest.fixture
+async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
+    """A catalog with the outcome."""
+    made = Catalog(tmp_path, initial={"replica": R1, "disk": "d1"}, cache_bytes=1 << 20)
+    applied = jobs.AppliedRecord(Csn(5), 5000, [jobs.AppliedTid(str(OLD), (), None, True)], {})
+    await made.write(lambda db: jobs.apply(db, [applied]))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def log(catalog: Catalog) -> Log:
+    """The log."""
+    return Log(catalog)
+
+
+@pytest.fixture
+def operations(catalog: Catalog, log: Log) -> Operations:
+    """An agent in its second life, without most of its parts."""
+    fields: dict[str, Any] = dict.fromkeys(Operations.__dataclass_fields__)
+    fields |= {
+        "settings": settings(), "replica": R1, "clock": time.monotonic, "catalog": catalog, "log": log,
+        "condition": Condition(AgentState.SERVING), "waiters": CsnWaiters(Csn(5)),
+        "applier": cast("Any", type("", (), {"taken": staticmethod(lambda _: None)})),
+        "session": cast("Any", type("", (), {"boot": 2})),
+        "commits": cast("Any", type("", (), {"own_word": staticmethod(lambda _: "unknown")})),
+    }  # fmt: skip
+    return Operations(**fields)
+
+
+@pytest.mark.parametrize("ask", ["logged_outcome", "lock_holder", "look_up"])
+async def test_what_is_kept_is_told(operations: Operations, ask: str) -> None:
+    """The outcome in the catalog; what is in neither was aborted with its life."""
+    outcome = getattr(operations, ask)
+    assert await outcome(OLD) == Committed(Csn(5), 5000)
+    assert await outcome(NEVER) == Aborted()
+
+
+async def test_what_is_forgotten_meanwhile_is_too_old(operations: Operations, log: Log) -> None:
+    """The outcome goes between the look at the floor and the look at the outcomes."""
+    log.meanwhile = 6000
+    assert await operations.logged_outcome(OLD) == TooOld(Csn(5))
+    assert await operations.logged_outcome(NEVER) == Aborted()
