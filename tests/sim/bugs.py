@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -16,17 +17,25 @@ from unittest import mock
 from tests.sim.disk import Disk
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import Step
+from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.csnlog.messages import MultiResult
 from tidelock.csnlog.results import Reason, Refused, Unknown
-from tidelock.csnlog.store import Op
+from tidelock.csnlog.store import Delete, Op
 from tidelock.errors import CorruptError
-from tidelock.replica_agent import catalog_jobs
+from tidelock.replica_agent import catalog_collect, catalog_jobs
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.ledger import CatalogLedger
+from tidelock.replica_agent.removals import Removals
+from tidelock.replica_agent.transactions import Transaction, Transactions
 from tidelock.replication.core import Copies
+from tidelock.replication.lock_rules import LockAsk, OnePartition
+from tidelock.replication.lock_store import LockStore
 from tidelock.replication.model import Held, Peer
 from tidelock.replication.push import Pusher
 from tidelock.replication.wire import decode
+
+#: A pause in which the tail passes what others have committed, in virtual seconds.
+_A_WHILE_S: Final = 4.0
 
 
 @contextmanager
@@ -104,6 +113,90 @@ def forget_to_fsync() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def collect_by_creation() -> Iterator[None]:
+    """A removed part goes when the horizon has passed the CSN that made it, not the one that removed it."""
+    sql = "p.removal_csn IS NOT NULL AND p.creation_csn <= :h AND p.creation_csn <= coalesce(h.csn, :h)"
+    with mock.patch.object(catalog_collect, "COLLECTABLE_SQL", sql):
+        yield
+
+
+@contextmanager
+def look_before_locking() -> Iterator[None]:
+    """It is asked whether somebody has removed the parts, and a while later they are locked."""
+    lock, mark = Removals._lock, Removals._mark
+
+    async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk, at: Csn) -> None:
+        there = self._catalog.reader.parts(ask.table, at)
+        paths = {one.path for one in ask.wide if isinstance(one, OnePartition)}
+        covered = [part.part for part in there if ask.wide and (not paths or part.path in paths)]
+        await mark(self, tx, ask.table, [*ask.parts, *covered])
+        await asyncio.sleep(_A_WHILE_S)
+        await lock(self, tx, ask, at)
+
+    async def mark_blindly(
+        self: Removals, tx: Transaction, _table: TableName, parts: Sequence[PartId]
+    ) -> None:
+        sql = "UPDATE parts SET removal_tid = ? WHERE part = ?"
+        marks = [(str(tx.tid), part) for part in parts]
+        await self._catalog.write(lambda db: db.executemany(sql, marks))
+
+    with (
+        mock.patch.object(Removals, "_lock", look_and_lock),
+        mock.patch.object(Removals, "_mark", mark_blindly),
+    ):
+        yield
+
+
+@contextmanager
+def keep_marks_of_what_is_rolled_back() -> Iterator[None]:
+    """A removal that is rolled back leaves its marks in the catalog."""
+    drop = catalog_jobs.drop_undecided
+
+    def drop_but_marks(db: sqlite3.Connection, tids: Iterable[str]) -> list[str]:
+        over = list(tids)
+        sql = "SELECT removal_tid, part FROM parts WHERE removal_tid = ? AND removal_csn IS NULL"
+        marks = [mark for tid in over for mark in db.execute(sql, (tid,)).fetchall()]
+        files = drop(db, over)
+        db.executemany("UPDATE parts SET removal_tid = ? WHERE part = ?", marks)
+        return files
+
+    with mock.patch.object(catalog_jobs, "drop_undecided", drop_but_marks):
+        yield
+
+
+@contextmanager
+def compact_without_locks() -> Iterator[None]:
+    """The commit of a compaction takes no locks."""
+
+    async def replace_parts(self: Removals, tx: Transaction) -> None:
+        for table in sorted(set(tx.removed.values())):
+            await self._mark(tx, table, [part for part, of in tx.removed.items() if of == table])
+
+    with mock.patch.object(Removals, "replace_parts", replace_parts):
+        yield
+
+
+@contextmanager
+def ignore_open_transactions() -> Iterator[None]:
+    """The horizon may pass what an open transaction reads."""
+    with mock.patch.object(Transactions, "oldest_snapshot", lambda _, default: default):
+        yield
+
+
+@contextmanager
+def delete_locks_by_their_own_version() -> Iterator[None]:
+    """A lock is deleted at its version, whoever has been fenced meanwhile."""
+    fly = LockStore._fly
+
+    async def unfenced(self: LockStore, ops: tuple[Op, ...]) -> MultiResult:
+        deletes = tuple(op for op in ops if isinstance(op, Delete))
+        return await (self.store.multi(deletes) if deletes else fly(self, ops))
+
+    with mock.patch.object(LockStore, "_fly", unfenced):
+        yield
+
+
 BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -112,5 +205,11 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         apply_over_a_gap,
         send_again_what_may_have_landed,
         forget_to_fsync,
+        collect_by_creation,
+        look_before_locking,
+        keep_marks_of_what_is_rolled_back,
+        compact_without_locks,
+        ignore_open_transactions,
+        delete_locks_by_their_own_version,
     )
 }

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.sim.network import RefusedConnectionError, Serve
+from tests.sim.sql import part_rows
+from tests.support import table_model
 from tests.support.history import End
+from tests.support.replay import Seen
 from tidelock.csnlog.ids import Csn, TableName, Tid
 from tidelock.csnlog.results import Aborted, Committed, Outcome
 from tidelock.errors import (
@@ -25,6 +29,7 @@ from tidelock.errors import (
     CorruptError,
     FencedError,
     RefusedError,
+    SnapshotTooOldError,
     TableExistsError,
     TidelockError,
     UnknownTransactionError,
@@ -32,20 +37,27 @@ from tidelock.errors import (
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.commit import WaitFor
 from tidelock.replica_agent.schema import TableSchema, full_name
+from tidelock.replica_agent.snapshots import Pin
 from tidelock.replica_agent.state import Action
+from tidelock.replica_agent.transactions import Isolation, Transaction, TxState
 from tidelock.replication.model import Location
 
 if TYPE_CHECKING:
     from tests.sim.world import World
     from tidelock.replica_agent.operations import Operations
 
+#: Tables that writers add to, and compaction changes.
 TABLES: Final = ("a", "b")
+#: Tables of `table_model`, which all statements change.
+CHANGED: Final = ("x", "y")
 SCHEMA: Final = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64())])
 #: Rows of a write in both tables.
 ROWS: Final = (1, 2)
 #: How long a client waits for an answer, and for the outcome of a commit.
 ANSWER_S: Final = 4.0
 OUTCOME_S: Final = 20.0
+#: Lease of a pin.
+PIN_S: Final = 3.0
 
 #: Parts of each table with their bytes.
 Lists = dict[str, list[tuple[PartRow, bytes]]]
@@ -53,14 +65,13 @@ Lists = dict[str, list[tuple[PartRow, bytes]]]
 _FORGOTTEN = (UnknownTransactionError, FencedError)
 
 
-class _Body:
+class Body:
     """The body of an insert, as a web server has it."""
 
-    def __init__(self, rows: dict[str, list[Any]]) -> None:
+    def __init__(self, rows: pa.Table) -> None:
         sink = pa.BufferOutputStream()
-        columns = [pa.array(rows[field.name], field.type) for field in SCHEMA]
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
-            writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
         self.data: bytes = sink.getvalue().to_pybytes()
 
     async def iter_any(self) -> AsyncIterator[bytes]:
@@ -71,19 +82,37 @@ class _Body:
 # -- what is asked: each runs at the agent -------------------------------------------------------------------
 
 
-async def begin(operations: Operations, label: str | None, min_csn: Csn, fresh: bool) -> Tid:
+async def begin(
+    operations: Operations,
+    label: str | None,
+    min_csn: Csn,
+    fresh: bool,
+    isolation: Isolation = Isolation.SNAPSHOT,
+) -> Tid:
     """POST /transactions."""
-    tx = await operations.begin(label=label, min_csn=min_csn or None, fresh=fresh, lease_s=None, meta=None)
+    tx = await operations.begin(
+        label=label, min_csn=min_csn or None, fresh=fresh, lease_s=None, meta=None, isolation=isolation
+    )
     return tx.tid
 
 
-async def insert(operations: Operations, tid: Tid, table: str, rows: dict[str, list[Any]]) -> None:
-    """POST /transactions/{tid}/rows/{table}."""
+def find(operations: Operations, tid: Tid) -> Transaction:
+    """Return a transaction that takes a statement now."""
     tx = operations.transactions.find(str(tid))
     operations.transactions.touch(tx)
-    operations.require(Action.INSERT)
-    body: Any = _Body(rows)
-    await operations.inserts.insert(tx, table, body, len(body.data))
+    if tx.state is TxState.OPEN:
+        operations.require(Action.INSERT)
+    return tx
+
+
+async def insert(
+    operations: Operations, tid: Tid, table: str, rows: pa.Table, partition: Mapping[str, Any] | None = None
+) -> int:
+    """POST /transactions/{tid}/rows/{table}."""
+    tx = find(operations, tid)
+    body: Any = Body(rows)
+    inserted, _ = await operations.inserts.insert(tx, table, body, len(body.data), partition=partition)
+    return inserted
 
 
 async def commit(operations: Operations, tid: Tid, wait: WaitFor, timeout_s: float) -> Committed | None:
@@ -102,10 +131,10 @@ async def outcome(operations: Operations, tid: Tid) -> Outcome:
 
 
 async def listed(operations: Operations, csn: Csn) -> Lists:
-    """Both tables at a CSN: parts and their verified bytes."""
+    """All tables at a CSN: parts and their verified bytes."""
     await operations.require_read(csn)
     found: Lists = {}
-    for table in TABLES:
+    for table in (*TABLES, *CHANGED):
         rows = operations.catalog.reader.parts(full_name(table), csn)
         found[str(full_name(table))] = [(row, _bytes(operations, row)) for row in rows]
     return found
@@ -117,7 +146,7 @@ def asking_outcome(tid: Tid) -> Serve:
 
 
 def asking_lists(csn: Csn) -> Serve:
-    """Return the question for both tables at a CSN."""
+    """Return the question for all tables at a CSN."""
     return lambda at: listed(at, csn)
 
 
@@ -141,7 +170,7 @@ def _rows(data: bytes) -> tuple[tuple[str, int], ...]:
 def balances(found: Lists) -> list[list[Any]]:
     """Return key, sum and rows in the first table, sum and rows in the second."""
     sums: dict[str, list[int]] = {}
-    for index, table in enumerate(found):
+    for index, table in enumerate(map(full_name, TABLES)):
         for _, data in found[table]:
             for key, n in _rows(data):
                 entry = sums.setdefault(key, [0, 0, 0, 0])
@@ -151,9 +180,13 @@ def balances(found: Lists) -> list[list[Any]]:
 
 
 async def create_tables(world: World) -> None:
-    """Make both tables, as soon as somebody does that."""
-    for table in TABLES:
-        schema = TableSchema.from_request(table, SCHEMA)
+    """Make all tables, as soon as somebody does that."""
+    schemas = [TableSchema.from_request(table, SCHEMA) for table in TABLES]
+    schemas += [
+        TableSchema.from_request(table, table_model.SCHEMA, table_model.PARTITION_BY, ["k"])
+        for table in CHANGED
+    ]
+    for schema in schemas:
         while True:
             try:
                 await Session(world, "c", 0).ask("create", asking_create(schema))
@@ -162,6 +195,15 @@ async def create_tables(world: World) -> None:
                 break
             except TidelockError:
                 await asyncio.sleep(0.2)
+
+
+class Decided(NamedTuple):
+    """What became of a commit: its CSN, or what it was refused with."""
+
+    end: End
+    csn: Csn | None = None
+    why: str | None = None
+    error: TidelockError | None = None
 
 
 class Session:
@@ -195,6 +237,46 @@ class Session:
     async def pause(self) -> None:
         """Think about it for a while."""
         await asyncio.sleep(self.chance.expovariate(self.world.plan.transactions / 36.0))
+
+    async def decided(self, tid: Tid, home: str) -> Decided:
+        """Ask for a commit until its outcome is known, as the client library does."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + OUTCOME_S
+        lost, why = False, ""
+        wait = self.chance.choice([WaitFor.HOME, WaitFor.HOME, WaitFor.COPIES, WaitFor.ALL])
+        while loop.time() < until_s:
+            try:
+                done = await self.ask("commit", lambda at: commit(at, tid, wait, ANSWER_S / 2), at=home)
+            except CommitUnknownError as error:
+                lost, why = True, repr(error)
+            except RefusedError as error:
+                if not isinstance(error, _FORGOTTEN) and not (lost and isinstance(error, BadRequestError)):
+                    return Decided(End.FAIL, None, repr(error), error)
+                why = repr(error)
+            except TidelockError as error:
+                lost, why = lost or not isinstance(error, RefusedConnectionError), repr(error)
+            else:
+                if done is None:  # it has changed nothing
+                    return Decided(End.OK)
+                self.world.oracle.promised(done.csn, wait)
+                return Decided(End.OK, done.csn)
+            match await self._told(tid):
+                case Committed(csn):
+                    return Decided(End.OK, csn)
+                case Aborted():
+                    return Decided(End.FAIL, None, f"aborted after {why}")
+            await asyncio.sleep(self.chance.uniform(0.05, 1.0))
+        return Decided(End.INFO, None, why)
+
+    async def _told(self, tid: Tid) -> Outcome | None:
+        replica = self.chance.choice(self.world.hosts).name
+        try:
+            found: Outcome = await self.ask("outcome", asking_outcome(tid), at=replica)
+        except TidelockError as error:
+            self.world.trace.comment(f"{replica} does not tell of {tid}: {error!r}")
+            return None
+        note_outcome(self, replica, tid, found)
+        return found
 
 
 class Writer(Session):
@@ -243,8 +325,8 @@ class Writer(Session):
             if fresh and tid.snapshot < acknowledged:
                 what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"
                 self.world.oracle.violated("I11 MONOREAD", what)
-            first: dict[str, list[Any]] = {"k": [key], "n": [n]}
-            second: dict[str, list[Any]] = {"k": [key, key], "n": [1 - n, -1]}
+            first = pa.table({"k": [key], "n": [n]}, schema=SCHEMA)
+            second = pa.table({"k": [key, key], "n": [1 - n, -1]}, schema=SCHEMA)
             await self.ask("insert", lambda at: insert(at, tid, TABLES[0], first), at=home)
             await self.ask("insert", lambda at: insert(at, tid, TABLES[1], second), at=home)
         except TidelockError as error:
@@ -254,50 +336,13 @@ class Writer(Session):
 
     async def _commit(self, key: str, tid: Tid, home: str) -> None:
         self.note("invoke", "commit", key=key, tid=str(tid), snapshot=tid.snapshot)
-        end, csn, error = await self._decided(tid, home)
+        end, csn, error, _ = await self.decided(tid, home)
         self.note(end, "write", key=key, tid=str(tid), csn=csn, error=error)
         if csn is not None and end is End.OK:
             self.csn = max(self.csn, csn)
             self.world.acknowledged = max(self.world.acknowledged, csn)
         if end is End.INFO:
             self.renew()
-
-    async def _decided(self, tid: Tid, home: str) -> tuple[End, Csn | None, str | None]:
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + OUTCOME_S
-        lost, why = False, ""
-        wait = self.chance.choice([WaitFor.HOME, WaitFor.HOME, WaitFor.COPIES, WaitFor.ALL])
-        while loop.time() < until_s:
-            try:
-                done = await self.ask("commit", lambda at: commit(at, tid, wait, ANSWER_S / 2), at=home)
-            except CommitUnknownError as error:
-                lost, why = True, repr(error)
-            except RefusedError as error:
-                if not isinstance(error, _FORGOTTEN) and not (lost and isinstance(error, BadRequestError)):
-                    return End.FAIL, None, repr(error)
-                why = repr(error)
-            except TidelockError as error:
-                lost, why = lost or not isinstance(error, RefusedConnectionError), repr(error)
-            else:
-                self.world.oracle.promised(done.csn, wait)
-                return End.OK, done.csn, None
-            match await self._told(tid):
-                case Committed(csn):
-                    return End.OK, csn, None
-                case Aborted():
-                    return End.FAIL, None, f"aborted after {why}"
-            await asyncio.sleep(self.chance.uniform(0.05, 1.0))
-        return End.INFO, None, why
-
-    async def _told(self, tid: Tid) -> Outcome | None:
-        replica = self.chance.choice(self.world.hosts).name
-        try:
-            found: Outcome = await self.ask("outcome", asking_outcome(tid), at=replica)
-        except TidelockError as error:
-            self.world.trace.comment(f"{replica} does not tell of {tid}: {error!r}")
-            return None
-        note_outcome(self, replica, tid, found)
-        return found
 
 
 def note_outcome(session: Session, replica: str, tid: Tid, found: Outcome) -> None:
@@ -313,7 +358,7 @@ def note_outcome(session: Session, replica: str, tid: Tid, found: Outcome) -> No
 
 
 class Reader(Session):
-    """Reads both tables at one pinned CSN, now and then at an old one."""
+    """Reads all tables at one pinned CSN, now and then at an old one; holds some pins for a while."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name, 1)
@@ -333,19 +378,52 @@ class Reader(Session):
 
     async def _read(self, old: Csn | None) -> None:
         replica = self.chance.choice(self.world.hosts).name
-        least = self.csn or None
-        pin = await self.ask(
+        least, asked_s = self.csn or None, asyncio.get_running_loop().time()
+        pin: Pin = await self.ask(
             "snapshot",
-            lambda at: at.open_snapshot(csn=old, at_ms=None, min_csn=None if old else least, ttl_s=3.0),
+            lambda at: at.open_snapshot(csn=old, at_ms=None, min_csn=None if old else least, ttl_s=PIN_S),
             at=replica,
         )
-        found = await self.ask("read", lambda at: listed(at, pin.csn), at=replica)
-        note_read(self, replica, pin.csn, found, exact=old is not None)
         if old is None:
             self.csn = max(self.csn, pin.csn)
         self._seen = [*self._seen[-5:], pin.csn]
-        if self.chance.random() < 0.7:  # else its lease runs out
-            await self.ask("close", lambda at: at.snapshots.close(pin.id), at=replica)
+        held = _Held(pin, replica, asked_s + PIN_S)
+        try:
+            await self._look(held, replica, exact=old is not None)
+            while self.chance.random() < 0.4:  # fail over, and come back
+                await asyncio.sleep(self.chance.uniform(0.2, 0.6 * PIN_S))
+                await self._renew(held)
+                await self._look(held, self.chance.choice(self.world.hosts).name, exact=True)
+        finally:
+            if self.chance.random() < 0.7:  # else its lease runs out
+                await self.ask("close", lambda at: at.snapshots.close(pin.id), at=replica)
+
+    async def _renew(self, held: _Held) -> None:
+        asked_s = asyncio.get_running_loop().time()
+        try:
+            await self.ask("renew", lambda at: at.snapshots.renew(held.pin.id), at=held.replica)
+        except TidelockError as error:
+            self.world.trace.comment(f"{self.name}: {held.pin.id} is not renewed: {error!r}")
+        else:
+            held.until_s = asked_s + PIN_S
+
+    async def _look(self, held: _Held, replica: str, *, exact: bool) -> None:
+        csn = held.pin.csn
+        try:
+            found = await self.ask("read", asking_lists(csn), at=replica)
+        except SnapshotTooOldError as error:
+            if asyncio.get_running_loop().time() <= held.until_s:
+                what = f"{replica} refuses CSN {csn}, which {held.pin.id} pins: {error.message}"
+                self.world.oracle.violated("I12 GC-SAFE", what)
+            raise
+        note_read(self, replica, csn, found, exact=exact)
+
+
+class _Held:
+    """A pin, the replica that renews it, and until when it certainly holds."""
+
+    def __init__(self, pin: Pin, replica: str, until_s: float) -> None:
+        self.pin, self.replica, self.until_s = pin, replica, until_s
 
 
 def note_read(session: Session, replica: str, csn: Csn, found: Lists, *, exact: bool) -> None:
@@ -354,8 +432,22 @@ def note_read(session: Session, replica: str, csn: Csn, found: Lists, *, exact: 
     for table, rows in found.items():
         parts = [[row.part, row.path, row.rows, row.length, row.checksum] for row, _ in rows]
         session.note(End.OK, "parts", replica=replica, csn=csn, table=table, parts=parts)
+    tables = {table: _changed_rows(found[full_name(table)]) for table in CHANGED}
+    session.world.oracle.story.seen.append(Seen(replica, csn, tables))
+
+
+def _changed_rows(parts: list[tuple[PartRow, bytes]]) -> table_model.Rows:
+    rows: table_model.Rows = Counter()
+    for row, data in parts:
+        rows.update(_model_rows(data, row.path))
+    return rows
+
+
+@functools.lru_cache(maxsize=20_000)
+def _model_rows(data: bytes, path: str) -> tuple[table_model.Row, ...]:
+    return tuple(part_rows(data, path))
 
 
 def names() -> list[TableName]:
-    """Return the full names of both tables."""
-    return [full_name(table) for table in TABLES]
+    """Return the full names of all tables."""
+    return [full_name(table) for table in (*TABLES, *CHANGED)]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.changers import Changer
 from tests.sim.clients import (
+    CHANGED,
     Lists,
     Session,
     Writer,
@@ -17,18 +20,19 @@ from tests.sim.clients import (
     note_outcome,
     note_read,
 )
+from tests.sim.oracle import children
+from tests.support import replay
 from tests.support.checker import check
 from tests.support.evidence import leftovers
-from tests.support.history import End, parse
-from tidelock.csnlog import tree
-from tidelock.csnlog.codec import decode_entries
-from tidelock.csnlog.ids import Csn, Tid
-from tidelock.csnlog.model import AddPart, Kind, TidRecord
+from tests.support.history import End, LogLine, parse
+from tests.support.table_model import Statement, Truncate
+from tidelock.csnlog import codec, tree
+from tidelock.csnlog.ids import Csn, TableName, Tid
+from tidelock.csnlog.model import AddPart, Kind, RemovePart, TidRecord
 from tidelock.csnlog.results import Aborted, Committed, Outcome
-from tidelock.errors import CorruptError, TidelockError
+from tidelock.errors import SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.agent import Agent
 from tidelock.replication.digest import checksum
-from tidelock.replication.model import Location
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -49,6 +53,10 @@ async def converge(world: World) -> None:
         return
     for host in world.hosts:
         await _commits(world, host.name)
+        if world.plan.changers:
+            await _removes(world, host.name)
+    for host in world.hosts:  # what is removed last is not the last of the log: then its locks can go
+        await _commits(world, host.name, " again")
     end = max(world.oracle.records)
     if not await _within(world, lambda: all(_reached(host.agent) >= end for host in world.hosts)):
         at = {host.name: (_reached(host.agent), _blocked(host.agent)) for host in world.hosts}
@@ -60,7 +68,9 @@ async def converge(world: World) -> None:
         if left := leftovers(host.disk.data):
             world.oracle.violated("I13 NOLEAK", f"{host.name}: {left}")
     await _clean_tree(world)
-    await _read_everywhere(world, end)
+    await _old_is_gone(world)
+    await _read_everywhere(world, max(world.oracle.records))
+    await _audit(world)
 
 
 async def _within(world: World, done: Callable[[], bool]) -> bool:
@@ -84,12 +94,12 @@ def _blocked(agent: Agent | None) -> Any:
     return agent.machinery.applier.blocked if agent is not None else None
 
 
-async def _commits(world: World, replica: str) -> None:
+async def _commits(world: World, replica: str, when: str = "") -> None:
     """Every replica commits again (I14)."""
     until_s, number = world.loop.time() + CONVERGE_S, 0
     while True:
         number += 1
-        await Writer(world, f"c-{replica}-{number}").write_at(replica)
+        await Writer(world, f"c-{replica}{when}-{number}").write_at(replica)
         last = world.lines[-1]
         if last["type"] == "ok":
             return
@@ -99,14 +109,29 @@ async def _commits(world: World, replica: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
+async def _removes(world: World, replica: str) -> None:
+    """Every replica removes again: no lock is left in its way (I14)."""
+    until_s, number = world.loop.time() + CONVERGE_S, 0
+    changer = Changer(world, f"cx-{replica}")
+    statements: list[Statement] = [Truncate(table) for table in CHANGED]
+    while True:
+        number += 1
+        life = await changer.transaction(number, replica, statements, commits=True)
+        if life is not None and life.end is End.OK:
+            return
+        if world.loop.time() > until_s:
+            world.oracle.violated("I14 LIVE", f"{replica} does not remove after all is healed: {life}")
+            return
+        await asyncio.sleep(_POLL_S)
+
+
 async def _ask_outcomes(world: World) -> None:
     """Every replica tells the outcome of every transaction (I8)."""
     session = Session(world, "c-end", 1)
-    for write in parse(world.lines).writes:
-        if write.tid is None:
-            continue
+    asked = [write.tid for write in parse(world.lines).writes if write.tid is not None]
+    for text in [*asked, *(life.tid for life in world.oracle.story.lives)]:
         for host in world.hosts:
-            tid = Tid.parse(write.tid)
+            tid = Tid.parse(text)
             found: Outcome | None = None
             until_s = world.loop.time() + CONVERGE_S
             while not isinstance(found, Committed | Aborted) and world.loop.time() < until_s:
@@ -124,11 +149,20 @@ async def _ask_outcomes(world: World) -> None:
 
 
 async def _clean_tree(world: World) -> None:
-    """No lock and no pin is left, those of former lives too, and each replica shows a sign of life (I13)."""
+    """No lock and no pin is left, those of former lives too, and each replica shows a sign of life (I13).
+
+    A lock of a committed transaction waits for the tail.
+    """
 
     def left() -> list[str]:
         znodes = world.zookeeper.tree
-        found = [f"{top}/{name}" for top in (tree.LOCKS, tree.PINS) for name in _children(znodes.get(top))]
+        found = [f"{tree.PINS}/{name}" for name in children(znodes.get(tree.PINS))]
+        tail = _csn(world, tree.TAIL)
+        committed = {tid.tid: csn for csn, record in world.oracle.records.items() for tid in record.tids}
+        for path in _locks(world):
+            tid = codec.decode_lock(znodes.get(path).data).tid  # type: ignore[union-attr]
+            if committed.get(tid, 0) < tail:
+                found.append(f"{path} of {tid}, which is at {committed.get(tid)}; the tail is {tail}")
         return found + [
             f"{host.name} shows no sign of life"
             for host in world.hosts
@@ -139,12 +173,64 @@ async def _clean_tree(world: World) -> None:
         world.oracle.violated("I13 NOLEAK", f"in ZooKeeper: {left()}")
 
 
-def _children(znode: Any) -> list[str]:
-    return sorted(znode.children) if znode is not None else []
+def _locks(world: World) -> list[str]:
+    znodes = world.zookeeper.tree
+    tables = [TableName(name) for name in children(znodes.get(tree.LOCKS))]
+    folders = [folder for table in tables for folder in (tree.lock_dir(table), tree.wide_dir(table))]
+    return [
+        f"{folder}/{name}" for folder in folders for name in children(znodes.get(folder)) if name != tree.WIDE
+    ]
+
+
+def _csn(world: World, path: str) -> Csn:
+    znode = world.zookeeper.tree.get(path)
+    return Csn(0) if znode is None else codec.decode_csn(znode.data)
+
+
+async def _old_is_gone(world: World) -> None:
+    """Horizon and tail have moved, and what they have passed is gone (I13, I16)."""
+    if not world.plan.history_s or any(fault.kind == "skew" for fault in world.plan.faults):
+        return  # a clock that was a day ahead keeps history for a day
+
+    def left() -> list[str]:
+        end, horizon = max(world.oracle.records), _csn(world, tree.HORIZON)
+        found = [] if horizon == end else [f"the horizon is {horizon}, the log ends at {end}"]
+        found += [
+            f"{host.name} keeps removed parts {parts}"
+            for host in world.hosts
+            if (parts := world.oracle.removed_parts(host.disk))
+        ]
+        epochs = [int(name) for name in children(world.zookeeper.tree.get(tree.CSN)) if name.isdecimal()]
+        records = sum(len(children(world.zookeeper.tree.get(tree.epoch_dir(epoch)))) for epoch in epochs)
+        if records > world.plan.log_keep + 1:
+            found.append(f"{records} records are left of the log, {world.plan.log_keep} are to be kept")
+        return found
+
+    if not await _within(world, lambda: not left()):
+        world.oracle.violated("I13 NOLEAK", f"{CONVERGE_S:.0f} s later {left()}")
+
+
+async def _audit(world: World) -> None:
+    """The product's own audit finds nothing."""
+    session = Session(world, "c-audit", 1)
+    for host in world.hosts:
+        try:
+            report = await session.ask(
+                "audit",
+                lambda at: at.auditor.run(deep=True, abandoned=lambda: False),
+                at=host.name,
+                timeout_s=CONVERGE_S,
+            )
+        except TidelockError as error:
+            world.oracle.violated("I14 LIVE", f"{host.name} gives no audit: {error!r}")
+            continue
+        for finding in report.findings:
+            world.oracle.violated("I13 NOLEAK", f"audit of {host.name}: {finding}")
 
 
 async def _read_everywhere(world: World, end: Csn) -> None:
-    made = world.oracle.tables_made()
+    """Read all replicas at the end, and at some CSNs before; what is below the horizon may be refused."""
+    made = max(world.oracle.tables_made(), _csn(world, tree.HORIZON))
     csns = sorted(csn for csn in world.oracle.records if made <= csn < end)
     chosen = world.chance("csns").sample(csns, min(SAMPLED_CSNS, len(csns)))
     for host in world.hosts:
@@ -154,6 +240,8 @@ async def _read_everywhere(world: World, end: Csn) -> None:
             try:
                 found = await session.ask("read", asking_lists(csn), at=host.name, timeout_s=30.0)
             except TidelockError as error:
+                if isinstance(error, SnapshotTooOldError) and csn < _csn(world, tree.HORIZON):
+                    continue
                 world.oracle.violated("I9 HONEST", f"{host.name} does not give CSN {csn}: {error.message}")
                 continue
             note_read(session, host.name, csn, found, exact=True)
@@ -168,7 +256,12 @@ async def _read_everywhere(world: World, end: Csn) -> None:
 def judge(world: World) -> None:
     """Judge the clients' history by the log."""
     world.note(End.OK, "log", "the end", records=[_line(world, csn) for csn in sorted(world.oracle.records)])
-    history = parse(world.lines)
+    story = world.oracle.story
+    history = replace(parse(world.lines), elsewhere=frozenset(life.tid for life in story.lives))
+    story.created = world.oracle.tables_made()
+    story.log = tuple(_of_story(world, line) for line in history.log)
+    for what in replay.judge(story):
+        world.oracle.violated("I3 to I7, by replay", what)
     world.oracle.did["ok"] = len(history.ended(End.OK))
     world.oracle.did["fail"] = len(history.ended(End.FAIL))
     world.oracle.did["info"] = len(history.ended(End.INFO))
@@ -179,27 +272,24 @@ def judge(world: World) -> None:
 
 def _line(world: World, csn: Csn) -> list[Any]:
     record = world.oracle.records[csn]
-    return [csn, record.kind is Kind.END, [[tid.tid, _parts(world, tid)] for tid in record.tids]]
+    return [csn, record.kind is Kind.END, [_logged(world, tid) for tid in record.tids]]
 
 
-def _parts(world: World, tid: TidRecord) -> list[list[Any]]:
-    entries = tid.entries
-    if tid.manifest is not None:
-        agent = world.hosts[0].agent
-        row = agent.local.catalog.reader.part(tid.manifest.part) if agent is not None else None
-        if agent is None or row is None or row.file is None:
-            world.oracle.violated("I4 DURABLE", f"the manifest of {tid.tid} is nowhere")
-            return []
-        location = Location(row.file, row.offset, row.length, row.blocks)
-        try:
-            entries = decode_entries(agent.local.files.read(location))
-        except CorruptError as error:
-            world.oracle.violated("I9 HONEST", error.message)
-    return [
+def _logged(world: World, tid: TidRecord) -> list[Any]:
+    entries = [entry for entry in world.oracle.entries(tid) if entry.table in names()]
+    added = [
         [entry.table, entry.part, entry.path, entry.rows, entry.length, entry.checksum]
         for entry in entries
-        if isinstance(entry, AddPart) and entry.table in names()
+        if isinstance(entry, AddPart)
     ]
+    removed = [entry.part for entry in entries if isinstance(entry, RemovePart)]
+    return [tid.tid, added, removed, not tid.data_change]
+
+
+def _of_story(world: World, line: LogLine) -> LogLine:
+    """Leave out whom nobody wrote a story of: writers, and those who made the tables."""
+    changers = {life.tid for life in world.oracle.story.lives}
+    return replace(line, tids=tuple(one for one in line.tids if one.compaction or one.tid in changers))
 
 
 def _labels(world: World) -> None:

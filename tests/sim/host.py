@@ -45,11 +45,15 @@ _BOUNDS: Final = {
     "unpinned_ttl_s": 3.0,
     "clean_interval_s": 5.0,
     "audit_settle_s": 5.0,
+    "compaction_interval_s": 0.5,
+    "compaction_parts_min": 2,
+    "compaction_quiet_s": 2.0,
+    "compaction_retry_wait_max_s": 1.0,
 }
 
 _TIGHT: Final = {
-    "push_bytes_max": 1500,  # two transactions
-    "inline_part_bytes_max": 1500,
+    "push_bytes_max": 6000,  # a few transactions
+    "inline_part_bytes_max": 6000,  # larger ones are encoded in threads, which a run does not have
     "batch_tids_max": 2,
     "read_ahead": 1,
     "apply_records_max": 2,
@@ -147,6 +151,8 @@ def template(plan: Plan, replicas: list[str]) -> AgentSettings:
         bounds["inline_entries_bytes_max"] = _MANIFEST_BYTES
     if plan.tight:
         bounds |= _TIGHT
+    if plan.history_s:
+        bounds |= {"history_retention_s": plan.history_s, "log_keep_records": plan.log_keep}
     known = {name: value for name, value in bounds.items() if name in AgentSettings.model_fields}
     return AgentSettings(
         replica=replicas[0],
@@ -156,7 +162,7 @@ def template(plan: Plan, replicas: list[str]) -> AgentSettings:
         copies=plan.copies,
         epoch_limit=plan.epoch_limit,
         reader_workers=1,
-        compaction=False,  # its rows come from processes
+        compaction=plan.compaction,
         **known,
     )
 

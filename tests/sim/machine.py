@@ -25,6 +25,7 @@ from tests.sim.catalog import NoThread, SimCatalog
 from tests.sim.disk import DiskOs
 from tests.sim.life import LIFE
 from tests.sim.peers import SimPeerClient
+from tests.sim.sql import SimWorker
 from tidelock.csnlog.ids import PartId
 from tidelock.csnlog.log import CsnLog, Proposal
 from tidelock.csnlog.results import Committed
@@ -35,6 +36,7 @@ from tidelock.replica_agent.local import Local, _sweep
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.part_counts import PartCounts
 from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.sql import pool
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication import partfs
 from tidelock.replication.partfs import PartFs
@@ -56,6 +58,9 @@ class SimTime:
         """Wall clock of the host in whose name this is asked."""
         life = LIFE.get(None)
         return EPOCH_S + self.monotonic() + (life.host.skew_s if life is not None else 0.0)
+
+    def sleep(self, seconds: float) -> None:
+        """Take no time: a call of a thread is one moment here."""
 
     def time_ns(self) -> int:
         """Wall clock, in nanoseconds."""
@@ -154,6 +159,7 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
             (assembly, "PeerClient", lambda **options: SimPeerClient(world.network, **options)),
             (catalog, "threading", SimpleNamespace(Thread=NoThread, Lock=threading.Lock)),
             (partfs, "os", DiskOs(world.disk_of)),
+            (pool, "_Worker", SimWorker),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         propose = CsnLog.commit

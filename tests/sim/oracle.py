@@ -6,15 +6,18 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.catalog import reading
+from tests.sim.clients import CHANGED
 from tests.sim.disk import Disk
+from tests.support import replay
 from tests.support.checker import SHOWN, Violation
+from tests.support.replay import Story
 from tidelock.csnlog import codec, tree
 from tidelock.csnlog.codec import decode_entries
 from tidelock.csnlog.ids import CSN_NONE, Csn
-from tidelock.csnlog.model import AddPart, Entry, Record, TidRecord
+from tidelock.csnlog.model import AddPart, Entry, Record, RemovePart, TidRecord
 from tidelock.csnlog.store import Create, Op, SetData
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.commit import WaitFor
@@ -47,8 +50,14 @@ class Oracle:
         self._catalogs: dict[str, sqlite3.Connection] = {}
         self._looked: dict[str, Csn] = {}
         self._proposed: set[str] = set()
-        #: Parts of the transactions that have a manifest.
-        self._manifests: dict[str, list[str]] = {}
+        #: What the transactions add and remove, those that have a manifest too.
+        self._entries: dict[str, Sequence[Entry]] = {}
+        #: CSNs at which parts are added and removed, by the log.
+        self._added: dict[str, Csn] = {}
+        self._removed: dict[str, Csn] = {}
+        #: What the clients did that run everything that removes.
+        self.story = Story(CHANGED, 0)
+        self.changers: set[str] = set()
 
     def violated(self, invariant: str, what: str) -> None:
         """Take a violation."""
@@ -56,6 +65,11 @@ class Oracle:
         self.found.set()
         if sum(known.invariant == invariant for known in self.violations) < SHOWN:
             self.violations.append(Violation(invariant, what))
+
+    def began(self, life: replay.Life) -> None:
+        """A client has begun a transaction in which it removes."""
+        self.story.lives.append(life)
+        self.changers.add(life.tid)
 
     def stopped(self, replica: str, reason: str) -> None:
         """An agent has stopped because it could not prove its state; nothing here may bring it to that."""
@@ -75,6 +89,25 @@ class Oracle:
                 self._recorded(csn, record)
             elif isinstance(op, SetData) and op.path.endswith("/session"):
                 self._registered(op.path.split("/")[1], codec.decode_session(op.data).disk)
+            elif isinstance(op, SetData) and op.path == tree.HORIZON:
+                self._raised(codec.decode_csn(op.data))
+
+    def _raised(self, horizon: Csn) -> None:
+        """The horizon never passes a pin, nor what an open transaction reads (I12)."""
+        self._world.trace.note("horizon", horizon)
+        znodes = self._world.zookeeper.tree
+        for name in sorted(children(znodes.get(tree.PINS))):
+            csn = codec.decode_pin(znodes.get(tree.pin(name)).data).csn  # type: ignore[union-attr]
+            if csn < horizon:
+                self.violated("I12 GC-SAFE", f"the horizon is raised to {horizon}, above pin {name} at {csn}")
+        for host in self._world.hosts:
+            live = host.agent.operations.transactions.live() if host.agent and host.serving else ()
+            oldest = min((tx.tid.snapshot for tx in live), default=horizon)
+            if oldest < horizon:
+                what = (
+                    f"the horizon is raised to {horizon}, and {host.name} has an open transaction at {oldest}"
+                )
+                self.violated("I12 GC-SAFE", what)
 
     def _registered(self, replica: str, disk: str) -> None:
         now = self._world.loop.time()
@@ -90,6 +123,15 @@ class Oracle:
         self.records[csn] = record
         self._world.trace.note("record", csn, record.kind.name, *(tid.tid for tid in record.tids))
         for tid in record.tids:
+            for entry in self.entries(tid):
+                if isinstance(entry, AddPart):
+                    self._added[entry.part] = csn
+                elif isinstance(entry, RemovePart):
+                    if entry.part in self._removed:
+                        before = self._removed[entry.part]
+                        what = f"{tid.tid} removes {entry.part} at CSN {csn}, removed at {before}"
+                        self.violated("I7 NOCONFLICT", what)
+                    self._removed.setdefault(entry.part, csn)
             parts = self._parts(tid)
             if not parts:
                 continue
@@ -125,15 +167,17 @@ class Oracle:
 
     def _parts(self, tid: TidRecord) -> list[str]:
         """The parts that a transaction adds, its manifest among them."""
-        if tid.manifest is None:
-            return [entry.part for entry in tid.entries if isinstance(entry, AddPart)]
-        if tid.tid not in self._manifests:
-            entries = self._entries(tid.manifest.part)
-            parts = [entry.part for entry in entries if isinstance(entry, AddPart)]
-            self._manifests[tid.tid] = [tid.manifest.part, *parts]
-        return self._manifests[tid.tid]
+        parts: list[str] = [entry.part for entry in self.entries(tid) if isinstance(entry, AddPart)]
+        return parts if tid.manifest is None else [tid.manifest.part, *parts]
 
-    def _entries(self, manifest: str) -> Sequence[Entry]:
+    def entries(self, tid: TidRecord) -> Sequence[Entry]:
+        """What a transaction adds and removes."""
+        if tid.tid not in self._entries:
+            found = tid.entries if tid.manifest is None else self._listed(tid.manifest.part)
+            self._entries[tid.tid] = found
+        return self._entries[tid.tid]
+
+    def _listed(self, manifest: str) -> Sequence[Entry]:
         """What a manifest says, from the first disk that has it: at the latest its home's own."""
         sql = "SELECT file, offset, length, blocks FROM parts WHERE part = ? AND state = 'held'"
         for disk in [disk for disks in self._disks.values() for disk in disks]:
@@ -174,6 +218,17 @@ class Oracle:
                 for tid in record.tids:
                     self._applied(name, disk, db, csn, tid)
         self._looked[disk.folder.name] = row
+        there = {part for (part,) in db.execute("SELECT part FROM parts")}
+        for part, csn in self._added.items():
+            if csn <= row and part not in there and not self._may_be_gone(db, part, csn):
+                what = f"{name} has deleted {part}, removed at CSN {self._removed.get(part)}"
+                self.violated("I12 GC-SAFE", what)
+
+    def _may_be_gone(self, db: sqlite3.Connection, part: str, csn: Csn) -> bool:
+        """Whether a catalog need not hold a part any more; ``csn`` made it."""
+        if part in self._added:
+            return part in self._removed and self._removed[part] <= _meta(db, "horizon")
+        return csn < _meta(db, "tail")  # a manifest
 
     def look_again(self, disk: Disk) -> None:
         """The power was cut: all that the catalog claims is to be looked at anew."""
@@ -183,6 +238,8 @@ class Oracle:
         sql = "SELECT state, creation_csn, file, offset, length, blocks FROM parts WHERE part = ?"
         for part in self._parts(tid):
             found = db.execute(sql, (part,)).fetchone()
+            if found is None and self._may_be_gone(db, part, csn):
+                continue
             if found is None or found[1] != csn:
                 self.violated("I9 HONEST", f"{name} has applied CSN {csn}, and of {part} it has {found}")
                 continue
@@ -209,6 +266,11 @@ class Oracle:
         db = self._catalog(self._world.hosts[0].disk.folder.name)
         return Csn(db.execute("SELECT max(from_csn) FROM tables").fetchone()[0])
 
+    def removed_parts(self, disk: Disk) -> list[str]:
+        """Return the parts on a disk that are removed."""
+        sql = "SELECT part FROM parts WHERE removal_csn IS NOT NULL"
+        return [part for (part,) in self._catalog(disk.folder.name).execute(sql)]
+
     def may_lose(self, disk: Disk) -> bool:
         """Tell whether every part of every record lies on some other disk that is in use."""
         others = [host.disk.folder.name for host in self._world.hosts if host.disk is not disk]
@@ -222,5 +284,14 @@ class Oracle:
 
 
 def _snapshot(db: sqlite3.Connection) -> Csn:
-    row = db.execute("SELECT value FROM meta WHERE key = 'snapshot_csn'").fetchone()
+    return _meta(db, "snapshot_csn")
+
+
+def _meta(db: sqlite3.Connection, key: str) -> Csn:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return Csn(row[0]) if row else CSN_NONE
+
+
+def children(znode: Any) -> list[str]:
+    """The names below a znode, if it is there."""
+    return sorted(znode.children) if znode is not None else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from tidelock.csnlog.memory import Fault as Lost
@@ -61,6 +61,10 @@ class Plan:
         epoch_limit: Records of an epoch.
         manifests: Entries travel in a manifest and not in the record.
         tight: Small bounds: a push holds two transactions, a record as well, the follower reads one by one.
+        changers: Clients that run everything that removes.
+        compaction: Parts are merged as soon as there are a few.
+        history_s: How long removed parts stay readable; 0: for longer than a run, and the whole log is kept.
+        log_keep: Records that stay in the log, where history is short.
         requests: Share of the requests to ZooKeeper that fail, and how they may.
         loss, twice, late: Shares of the messages between hosts that are lost, doubled, late.
         faults: In the order of their times.
@@ -80,6 +84,10 @@ class Plan:
     loss: float = 0.0
     twice: float = 0.0
     late: float = 0.0
+    changers: int = 0
+    compaction: bool = False
+    history_s: float = 0.0
+    log_keep: int = 1
     faults: tuple[Fault, ...] = field(default=())
 
     def to_json(self) -> str:
@@ -95,11 +103,17 @@ class Plan:
         return cls(**found)
 
     @property
+    def is_calm(self) -> bool:
+        """Whether nothing befalls anybody."""
+        return not (self.faults or self.requests or self.loss or self.twice or self.late)
+
+    @property
     def size(self) -> int:
         """How much happens by this plan: shrinking makes it smaller."""
         rates = sum(bool(rate) for rate in (self.requests, self.loss, self.twice, self.late))
         toggles = self.manifests + self.tight + (self.epoch_limit < 1000) + len(self.request_kinds)
-        load = self.replicas + self.writers * self.transactions + self.readers
+        toggles += self.compaction + bool(self.history_s)
+        load = self.replicas + (self.writers + self.changers) * self.transactions + self.readers
         return 10 * len(self.faults) + load + 5 * rates + toggles
 
 
@@ -113,7 +127,7 @@ def draw(seed: int) -> Plan:
     bursts = [chance.uniform(1.0, FAULTS_S - BURST_S) for _ in range(3)] if chance.random() < 0.5 else []
     faults = [_fault(chance, kinds, replicas, bursts) for _ in range(count)]
     lost = tuple(kind.name for kind in Lost if chance.random() < 0.5)
-    return Plan(
+    plan = Plan(
         seed=seed,
         replicas=replicas,
         copies=min(replicas, chance.choice([2, 2, 2, 3])),
@@ -129,6 +143,16 @@ def draw(seed: int) -> Plan:
         twice=chance.choice([0.0, 0.0, 0.2]),
         late=chance.choice([0.0, 0.0, 0.05, 0.2]),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+    # A replica with an empty disk takes all from the log: it cannot where history is collected.
+    short = all(fault.kind != "replace" for fault in faults) and chance.random() < 0.7
+    return replace(
+        plan,
+        writers=chance.randint(0, plan.writers),
+        changers=chance.randint(0, 3),
+        compaction=chance.random() < 0.6,
+        history_s=chance.choice([1.0, 5.0]) if short else 0.0,
+        log_keep=chance.choice([1, 1, 10]),
     )
 
 

@@ -53,6 +53,13 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     if plan.writers > 1:
         yield replace(plan, writers=1)
         yield replace(plan, writers=plan.writers - 1)
+    if plan.changers:
+        yield replace(plan, changers=0)
+        yield replace(plan, changers=plan.changers - 1)
+    if plan.compaction:
+        yield replace(plan, compaction=False)
+    if plan.history_s:
+        yield replace(plan, history_s=0.0)
     if plan.transactions > 1:
         yield replace(plan, transactions=plan.transactions // 2)
         yield replace(plan, transactions=plan.transactions - 1)

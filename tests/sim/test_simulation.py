@@ -30,6 +30,10 @@ MANY = 300
 #: How many seeds the search for a planted bug may take.
 FOUND_WITHIN = 10
 _SMALL = Plan(seed=0, writers=4, readers=0, transactions=6)
+#: Everything that removes, with short history.
+_REMOVING = Plan(
+    seed=0, writers=0, readers=0, changers=3, transactions=8, compaction=True, history_s=1.0, log_keep=1
+)
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
     "acknowledge-before-durable": _SMALL,
@@ -45,6 +49,18 @@ SHOWN_BY = {
         ),
     ),
     "forget-to-fsync": replace(_SMALL, faults=(Fault(10.0, "power", 0, 1.0), Fault(20.0, "power", 1, 1.0))),
+    "collect-by-creation": replace(_REMOVING, readers=2),
+    "look-before-locking": _REMOVING,
+    "keep-marks-of-what-is-rolled-back": _REMOVING,
+    "compact-without-locks": _REMOVING,
+    "ignore-open-transactions": _REMOVING,
+    "delete-locks-by-their-own-version": replace(
+        _REMOVING,
+        changers=6,
+        transactions=20,
+        requests=0.08,
+        request_kinds=("LATE",),
+    ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 
 from tests.sim import machine
+from tests.sim.changers import Changer
 from tests.sim.clients import Reader, Writer, create_tables
 from tests.sim.healing import converge, judge
 from tests.sim.host import Host, life_name, template
@@ -76,6 +77,11 @@ class World:
         #: The largest CSN that any client was told.
         self.acknowledged = Csn(0)
 
+    @property
+    def now_ns(self) -> int:
+        """Virtual time, as it stands in the clients' history."""
+        return int(self.loop.time() * 1_000_000_000)
+
     def chance(self, of: str) -> random.Random:
         """Return a source of chance of its own: what one thing draws moves no other."""
         return random.Random(f"{self.plan.seed} {of}")
@@ -113,8 +119,7 @@ class World:
     def note(self, kind: End | str, f: str, process: str, **fields: Any) -> None:
         """Write a line of the clients' history."""
         given = {name: value for name, value in fields.items() if value is not None}
-        ns = int(self.loop.time() * 1_000_000_000)
-        self.lines.append({"type": str(kind), "f": f, "process": process, "ns": ns, **given})
+        self.lines.append({"type": str(kind), "f": f, "process": process, "ns": self.now_ns, **given})
         if f in {"write", "commit"}:
             self.trace.note(str(kind), f, process, fields.get("key"), fields.get("csn"), fields.get("tid"))
         if "error" in given:
@@ -130,8 +135,11 @@ class World:
             await create_tables(self)
             nemesis = Nemesis(self)
             evil = asyncio.create_task(nemesis.run())
-            clients: list[Writer | Reader] = [Writer(self, f"c{n}") for n in range(self.plan.writers)]
+            clients: list[Writer | Reader | Changer] = [
+                Writer(self, f"c{n}") for n in range(self.plan.writers)
+            ]
             clients += [Reader(self, f"cr{n}") for n in range(self.plan.readers)]
+            clients += [Changer(self, f"cx{n}") for n in range(self.plan.changers)]
             working = [asyncio.create_task(client.run()) for client in clients]
             await asyncio.wait([evil])
             nemesis.heal()

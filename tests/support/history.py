@@ -154,6 +154,8 @@ class History:
     downloads: tuple[Download, ...] = ()
     told: tuple[Told, ...] = ()
     log: tuple[LogLine, ...] = ()
+    #: Transactions that others judge (tests/support/replay.py).
+    elsewhere: frozenset[str] = frozenset()
 
     def ended(self, end: End) -> list[Write]:
         """Return the writes that ended like this."""

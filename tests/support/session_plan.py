@@ -147,10 +147,12 @@ def draw(
         faults: How often a replica is killed or stopped; one at a time.
         statements: Kinds to take; default: all.
     """
-    return list(_Drawer(random.Random(seed), tables, replicas, statements).steps(steps, sessions, faults))
+    return list(Drawer(random.Random(seed), tables, replicas, statements).steps(steps, sessions, faults))
 
 
-class _Drawer:
+class Drawer:
+    """Draws steps and statements."""
+
     def __init__(
         self,
         rng: random.Random,
@@ -164,6 +166,7 @@ class _Drawer:
         }
 
     def steps(self, count: int, sessions: int, faults: int) -> Iterator[Step]:
+        """Draw about so many steps."""
         left = {f"s{number}": 0 for number in range(1, sessions + 1)}  # statements of the open transaction
         is_open: set[str] = set()
         coming = self._faults(count, faults)

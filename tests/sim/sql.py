@@ -1,0 +1,319 @@
+"""Stands for the SQL processes: a few statements, done with pyarrow in the loop, over the simulated disk.
+
+Everything around them is the product's own: the pool with its places, the frames, and whoever asks. A worker
+lists the parts of its snapshot as a SQL process does, says which of them lose or change rows, and reads the
+bytes call by call, so that other things happen in between. What it understands are the conditions of
+``tests/support/table_model.py`` in their SQL form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.table_model import (
+    PARTITION_BY,
+    SCHEMA,
+    Condition,
+    Everything,
+    Keys,
+    Partition,
+    Remainder,
+    Row,
+    holds,
+)
+from tidelock.csnlog.ids import Csn, TableName
+from tidelock.errors import CorruptError, SerializationConflictError, StandbyError, TidelockError
+from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
+from tidelock.replica_agent.partitions import path_of, values_of
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.sql.mutation import (
+    Affected,
+    CompactParts,
+    DeleteRows,
+    Ended,
+    MergeRows,
+    MutationRequest,
+    UpdateRows,
+)
+from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest, pack
+from tidelock.replication.model import Location
+from tidelock.replication.partfs import PartFs
+
+_HEADER: Final = len(pack(Kind.REQUEST, b""))
+#: What `request.select_statement` makes.
+_SELECT: Final = re.compile(r'SELECT \* FROM "(\w+)"\."(\w+)"\nWHERE \(\n(.*)\n\)', re.DOTALL)
+_CONDITIONS: Final[dict[str, Callable[..., Condition]]] = {
+    "true": Everything,
+    "k between ? and ?": Keys,
+    "p is null": lambda: Partition(None),
+    "p = ?": Partition,
+    "v % ? = ?": Remainder,
+}
+
+#: Rows of a part that stay or take the place of others, and how many of them are new.
+_Rewrite = Callable[[Sequence[Row]], tuple[list[Row], int]]
+
+
+class SimWorker:
+    """One SQL process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self.reusable = True
+
+    @classmethod
+    async def start(cls, _settings: AgentSettings, data_dir: Path, _number: int) -> SimWorker:
+        """Start a process."""
+        await asyncio.sleep(0)
+        return cls(data_dir)
+
+    async def end(self) -> None:
+        """End it."""
+        self.reusable = False
+
+    async def run(self, frame: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        """Run one statement, and yield its frames."""
+        request = msgspec.json.decode(frame[_HEADER:], type=Request)
+        statement = _Statement(self._data_dir, request)
+        try:
+            async for kind, payload in statement.frames():
+                yield kind, payload
+        except CorruptError:
+            statement.require_kept()  # else the part was not damaged, but is collected
+            raise
+
+
+class _Statement:
+    """One statement under way."""
+
+    def __init__(self, data_dir: Path, request: Request) -> None:
+        self._data_dir, self._request = data_dir, request
+        self._files = PartFs(data_dir)
+        self._table: TableName | None = None
+
+    async def frames(self) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        await asyncio.to_thread(self._require_applied)
+        match self._request:
+            case SqlRequest(sql=sql, params=params):
+                frames = self._select(sql, params)
+            case MutationRequest(table=table, action=CompactParts(parts=parts)):
+                frames = self._compact(table, set(parts))
+            case MutationRequest(table=table, action=DeleteRows(where=where, params=params)):
+                frames = self._delete(table, _CONDITIONS[where](*params))
+            case MutationRequest(table=table, action=UpdateRows() as action):
+                frames = self._update(table, action)
+            case MutationRequest(table=table, action=MergeRows(upsert=True, source=source)):
+                frames = self._upsert(table, Path(source))
+            case _:
+                raise TidelockError(f"the simulation has no {self._request}")
+        async for frame in frames:
+            yield frame
+
+    async def _select(self, sql: str, params: tuple[Any, ...]) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        found = _SELECT.fullmatch(sql)
+        assert found, sql
+        table, where = TableName(f"{found[1]}.{found[2]}"), _CONDITIONS[found[3]](*params)
+        parts = await self._list(table)
+        kept: list[Row] = []
+        for part in parts:
+            kept += [row for row in await self._rows(part) if holds(where, row)]
+        yield Kind.DATA, _stream([_table(kept)])
+        yield _ended(Ended(reads={table: _left_out(where, parts)}))
+
+    async def _compact(self, table: TableName, wanted: set[Any]) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        parts = [part for part in await self._list(table) if part.part in wanted]
+        if missing := wanted - {part.part for part in parts}:
+            what = f"part {min(missing)} of table {table} is not there any more"
+            raise SerializationConflictError(what, table=table, part=min(missing))
+        rows = sum(part.rows for part in parts)
+        yield _affected(Affected(table, tuple(part.part for part in parts), rows))
+        schema = await asyncio.to_thread(self._schema, table)
+        whole = pa.concat_tables([await self._content(schema, part) for part in parts])
+        if schema.sort_by:
+            whole = whole.sort_by([(column, "ascending") for column in schema.sort_by])
+        yield Kind.DATA, _stream([whole])
+        yield _ended(Ended())
+
+    async def _delete(self, table: TableName, where: Condition) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        def rest(rows: Sequence[Row]) -> tuple[list[Row], int]:
+            return [row for row in rows if not holds(where, row)], 0
+
+        async for frame in self._rewrite(table, where, rest, deletes=True):
+            yield frame
+
+    async def _update(self, table: TableName, action: UpdateRows) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        given = list(action.params)
+        ((column, value),) = action.set.items()
+        addend = int(given.pop(0)) if isinstance(value, str) else 0
+        where = Everything() if action.where is None else _CONDITIONS[action.where](*given)
+
+        def changed(row: Row) -> Row:
+            p, k, v = row
+            if isinstance(value, str):
+                return p, k, None if v is None else v + addend
+            new: Any = value.value
+            return (new, k, v) if column == "p" else (p, k, new)
+
+        def rewrite(rows: Sequence[Row]) -> tuple[list[Row], int]:
+            matching = [holds(where, row) for row in rows]
+            new = [changed(row) if hit else row for row, hit in zip(rows, matching, strict=True)]
+            return new, sum(matching)
+
+        async for frame in self._rewrite(table, where, rewrite, deletes=False):
+            yield frame
+
+    async def _rewrite(
+        self, table: TableName, where: Condition, rewrite: _Rewrite, *, deletes: bool
+    ) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        """Rewrite the parts in which a condition is true for a row: which they are is told first."""
+        parts = await self._list(table)
+        hit: list[PartRow] = []
+        matched = 0
+        for part in parts:
+            count = sum(holds(where, row) for row in await self._rows(part))
+            matched += count
+            hit += [part] if count else []
+        yield _affected(Affected(table, tuple(part.part for part in hit), matched))
+        updated = 0
+        tables = []
+        for part in hit:
+            rows, new = rewrite(await self._rows(part))  # as a process, which scans twice
+            updated += new
+            tables += [_table(rows)] if rows else []
+        yield Kind.DATA, _stream(tables)
+        deleted = matched if deletes else 0
+        reads = {table: _left_out(where, parts)}
+        yield _ended(Ended(reads=reads, rows_deleted=deleted, rows_updated=updated))
+
+    async def _upsert(self, table: TableName, source: Path) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        data = await asyncio.to_thread(source.read_bytes)
+        with pa.ipc.open_stream(data) as reader:
+            by_key = {row[1]: row for row in rows_of(reader.read_all())}
+        parts = await self._list(table)
+        found = {part.part: await self._rows(part) for part in parts}
+        hit = [part for part in parts if any(k in by_key for _, k, _ in found[part.part])]
+        there = {k for rows in found.values() for _, k, _ in rows}
+        fresh = [row for k, row in by_key.items() if k not in there]
+        matched = sum(k in by_key for rows in found.values() for _, k, _ in rows)
+        affected = Affected(table, tuple(part.part for part in hit), matched, len(fresh))
+        yield _affected(affected)
+        rows = [by_key.get(row[1], row) for part in hit for row in await self._rows(part)]
+        yield Kind.DATA, _stream([_table([*rows, *fresh])])
+        yield _ended(Ended(reads={table: None}, rows_updated=matched, rows_inserted=len(fresh)))
+
+    # -- what is there ---------------------------------------------------------------------------------------
+
+    def _require_applied(self) -> None:
+        with closing(CatalogReader(self._data_dir)) as reader:
+            csn = max([self._request.csn, *self._request.at.values()])
+            if csn > reader.snapshot_csn():
+                raise StandbyError(f"CSN {csn} is not applied here yet")
+
+    def require_kept(self) -> None:
+        """Raise SnapshotTooOldError if what this statement reads is promised no more."""
+        if self._table is not None:
+            with closing(CatalogReader(self._data_dir)) as reader:
+                reader.require_kept(self._csn_of(self._table), self._table)
+
+    def _csn_of(self, table: TableName) -> Csn:
+        return self._request.at.get(table, self._request.csn)
+
+    async def _list(self, table: TableName) -> list[PartRow]:
+        self._table = table
+
+        def read() -> list[PartRow]:
+            with closing(CatalogReader(self._data_dir)) as reader:
+                found = reader.parts(table, self._csn_of(table), self._request.tid)
+                reader.require_kept(self._csn_of(table), table)
+                return found
+
+        return await asyncio.to_thread(read)
+
+    def _schema(self, table: TableName) -> TableSchema:
+        with closing(CatalogReader(self._data_dir)) as reader:
+            row = reader.require_table(table, self._csn_of(table))
+            return TableSchema.from_definition(row.definition)
+
+    async def _rows(self, part: PartRow) -> list[Row]:
+        return part_rows(await self._bytes(part), part.path)
+
+    async def _bytes(self, part: PartRow) -> bytes:
+        if part.file is None or part.state != "held":
+            raise CorruptError(f"part {part.part} is {part.state} here", part=part.part)
+        location = Location(part.file, part.offset, part.length, part.blocks)
+        try:
+            return await asyncio.to_thread(self._files.read, location)
+        except CorruptError as error:
+            raise CorruptError(error.message, part=part.part) from error
+
+    async def _content(self, schema: TableSchema, part: PartRow) -> pa.Table:
+        """All columns of a part, those of its partition too."""
+        data = await self._bytes(part)
+        found = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        values = values_of(part.path, schema)
+        arrays = [
+            pa.array([values[field.name]] * part.rows, field.type)
+            if field.name in values
+            else found.column(field.name).cast(field.type)
+            for field in schema.arrow
+        ]
+        fields = [field.with_nullable(True) for field in schema.arrow]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def part_rows(data: bytes, path: str) -> list[Row]:
+    """Return the rows of a part of a table of `table_model`."""
+    found = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    p: Any = values_of(path, _MODEL)["p"]
+    return [(p, k, v) for k, v in zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True)]
+
+
+def rows_of(table: pa.Table) -> Iterator[Row]:
+    """Return the rows of a table of `table_model`."""
+    return zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True)
+
+
+_MODEL: Final = TableSchema.from_request("model", SCHEMA, PARTITION_BY)
+_NULLABLE: Final = pa.schema([field.with_nullable(True) for field in SCHEMA])
+
+
+def _table(rows: Sequence[Row]) -> pa.Table:
+    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else ((), (), ())
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _NULLABLE, strict=True)]
+    return pa.table(arrays, schema=_NULLABLE)
+
+
+def _stream(tables: Sequence[pa.Table]) -> bytes:
+    schema = tables[0].schema if tables else _NULLABLE
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _left_out(where: Condition, parts: Sequence[PartRow]) -> list[str] | None:
+    """The partitions that a statement has certainly not read, by their values."""
+    if not isinstance(where, Partition):
+        return None
+    read = path_of({"p": where.p})
+    return sorted({part.path for part in parts} - {read}) or None
+
+
+def _affected(found: Affected) -> tuple[Kind, bytes]:
+    return Kind.AFFECTED, msgspec.json.encode(found)
+
+
+def _ended(found: Ended) -> tuple[Kind, bytes]:
+    return Kind.END, msgspec.json.encode(found)
