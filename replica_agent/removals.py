@@ -23,7 +23,7 @@ from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.partitions import path_in
 from tidelock.replica_agent.schema import TableSchema, full_name
 from tidelock.replica_agent.settings import AgentSettings
-from tidelock.replica_agent.transactions import Transaction, Transactions
+from tidelock.replica_agent.transactions import Isolation, Transaction, Transactions
 from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.lock_rules import LockAsk, OnePartition, WholeTable, Wide
@@ -116,6 +116,7 @@ class Removals:
                 )
             path = path_in(schema, values)
             at = self.working_csn(tx, name)
+            self._note_read(tx, name, path, at)
             await self._inserts.write_out(tx)
             parts = self._catalog.reader.partition(name, path, at, str(tx.tid))
             await self._lock(tx, LockAsk(name, {}, (OnePartition(path),)), at)
@@ -124,11 +125,20 @@ class Removals:
 
     async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> Removed:
         at = self.working_csn(tx, table)
+        self._note_read(tx, table, path, at)
         await self._inserts.write_out(tx)
         await self._lock(tx, LockAsk(table, {}, (wide,)), at)
         reader, own = self._catalog.reader, str(tx.tid)
         parts = reader.parts(table, at, own) if path is None else reader.partition(table, path, at, own)
         return await self._take(tx, table, parts, at)
+
+    def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
+        """Which rows it removes depends on those that are there: it reads the partition (None: the table)."""
+        if path is None or tx.isolation is not Isolation.SERIALIZABLE:
+            tx.note_reads({table: None})
+            return
+        paths = {part.path for part in self._catalog.reader.parts(table, at)}
+        tx.note_reads({table: frozenset(paths - {path})})
 
     def _table(self, tx: Transaction, table: str) -> tuple[TableName, TableSchema]:
         name = full_name(table)

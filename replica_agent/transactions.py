@@ -70,6 +70,8 @@ class Transaction:
             compaction had made meanwhile: the same rows in newer parts.
         data_change: False for a compaction, which leaves all rows as they are.
         reads: What a serializable transaction has read.
+        untold: Queries that have given rows and of which it is not known what they read: those that run, and
+            those that the client has given up.
         uploads: Running statements that add or remove; the seal cuts them.
         upload_ended: Set whenever one of them has ended, and has taken back what it is not to keep.
         torn: A statement that removes was cut when it had begun: what is staged is half of a change.
@@ -96,6 +98,7 @@ class Transaction:
     removed: dict[PartId, TableName] = field(default_factory=dict)
     table_csn: dict[TableName, Csn] = field(default_factory=dict)
     reads: dict[TableName, Excluded] = field(default_factory=dict)
+    untold: int = 0
     statement_csn: Csn = CSN_NONE
     uploads: set[asyncio.Task[Any]] = field(default_factory=set)
     upload_ended: asyncio.Event = field(default_factory=asyncio.Event)

@@ -36,10 +36,13 @@ class Validation:
         if not await self._waiters.wait(end, max(0.0, timeout_s)):
             raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
         since = tx.tid.snapshot
-        changed = {table: self._reader.changed_partitions(table, since) for table in tx.reads}
-        table = first_conflict(tx.reads, changed)
+        reads = dict(tx.reads)
+        if tx.untold:  # any table, all of it
+            reads = dict.fromkeys((table.name for table in self._reader.tables(self._waiters.reached)), None)
+        changed = {table: self._reader.changed_partitions(table, since) for table in reads}
+        table = first_conflict(reads, changed)
         if table is None:
-            table = next((table for table in tx.reads if self._redefined(table, tx)), None)
+            table = next((table for table in reads if self._redefined(table, tx)), None)
         if table is not None:
             raise SerializationConflictError(
                 f"{tx.tid} has read table {table} at CSN {since}, and a commit up to CSN {end} has changed "

@@ -16,6 +16,7 @@ from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.snapshots import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
 from tidelock.replica_agent.state import Action
+from tidelock.replica_agent.transactions import Transaction
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -98,13 +99,15 @@ class ReadingRoutes:
             async with self._agent.sql.statement(statement) as running:
                 if running.affected is not None:
                     return await self._insert(statement, Mutation(running.affected, running))
-                response = await self._stream(request, running)
-        if asked.tid is not None and running.ended is not None:
-            self._agent.transactions.find(asked.tid).note_reads(running.ended.read_set())
-        return response
+                tx = None if asked.tid is None else self._agent.transactions.find(asked.tid)
+                return await self._stream(request, running, tx)
 
-    async def _stream(self, request: web.Request, running: Statement) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, running: Statement, tx: Transaction | None
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
+        if tx is not None:
+            tx.untold += 1
         await response.prepare(request)
         try:
             async for chunk in running.pieces():
@@ -113,6 +116,9 @@ class ReadingRoutes:
             if request.transport is not None:
                 request.transport.abort()
             raise
+        if tx is not None and running.ended is not None:  # before the client can know of the end, and commit
+            tx.note_reads(running.ended.read_set())
+            tx.untold -= 1
         await response.write_eof()
         return response
 

@@ -1,0 +1,523 @@
+"""Who sees what, who is refused, what is left: ClickHouse's tests of mutations, and what goes beyond them.
+
+* 01168_mutations_isolation, A to G: statements of concurrent transactions upon one small table.
+* 01172: what is written down of each part: who made it, who removed it, at which CSN, under which lock.
+* Serializable: write skew over tables, phantoms, the read-only anomaly, removals that read nothing.
+* Compaction against statements: it is in nobody's way, and long transactions do not starve behind it.
+
+Sessions are clients of different replicas. Where ClickHouse's outcome is another one, the test says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.lock_reading import PartRow, locks, part_rows
+from tests.support.waiting import eventually
+from tidelock.client import Database, Transaction
+from tidelock.cluster import LocalCluster
+from tidelock.errors import SerializationConflictError, TransactionClosedError
+
+SCHEMA = pa.schema([("p", pa.int64()), ("n", pa.int64())])
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module; it compacts when it is asked to."""
+    return module_cluster(
+        settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False}, epoch_limit=1000
+    )
+
+
+@pytest.fixture(scope="module")
+def sessions(local: LocalCluster) -> Iterator[list[Database]]:
+    """A session at each of three replicas."""
+    found = [local.connect(replica) for replica in local.replicas]
+    yield found
+    for db in found:
+        db.close()
+
+
+def rows(*numbers: int, p: int = 0) -> pa.Table:
+    """Rows of one partition."""
+    return pa.table([[p] * len(numbers), numbers], SCHEMA)
+
+
+def seen(reader: Database | Transaction, table: str, where: str = "true") -> list[int]:
+    """The numbers that somebody sees."""
+    return sorted(reader.read(table, ["n"], where)["n"].to_pylist())
+
+
+def make(sessions: Sequence[Database], *parts: Sequence[int] | pa.Table) -> str:
+    """Make a table with so many parts, which every replica shows."""
+    name = f"t{next(NUMBERS)}"
+    csn = sessions[0].create_table(name, SCHEMA, partition_by=["p"], sort_by=["n"])["csn"]
+    if parts:
+        with sessions[0].begin() as tx:
+            for part in parts:
+                tx.insert(name, part if isinstance(part, pa.Table) else rows(*part))
+            csn = tx.commit(wait="all").csn
+    for db in sessions:  # which has seen it from now on
+        db.table(name, csn=csn)
+    return name
+
+
+def everywhere(sessions: Sequence[Database], table: str, *expected: int) -> None:
+    """Every replica shows these numbers."""
+    for db in sessions:
+        assert seen(db, table) == sorted(expected)
+
+
+def refused(tx: Transaction) -> None:
+    """A refused transaction takes a rollback only."""
+    with pytest.raises(TransactionClosedError):
+        tx.commit()
+    tx.rollback()
+
+
+def add(tx: Transaction, table: str, number: int) -> None:
+    """Add to all numbers."""
+    tx.update(table, {"n": "n + ?"}, params=[number])
+
+
+def times(tx: Transaction, table: str, factor: int) -> None:
+    """Multiply all numbers."""
+    tx.update(table, {"n": "n * ?"}, params=[factor])
+
+
+class TestMutations:
+    """01168_mutations_isolation, over three replicas."""
+
+    def test_a(self, sessions: list[Database]) -> None:
+        """Two change what both see: the second is refused; own rows are seen by their transaction alone."""
+        one, two, _ = sessions
+        n = make(sessions, [1])
+        t1, t2 = one.begin(), two.begin()
+        t1.insert(n, rows(2))
+        t2.insert(n, rows(3))
+        times(t2, n, 10)
+        assert seen(t2, n) == [10, 30]
+        assert seen(t1, n) == [1, 2]
+        with pytest.raises(SerializationConflictError):
+            add(t1, n, 1)
+        refused(t1)
+        t2.rollback()
+        everywhere(sessions, n, 1)
+
+    def test_b(self, sessions: list[Database]) -> None:
+        """The refused takes nothing more, the other goes on."""
+        one, two, _ = sessions
+        n = make(sessions, [1])
+        t3, t4 = one.begin(), two.begin()
+        assert seen(t3, n) == [1]
+        t3.insert(n, rows(2))
+        t4.insert(n, rows(3))
+        times(t4, n, 2)
+        with pytest.raises(SerializationConflictError):
+            add(t3, n, 42)
+        with pytest.raises(TransactionClosedError):
+            t3.insert(n, rows(4))
+        t3.rollback()
+        t4.insert(n, rows(5))
+        t4.commit(wait="all")
+        everywhere(sessions, n, 2, 5, 6)
+
+    def test_c(self, sessions: list[Database]) -> None:
+        """Rows deleted by another stay visible; a truncation meets its lock. Own new rows are changed too."""
+        one, two, _ = sessions
+        n = make(sessions, [2, 6], [5])
+        t5, t6 = one.begin(), two.begin()
+        assert seen(t5, n) == [2, 5, 6]
+        t6.delete(n, where="n % 2 = 1")
+        assert seen(t5, n) == [2, 5, 6]
+        with pytest.raises(SerializationConflictError):
+            t5.truncate(n)
+        assert seen(t6, n) == [2, 6]
+        t5.rollback()
+        t6.insert(n, rows(8))
+        times(t6, n, 10)
+        t6.insert(n, rows(40))
+        t6.commit(wait="all")
+        everywhere(sessions, n, 20, 40, 60, 80)
+
+    def test_d(self, sessions: list[Database]) -> None:
+        """A mutation is killed from outside; the table is compacted; then the first of two wins as ever.
+
+        ClickHouse's OPTIMIZE is part of a transaction and locks what it merges until that ends. Compaction
+        here is a transaction of its own, and both older ones go on with the parts that it has made.
+        """
+        one, two, three = sessions
+        n = make(sessions, [20, 40], [60], [80])
+        t7, t8, t10 = one.begin(), two.begin(), three.begin()
+        assert seen(t7, n) == [20, 40, 60, 80]
+        t8.update(n, {"n": 0})
+        one.kill(t8.tid)
+        refused(t8)
+        assert two.optimize(n)["parts_after"] == 1
+        assert seen(t7, n) == [20, 40, 60, 80]
+        add(t7, n, 1)
+        with pytest.raises(SerializationConflictError):
+            t10.update(n, {"n": 0})
+        refused(t10)
+        t7.commit(wait="all")
+        everywhere(sessions, n, 21, 41, 61, 81)
+
+    def test_e(self, sessions: list[Database]) -> None:
+        """Two do the same at the same moment: exactly one wins."""
+        n = make(sessions, [21, 41], [61], [81])
+        begun = [db.begin() for db in sessions[:2]]
+        at_once = threading.Barrier(2)
+
+        def run(tx: Transaction) -> bool:
+            at_once.wait()
+            try:
+                add(tx, n, 1)
+            except SerializationConflictError:
+                tx.rollback()
+                return False
+            return tx.commit(wait="all").csn is not None
+
+        with ThreadPoolExecutor(2) as threads:
+            assert sorted(threads.map(run, begun)) == [False, True]
+        everywhere(sessions, n, 22, 42, 62, 82)
+
+    def test_f(self, sessions: list[Database]) -> None:
+        """An open transaction is listed; killed in the middle of a mutation it leaves nothing."""
+        one, two, _ = sessions
+        n = make(sessions, [22, 42], [62])
+        t13 = one.begin()
+        assert seen(t13, n) == [22, 42, 62]
+        (listed,) = [row for row in one.transactions() if row["tid"] == t13.tid]
+        assert (listed["state"], listed["home"], listed["rows"], listed["removed_parts"]) == (
+            "open",
+            "r1",
+            0,
+            0,
+        )
+        with ThreadPoolExecutor(1) as thread:
+            mutation = thread.submit(lambda: t13.update(n, {"n": 0}))
+            two.kill(t13.tid)  # in the middle of it, before it or behind it
+            mutation.exception()
+        refused(t13)
+        t14 = two.begin()
+        assert seen(t14, n) == [22, 42, 62]
+        t14.truncate(n)  # nothing of it is locked
+        t14.commit(wait="all")
+        everywhere(sessions, n)
+
+    def test_g(self, sessions: list[Database]) -> None:
+        """A mutation does not touch what its snapshot does not contain, committed before it or after it."""
+        one, two, _ = sessions
+        n = make(sessions, [1])
+        t15, t16 = one.begin(), two.begin()
+        t16.insert(n, rows(2))
+        times(t15, n, 10)
+        t15.commit(wait="all")
+        t16.commit(wait="all")
+        everywhere(sessions, n, 2, 10)
+
+
+class TestWhatPartsCarry:
+    """01172: who made a part and who removed it, at which CSN; and the locks."""
+
+    def test_the_life_of_two_parts(self, local: LocalCluster, sessions: list[Database]) -> None:
+        """Committed, removed and rolled back, removed and committed: on all replicas alike, but for marks."""
+        one = sessions[0]
+        n = make(sessions, [1])
+        one.insert(n, rows(2), wait="all")
+        made = self._on(local, n)
+        assert [row.removal_tid for row in made] == [None, None]
+        first, second = made
+        assert first.creation_csn is not None
+        assert second.creation_csn == first.creation_csn + 1
+
+        tx = one.begin()
+        tx.insert(n, rows(3))
+        tx.delete(n, where="n = 1")
+        assert seen(tx, n) == [2, 3]
+        home = part_rows(local.data_dir("r1"), n)
+        assert PartRow(*first[:3], tx.tid, None) in home
+        assert second in home
+        (own,) = [row for row in home if row.creation_tid == tx.tid]
+        assert own.creation_csn is None
+        assert [row for row in part_rows(local.data_dir("r2"), n) if row.creation_csn] == made
+        assert locks(local.zk, n) == {first.part: tx.tid}
+        tx.rollback()
+        assert locks(local.zk, n) == {}
+        assert self._on(local, n) == made
+
+        with one.begin() as tx:
+            tx.delete(n, where="n = 1")
+            tx.insert(n, rows(3))
+            csn = tx.commit(wait="all").csn
+        after = self._on(local, n)
+        assert after[:2] == [first._replace(removal_tid=tx.tid, removal_csn=csn), second]
+        assert [(row.creation_tid, row.creation_csn, row.removal_tid) for row in after[2:]] == [
+            (tx.tid, csn, None)
+        ]
+        everywhere(sessions, n, 2, 3)
+
+    @staticmethod
+    def _on(local: LocalCluster, table: str) -> list[PartRow]:
+        """The rows of all catalogs, which are the same."""
+        first, *others = (part_rows(local.data_dir(replica), table) for replica in local.replicas)
+        assert all(other == first for other in others)
+        return first
+
+    def test_nothing_removed_nothing_held(self, local: LocalCluster, sessions: list[Database]) -> None:
+        """A transaction that found nothing to remove commits without a CSN, and its lock goes with it."""
+        one, two, _ = sessions
+        n = make(sessions, [1])
+        late = two.begin()
+        tx = one.begin()
+        assert tx.drop_partition(n, {"p": 7}).rows == 0
+        assert locks(local.zk, n) == {"OnePartition": tx.tid}
+        assert tx.commit().csn is None
+        assert locks(local.zk, n) == {}
+        late.truncate(n)
+        late.commit(wait="all")
+        everywhere(sessions, n)
+
+    def test_many_rounds_leave_nothing(self, local: LocalCluster, sessions: list[Database]) -> None:
+        """Removed and rolled back again and again, by one replica after the other."""
+        n = make(sessions, [1], [2], [3])
+        made = self._on(local, n)
+        for number in range(6):
+            tx = sessions[number % 3].begin()
+            tx.drop_partition(n, {"p": 0})
+            tx.rollback()
+        assert self._on(local, n) == made
+        assert locks(local.zk, n) == {}
+        for replica in local.replicas:
+            nothing_left(local.data_dir(replica))
+
+
+class TestSerializable:
+    """Beyond Hermitage: over tables and partitions."""
+
+    @pytest.mark.parametrize("level", ["snapshot", "serializable"])
+    def test_write_skew_over_two_tables(self, sessions: list[Database], level: str) -> None:
+        """Each reads one table and writes the other: together that is nothing that could be in any order."""
+        one, two, _ = sessions
+        a, b = make(sessions, [1]), make(sessions, [1])
+        x, y = one.begin(isolation=level), two.begin(isolation=level)
+        assert seen(x, a) == seen(y, b) == [1]
+        x.insert(b, rows(2))
+        y.insert(a, rows(2))
+        x.commit(wait="all")
+        if level == "serializable":
+            with pytest.raises(SerializationConflictError) as conflict:
+                y.commit()
+            assert conflict.value.details["table"] == f"default.{b}"
+            everywhere(sessions, a, 1)
+        else:
+            y.commit(wait="all")
+            everywhere(sessions, a, 1, 2)
+
+    def test_a_phantom_partition(self, sessions: list[Database]) -> None:
+        """A partition that came to be since counts as read; one that the condition ruled out does not."""
+        one, two, _ = sessions
+        a, b = make(sessions, rows(1, p=1), rows(1, p=2)), make(sessions)
+        for p, ends_well in ((2, True), (3, False)):
+            x = one.begin(isolation="serializable")
+            assert seen(x, a, "p <> 2") == [1]
+            x.insert(b, rows(p))
+            two.insert(a, rows(9, p=p), wait="all")
+            if ends_well:
+                x.commit(wait="all")
+            else:
+                with pytest.raises(SerializationConflictError):
+                    x.commit()
+        everywhere(sessions, b, 2)
+
+    @pytest.mark.parametrize("level", ["snapshot", "serializable"])
+    def test_the_read_only_anomaly(self, sessions: list[Database], level: str) -> None:
+        """Fekete, O'Neil, O'Neil: the reader makes it impossible, but it is the writer who is refused.
+
+        Checking (0) and savings (0). T2 reads both and is to take 10 out of checking, with a fee of 1 since
+        the sum falls below 0. T1 puts 20 into savings. T3 reads 0 and 20, so T1 comes before T2, and there is
+        no fee; and yet T2 has seen no 20.
+        """
+        one, two, three = sessions
+        a = make(sessions, rows(0, p=1), rows(0, p=2))
+        t2 = one.begin(isolation=level)
+        assert seen(t2, a) == [0, 0]
+        t1 = two.begin(isolation=level)
+        assert seen(t1, a, "p = 2") == [0]
+        t1.update(a, {"n": 20}, where="p = 2")
+        t1.commit(wait="all")
+        t3 = three.begin(isolation=level)
+        assert seen(t3, a) == [0, 20]
+        t3.commit()
+        t2.update(a, {"n": -11}, where="p = 1")
+        if level == "serializable":
+            with pytest.raises(SerializationConflictError):
+                t2.commit()
+            everywhere(sessions, a, 0, 20)
+        else:
+            t2.commit(wait="all")
+            everywhere(sessions, a, -11, 20)
+
+    @pytest.mark.parametrize("whole", [False, True])
+    def test_a_removal_has_read_what_it_removes(self, sessions: list[Database], whole: bool) -> None:
+        """X empties what Y adds to, and Y has read what X adds to: in no order is there a row left of Y's."""
+        one, two, _ = sessions
+        a, b = make(sessions, rows(1, p=1), rows(2, p=2)), make(sessions)
+        x, y = one.begin(isolation="serializable"), two.begin(isolation="serializable")
+        if whole:
+            x.truncate(a)
+        else:
+            x.drop_partition(a, {"p": 1})
+        x.insert(b, rows(1))
+        assert seen(y, b) == []
+        y.insert(a, rows(9, p=1))
+        y.commit(wait="all")
+        with pytest.raises(SerializationConflictError):
+            x.commit()
+        everywhere(sessions, a, 1, 2, 9)
+
+    def test_a_removal_has_not_read_other_partitions(self, sessions: list[Database]) -> None:
+        """What is added to another partition is in nobody's way."""
+        one, two, _ = sessions
+        a = make(sessions, rows(1, p=1), rows(2, p=2))
+        x = one.begin(isolation="serializable")
+        x.drop_partition(a, {"p": 1})
+        two.insert(a, rows(3, p=2), wait="all")
+        x.commit(wait="all")
+        everywhere(sessions, a, 2, 3)
+
+    def test_rows_that_were_not_read_to_their_end(self, sessions: list[Database]) -> None:
+        """A client that has seen some of the rows of a query has read it."""
+        one, two, _ = sessions
+        a, b = make(sessions, [1, 2, 3]), make(sessions)
+        x = one.begin(isolation="serializable")
+        big = "select n from range(5000000) r(n) union all select n from " + a
+        stream = x.stream({"sql": big, "params": []})
+        next(iter(stream))
+        stream.close()
+        x.insert(b, rows(1))
+        two.insert(a, rows(9), wait="all")
+        with pytest.raises(SerializationConflictError):
+            x.commit()
+
+    @pytest.mark.slow
+    def test_everybody_gets_through(self, sessions: list[Database]) -> None:
+        """All replicas raise a counter, while commits move the head all the time: bounded, and right."""
+        one = sessions[0]
+        a, noise = make(sessions, [0]), make(sessions, [0])
+        stop = threading.Event()
+
+        def disturb(db: Database) -> None:
+            while not stop.is_set():
+                db.insert(noise, rows(1))
+
+        def count(db: Database) -> int:
+            tries = 0
+            for _ in range(3):
+                while True:
+                    tries += 1
+                    tx = db.begin(isolation="serializable", fresh=True)
+                    try:
+                        (number,) = seen(tx, a)
+                        tx.update(a, {"n": number + 1})
+                        tx.commit()
+                    except SerializationConflictError:
+                        tx.rollback()
+                    else:
+                        break
+            return tries
+
+        with ThreadPoolExecutor(6) as threads:
+            disturbing = [threads.submit(disturb, db) for db in sessions]
+            try:
+                tries = [future.result() for future in [threads.submit(count, db) for db in sessions]]
+            finally:
+                stop.set()
+            for future in disturbing:
+                future.result()
+        assert seen(one, a) == [9]
+        assert max(tries) < 100
+
+
+class TestCompaction:
+    """It changes no row, and is in nobody's way."""
+
+    @pytest.mark.parametrize("level", ["snapshot", "read_committed", "serializable"])
+    def test_a_long_transaction_goes_on(self, sessions: list[Database], level: str) -> None:
+        """Parts that it sees are compacted: it deletes rows of them all the same, and reads what it did."""
+        one, two, _ = sessions
+        n = make(sessions, [1], [2], [3], [4])
+        tx = one.begin(isolation=level)
+        assert seen(tx, n) == [1, 2, 3, 4]
+        assert two.optimize(n)["parts_after"] == 1
+        tx.delete(n, where="n = 2")
+        assert seen(tx, n) == [1, 3, 4]
+        add(tx, n, 10)
+        assert seen(tx, n) == [11, 13, 14]
+        tx.commit(wait="all")
+        everywhere(sessions, n, 11, 13, 14)
+
+    def test_between_two_statements(self, sessions: list[Database]) -> None:
+        """Rows of its own, and what it removed before, stay what they are when the rest is compacted."""
+        one, two, _ = sessions
+        n = make(sessions, [1], [2], [3], [4])
+        tx = one.begin()
+        tx.delete(n, where="n = 1")
+        tx.insert(n, rows(5))
+        two.optimize(n, timeout_s=0.5)  # it meets what tx has locked
+        assert seen(tx, n) == [2, 3, 4, 5]
+        tx.delete(n, where="n = 3")
+        assert seen(tx, n) == [2, 4, 5]
+        tx.truncate(n)
+        tx.insert(n, rows(6))
+        tx.commit(wait="all")
+        everywhere(sessions, n, 6)
+
+    def test_rows_that_come_meanwhile(self, sessions: list[Database]) -> None:
+        """Somebody has added rows since the snapshot, and they were merged with those that it sees."""
+        one, two, _ = sessions
+        n = make(sessions, [1], [2])
+        tx = one.begin()
+        two.insert(n, rows(3), wait="all")
+        two.optimize(n)
+        with pytest.raises(SerializationConflictError):
+            tx.delete(n, where="n = 1")
+        tx.rollback()
+        everywhere(sessions, n, 1, 2, 3)
+
+    def test_it_gives_way(self, sessions: list[Database]) -> None:
+        """What an open transaction has locked is not merged; the statement came first."""
+        one, two, _ = sessions
+        n = make(sessions, [1], [2], [3])
+        tx = one.begin()
+        tx.update(n, {"n": "n + 1"}, where="n < 3")
+        done = two.optimize(n, timeout_s=0.5)
+        assert (done["done"], done["parts_after"]) == (False, 3)
+        tx.commit(wait="all")
+        eventually(lambda: two.optimize(n)["parts_after"] == 1)
+        everywhere(sessions, n, 2, 3, 3)
+
+    def test_the_past_is_unchanged(self, local: LocalCluster, sessions: list[Database]) -> None:
+        """Before and after, at every CSN."""
+        one, two, three = sessions
+        n = make(sessions, [4], [3], [2])
+        csn = one.insert(n, rows(1), wait="all").csn
+        assert csn is not None
+        two.optimize(n)
+        one.delete(n, where="n > 2", wait="all")
+        for db in (one, three):
+            for at, expected in ((csn - 1, [2, 3, 4]), (csn, [1, 2, 3, 4]), (csn + 1, [1, 2, 3, 4])):
+                with db.snapshot(at) as snapshot:
+                    assert sorted(snapshot.read(n)["n"].to_pylist()) == expected
+        everywhere(sessions, n, 1, 2)
+        for replica in local.replicas:
+            nothing_left(local.data_dir(replica))
