@@ -176,7 +176,7 @@ async def test_snapshots_that_cannot_be_read(make_pool: MakePool, directory: Dat
     assert behind.value.details == {"snapshot_csn": 6}
     with pytest.raises(SnapshotTooOldError) as old:
         await rows(pool, "SELECT * FROM orders", csn=4)
-    assert old.value.details == {"min_csn": 5}
+    assert old.value.details == {"csn": 4, "min_csn": 5}
     assert len(await rows(pool, "SELECT * FROM orders", csn=5)) == 4
 
 
