@@ -274,8 +274,9 @@ class Commits:
         if behind:
             msg = f"{', '.join(behind)} is still more than max_lag={self._settings.max_lag} CSNs behind"
             raise UnavailableError(msg, replicas=list(behind))
-        # Large parts share nothing, and their copies may take long; a serializable one travels alone.
-        if tx.stored or tx.isolation is Isolation.SERIALIZABLE:
+        # Large parts share nothing, and their copies may take long; a compaction takes its locks on the way;
+        # a serializable one travels alone.
+        if tx.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
             return await self._copy_and_log(tx, deadline)
         async with self._departures.batch():
             return await self._copy_and_log(tx, deadline)
