@@ -41,6 +41,11 @@ EAGER: Final = {
     "compaction_interval_s": 0.2,
     "compaction_parts_min": 2,
     "compaction_quiet_s": 0.2,
+    # Locks of what is committed go as soon as they may.
+    "log_keep_records": 1,
+    "horizon_interval_s": 0.5,
+    "lock_sweep_interval_s": 0.5,
+    "clean_interval_s": 1,
 }
 SCHEMA: Final = pa.schema(
     [pa.field("k", pa.int64(), nullable=False), pa.field("p", pa.int32(), nullable=False), ("v", pa.int64())]
