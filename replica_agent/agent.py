@@ -54,7 +54,7 @@ class Ended(Enum):
 class Agent:
     """One life of an agent: ``start``, ``until_ended``, ``close``; then a new object.
 
-    It implements ``assembly.Events`` and ``readers.process.Callbacks``.
+    It implements ``assembly_base.Events`` and ``readers.process.Callbacks``.
 
     Args:
         settings: All of them.
@@ -167,7 +167,7 @@ class Agent:
             _log.info("aborted_by_restart", tids=[str(tid) for tid in aborted])
             await self.operations.acceptor.forget(aborted)
 
-    # -- what the parts tell (assembly.Events) ---------------------------------------------------------------
+    # -- what the parts tell (assembly_base.Events) ----------------------------------------------------------
 
     async def deliver(self, records: list[LogRecord]) -> None:
         """Hand records of the log to the applier, at its pace."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol
 
 from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.ids import PartId, ReplicaId
-from tidelock.csnlog.log import CsnLog, LogLimits, LogState
+from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.members import Members
-from tidelock.csnlog.model import LogRecord
 from tidelock.csnlog.zk import ZkStore
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.additions import Additions
+from tidelock.replica_agent.assembly_base import Events, Shared, make_base
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.audit.checks import Cluster
 from tidelock.replica_agent.back_pressure import BackPressure
@@ -30,53 +28,21 @@ from tidelock.replica_agent.history import History
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.ledger import CatalogLedger
 from tidelock.replica_agent.local import Local
-from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.mutations import Mutations
 from tidelock.replica_agent.operations import Condition, Operations
 from tidelock.replica_agent.read_pins import ReadPins
 from tidelock.replica_agent.removals import Removals
-from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.snapshots import Snapshots
 from tidelock.replica_agent.sql.pool import SqlPool
-from tidelock.replica_agent.staging import PartNumbers, Stager
 from tidelock.replica_agent.state import AgentState
-from tidelock.replica_agent.transactions import Transactions
 from tidelock.replica_agent.unique import UniqueKeys
 from tidelock.replica_agent.validation import Validation
 from tidelock.replication.apply import Applier
-from tidelock.replication.core import Copies
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.lock_rules import LockLimits
 from tidelock.replication.locks import Locks
-from tidelock.replication.model import Held, ResolvedRecord
-from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
-
-
-class Events(Protocol):
-    """What the parts tell the agent."""
-
-    async def deliver(self, records: list[LogRecord]) -> None:
-        """The next records of the log."""
-
-    def log_state(self, state: LogState, reason: str) -> None:
-        """The log follows, is suspended, or has ended."""
-
-    def applied(self, records: Sequence[ResolvedRecord]) -> None:
-        """A batch is visible here."""
-
-    def part_held(self, part: PartId) -> None:
-        """A part is durable here now."""
-
-    def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
-        """A peer has sent bytes that are not those of the part."""
-
-    def acknowledged(self, held: Held) -> None:
-        """A peer has answered a push."""
-
-    def corrupt(self, part: PartId, detail: str) -> None:
-        """A query has found wrong bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,70 +71,37 @@ def assemble(
     stack: AsyncExitStack,
 ) -> Machinery:
     """Make all parts; none of them runs yet. ``stack`` closes them."""
-    settings, replica = local.settings, session.replica
-    numbers = PartNumbers(replica, session.boot)
-    stager = Stager(local.catalog, local.files, numbers, batch_bytes_max=settings.push_bytes_max)
-    ledger = CatalogLedger(local.catalog, local.files, stager, metrics)
-    client = PeerClient(
-        secret=settings.secret, connections=settings.peer_connections, timeout_s=settings.push_timeout_s
-    )
-    stack.push_async_callback(client.close)
-    fetcher = _fetcher(local, ledger, client, events)
-    stack.push_async_callback(fetcher.close)
-    pusher = _pusher(settings, session, client, events)
-    stack.push_async_callback(pusher.close)
-    applier = _applier(local, ledger, fetcher, events)
-    members = Members(store, refresh_s=settings.member_refresh_s)
-    stack.push_async_callback(members.close)
-    log = CsnLog(
-        store,
-        session=session,
-        limits=_limits(settings, session),
-        deliver=events.deliver,
-        on_state=events.log_state,
-    )
-    stack.push_async_callback(log.close)
-    membership = _membership(local, session, members, client)
-    copies = CopyMaker(Copies(replica, session.cluster.copies, {}), stager, pusher)
-    transactions = Transactions(replica, session.boot, settings, time.monotonic)
-    shared = _Shared(local, session, metrics, numbers, stager, log, membership, transactions)
-    inserts = _inserts(shared, pusher)
+    base = make_base(local, store, session, events, metrics, stack)
+    shared, settings = base.shared, local.settings
+    inserts = _inserts(shared, base.pusher)
     stack.callback(inserts.close)
     locks = _locks(shared, store, lambda: operations)
-    removals = Removals(
-        settings=settings,
-        catalog=local.catalog,
-        files=local.files,
-        transactions=transactions,
-        inserts=inserts,
-        locks=locks,
-        waiters=local.waiters,
-    )
-    commits = _commits(shared, copies, removals)
+    removals = _removals(shared, inserts, locks)
+    commits = _commits(shared, base.copies, removals)
     sql = SqlPool(settings, settings.data_dir)
     stack.push_async_callback(sql.close)
     compactor = _compactor(shared, inserts, commits, sql, condition, events)
     stack.push_async_callback(compactor.close)
     mutations = _mutations(shared, inserts, removals, locks, sql)
     derived = DerivedTables(settings, inserts, sql)
-    inserts.adding = Additions(transactions, inserts, mutations, derived).add
-    history = _history(shared, store, members)
+    inserts.adding = Additions(shared.transactions, inserts, mutations, derived).add
+    history = _history(shared, store, base.members)
     snapshots = _snapshots(shared, store)
     read_pins = _read_pins(shared, snapshots, history)
     stack.push_async_callback(read_pins.close)
     operations = Operations(
         settings=settings,
-        replica=replica,
+        replica=session.replica,
         session=session,
         clock=time.monotonic,
         condition=condition,
         metrics=metrics,
         catalog=local.catalog,
         waiters=local.waiters,
-        log=log,
-        client=client,
-        membership=membership,
-        transactions=transactions,
+        log=shared.log,
+        client=base.client,
+        membership=shared.membership,
+        transactions=shared.transactions,
         inserts=inserts,
         locks=locks,
         removals=removals,
@@ -179,43 +112,26 @@ def assemble(
         read_pins=read_pins,
         history=history,
         auditor=_auditor(shared, store, locks, snapshots, events, lambda: operations),
-        acceptor=_acceptor(shared, fetcher, events),
-        applier=applier,
+        acceptor=_acceptor(shared, base.fetcher, events),
+        applier=base.applier,
         sql=sql,
         compactor=compactor,
         damaged=events.corrupt,
     )
-    return Machinery(ledger, fetcher, applier, pusher, members, copies, log, compactor, operations)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What several of the parts below need."""
-
-    local: Local
-    session: OwnSession
-    metrics: Metrics
-    numbers: PartNumbers
-    stager: Stager
-    log: CsnLog
-    membership: Membership
-    transactions: Transactions
-
-
-def _membership(local: Local, session: OwnSession, members: Members, client: PeerClient) -> Membership:
-    return Membership(
-        replica=session.replica,
-        copies=session.cluster.copies,
-        epoch_limit=session.cluster.epoch_limit,
-        settings=local.settings,
-        members=members,
-        client=client,
-        waiters=local.waiters,
-        clock=time.monotonic,
+    return Machinery(
+        base.ledger,
+        base.fetcher,
+        base.applier,
+        base.pusher,
+        base.members,
+        base.copies,
+        shared.log,
+        compactor,
+        operations,
     )
 
 
-def _inserts(shared: _Shared, pusher: Pusher) -> Inserts:
+def _inserts(shared: Shared, pusher: Pusher) -> Inserts:
     return Inserts(
         settings=shared.local.settings,
         catalog=shared.local.catalog,
@@ -230,7 +146,7 @@ def _inserts(shared: _Shared, pusher: Pusher) -> Inserts:
     )
 
 
-def _commits(shared: _Shared, copies: CopyMaker, removals: Removals) -> Commits:
+def _commits(shared: Shared, copies: CopyMaker, removals: Removals) -> Commits:
     return Commits(
         replica=shared.session.replica,
         boot=shared.session.boot,
@@ -252,7 +168,7 @@ def _commits(shared: _Shared, copies: CopyMaker, removals: Removals) -> Commits:
 
 
 def _compactor(
-    shared: _Shared, inserts: Inserts, commits: Commits, sql: SqlPool, condition: Condition, events: Events
+    shared: Shared, inserts: Inserts, commits: Commits, sql: SqlPool, condition: Condition, events: Events
 ) -> Compactor:
     local = shared.local
 
@@ -292,9 +208,7 @@ def _compactor(
     )
 
 
-def _mutations(
-    shared: _Shared, inserts: Inserts, removals: Removals, locks: Locks, sql: SqlPool
-) -> Mutations:
+def _mutations(shared: Shared, inserts: Inserts, removals: Removals, locks: Locks, sql: SqlPool) -> Mutations:
     local, transactions = shared.local, shared.transactions
     return Mutations(
         settings=local.settings,
@@ -309,7 +223,19 @@ def _mutations(
     )
 
 
-def _locks(shared: _Shared, store: ZkStore, operations: Callable[[], Operations]) -> Locks:
+def _removals(shared: Shared, inserts: Inserts, locks: Locks) -> Removals:
+    return Removals(
+        settings=shared.local.settings,
+        catalog=shared.local.catalog,
+        files=shared.local.files,
+        transactions=shared.transactions,
+        inserts=inserts,
+        locks=locks,
+        waiters=shared.local.waiters,
+    )
+
+
+def _locks(shared: Shared, store: ZkStore, operations: Callable[[], Operations]) -> Locks:
     """``operations``, which needs the locks itself, is asked for when somebody is met."""
     settings = shared.local.settings
     return Locks(
@@ -333,7 +259,7 @@ def _locks(shared: _Shared, store: ZkStore, operations: Callable[[], Operations]
 
 
 def _auditor(
-    shared: _Shared,
+    shared: Shared,
     store: ZkStore,
     locks: Locks,
     snapshots: Snapshots,
@@ -366,7 +292,7 @@ def _auditor(
     )
 
 
-def _snapshots(shared: _Shared, store: ZkStore) -> Snapshots:
+def _snapshots(shared: Shared, store: ZkStore) -> Snapshots:
     return Snapshots(
         replica=shared.session.replica,
         boot=shared.session.boot,
@@ -381,7 +307,7 @@ def _snapshots(shared: _Shared, store: ZkStore) -> Snapshots:
     )
 
 
-def _history(shared: _Shared, store: ZkStore, members: Members) -> History:
+def _history(shared: Shared, store: ZkStore, members: Members) -> History:
     reader = shared.local.catalog.reader
     return History(
         replica=shared.session.replica,
@@ -394,7 +320,7 @@ def _history(shared: _Shared, store: ZkStore, members: Members) -> History:
     )
 
 
-def _read_pins(shared: _Shared, snapshots: Snapshots, history: History) -> ReadPins:
+def _read_pins(shared: Shared, snapshots: Snapshots, history: History) -> ReadPins:
     settings = shared.local.settings
     return ReadPins(
         snapshots,
@@ -405,7 +331,7 @@ def _read_pins(shared: _Shared, snapshots: Snapshots, history: History) -> ReadP
     )
 
 
-def _acceptor(shared: _Shared, fetcher: Fetcher, events: Events) -> Acceptor:
+def _acceptor(shared: Shared, fetcher: Fetcher, events: Events) -> Acceptor:
     return Acceptor(
         replica=shared.session.replica,
         disk=shared.session.disk,
@@ -418,64 +344,4 @@ def _acceptor(shared: _Shared, fetcher: Fetcher, events: Events) -> Acceptor:
         waiters=shared.local.waiters,
         arrived=events.part_held,
         inline_bytes_max=shared.local.settings.inline_part_bytes_max,
-    )
-
-
-def _fetcher(local: Local, ledger: CatalogLedger, client: PeerClient, events: Events) -> Fetcher:
-    settings = local.settings
-    return Fetcher(
-        client,
-        local.files,
-        ledger,
-        replica=ReplicaId(settings.replica),
-        on_held=events.part_held,
-        on_wrong_bytes=events.wrong_bytes,
-        range_bytes=settings.fetch_range_bytes,
-        small_bytes_max=settings.inline_part_bytes_max,
-        concurrency=settings.fetch_concurrency,
-        small_concurrency=settings.fetch_small_concurrency,
-        retry_wait_max_s=settings.retry_wait_max_s,
-        grace_s=settings.fetch_grace_s,
-        early_max=settings.fetch_early_max,
-    )
-
-
-def _applier(local: Local, ledger: CatalogLedger, fetcher: Fetcher, events: Events) -> Applier:
-    return Applier(
-        ledger,
-        fetcher,
-        applied=local.waiters.reached,
-        time_ms=local.catalog.reader.meta("time_ms"),
-        apply_records_max=local.settings.apply_records_max,
-        ahead_records=local.settings.apply_ahead_records,
-        missing_parts_max=local.settings.apply_missing_parts_max,
-        retry_wait_max_s=local.settings.retry_wait_max_s,
-        on_applied=events.applied,
-    )
-
-
-def _pusher(settings: AgentSettings, session: OwnSession, client: PeerClient, events: Events) -> Pusher:
-    return Pusher(
-        client,
-        home=session.replica,
-        boot=session.boot,
-        cluster_id=session.cluster.cluster_id,
-        on_held=events.acknowledged,
-        push_bytes_max=settings.push_bytes_max,
-        push_tids_max=settings.batch_tids_max,
-        push_timeout_s=settings.push_timeout_s,
-        retry_wait_max_s=settings.retry_wait_max_s,
-        hints_max=settings.peer_hints_max,
-    )
-
-
-def _limits(settings: AgentSettings, session: OwnSession) -> LogLimits:
-    return LogLimits(
-        record_bytes_max=settings.record_bytes_max,
-        multi_bytes_max=settings.multi_bytes_max,
-        batch_tids_max=settings.batch_tids_max,
-        queue_tids_max=settings.queue_tids_max,
-        read_ahead=settings.read_ahead,
-        epoch_limit=session.cluster.epoch_limit,
-        relook_s=settings.member_refresh_s,
     )
