@@ -53,8 +53,9 @@ async def converge(world: World) -> None:
         return
     for host in world.hosts:
         await _commits(world, host.name)
-        if world.plan.changers:
-            await _removes(world, host.name)
+    await _nothing_left(world)
+    for host in world.hosts if world.plan.changers else ():
+        await _removes(world, host.name)
     for host in world.hosts:  # what is removed last is not the last of the log: then its locks can go
         await _commits(world, host.name, " again")
     end = max(world.oracle.records)
@@ -63,10 +64,7 @@ async def converge(world: World) -> None:
         world.oracle.violated("I14 LIVE", f"the log ends at {end}, and {CONVERGE_S:.0f} s later: {at}")
         return
     await _ask_outcomes(world)
-    for host in world.hosts:
-        await _within(world, functools.partial(_is_clean, host))
-        if left := leftovers(host.disk.data):
-            world.oracle.violated("I13 NOLEAK", f"{host.name}: {left}")
+    await _nothing_left(world)
     await _clean_tree(world)
     await _old_is_gone(world)
     await _read_everywhere(world, max(world.oracle.records))
@@ -80,6 +78,14 @@ async def _within(world: World, done: Callable[[], bool]) -> bool:
             return False
         await asyncio.sleep(_POLL_S)
     return True
+
+
+async def _nothing_left(world: World) -> None:
+    """No replica holds what nobody needs: undecided parts, marks, files (I13)."""
+    for host in world.hosts:
+        await _within(world, functools.partial(_is_clean, host))
+        if left := leftovers(host.disk.data):
+            world.oracle.violated("I13 NOLEAK", f"{host.name}: {left}")
 
 
 def _is_clean(host: Host) -> bool:

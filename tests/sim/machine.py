@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -31,7 +32,7 @@ from tidelock.csnlog.log import CsnLog, Proposal
 from tidelock.csnlog.results import Committed
 from tidelock.csnlog.store import Store
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent import agent, assembly, catalog
+from tidelock.replica_agent import agent, catalog
 from tidelock.replica_agent.local import Local, _sweep
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.part_counts import PartCounts
@@ -40,6 +41,7 @@ from tidelock.replica_agent.sql import pool
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication import partfs
 from tidelock.replication.partfs import PartFs
+from tidelock.replication.peers import PeerClient
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -138,6 +140,7 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
     async def connect(_local: Local, _stack: AsyncExitStack) -> Store:
         return await _connect(world)
 
+    peer_client = partial(SimPeerClient, world.network)
     stands_in = {
         time: SimTime(now),
         secrets: SimSecrets(world.chance("secrets")),
@@ -151,12 +154,13 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
             for name, value in list(vars(module).items()):
                 if isinstance(value, type(sys)) and value in stands_in:
                     stack.enter_context(mock.patch.object(module, name, stands_in[value]))
+                elif value is PeerClient:
+                    stack.enter_context(mock.patch.object(module, name, peer_client))
         for module, name, value in (
             (agent, "open_local", open_local),
             (agent, "connect", connect),
             (agent, "application", lambda operations: operations),
             (agent, "web", web),
-            (assembly, "PeerClient", lambda **options: SimPeerClient(world.network, **options)),
             (catalog, "threading", SimpleNamespace(Thread=NoThread, Lock=threading.Lock)),
             (partfs, "os", DiskOs(world.disk_of)),
             (pool, "_Worker", SimWorker),

@@ -32,7 +32,7 @@ FOUND_WITHIN = 10
 _SMALL = Plan(seed=0, writers=4, readers=0, transactions=6)
 #: Everything that removes, with short history.
 _REMOVING = Plan(
-    seed=0, writers=0, readers=0, changers=3, transactions=8, compaction=True, history_s=1.0, log_keep=1
+    seed=0, writers=0, readers=0, changers=4, transactions=16, compaction=True, history_s=1.0, log_keep=1
 )
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
