@@ -21,6 +21,7 @@ from tidelock.replica_agent.schema import Column, TableSchema
 from tidelock.replica_agent.sql.expressions import Expression, literal
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.scan import PART_COLUMN
+from tidelock.replica_agent.sql.source import ROW
 
 TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#target",
@@ -30,7 +31,7 @@ TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#twice",
     "#hits",
 )
-MATCH, MISFIT, ROW = "#match", "#misfit", "#row"
+MATCH, MISFIT = "#match", "#misfit"
 
 _PART, _MATCH, _ROW = quote(PART_COLUMN), quote(MATCH), quote(ROW)
 
@@ -110,10 +111,8 @@ def target(alias: str) -> str:
 
 
 def load_source() -> str:
-    """Keep the rows of the view ``#stream``, numbered."""
-    return (
-        f"CREATE TEMP TABLE {quote(SOURCE)} AS SELECT *, row_number() OVER () AS {_ROW} FROM {quote(STREAM)}"
-    )
+    """Keep the rows of the view ``#stream``."""
+    return f"CREATE TEMP TABLE {quote(SOURCE)} AS SELECT * FROM {quote(STREAM)}"
 
 
 def repeated_keys(on: Sequence[str]) -> str:

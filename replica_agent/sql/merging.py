@@ -41,7 +41,7 @@ def merge(target: Target, action: MergeRows) -> Plan:
     session = target.session
     user = Expressions(session.connection, action.params, session.table_names())
     with closing(Source(Path(action.source), target.schema, action.on, exact=action.upsert)) as source:
-        names = source.schema.names
+        names = source.schema.names[:-1]
         updates = _updates(target, action, user, names)
         delete = None if action.delete is None else user.parse(action.delete, "when_matched_delete")
         inserts = _inserts(target, action, user, names)
@@ -49,7 +49,7 @@ def merge(target: Target, action: MergeRows) -> Plan:
         session.doing = "in a condition or new value of the merge"
         session.stream(composition.STREAM, _noted(source, session.note))
         target.show()
-        session.lock(disabled_optimizers=_NO_SWAPS)
+        session.lock(disabled_optimizers=_NO_SWAPS, preserve_insertion_order="false")
         session.run(composition.load_source())
     matched = [*updates.values(), *([] if delete is None else [delete])]
     session.bind(composition.scalars(composition.met(action.on), matched), user.params(*matched))

@@ -50,6 +50,10 @@ _ALLOCATORS = {
     # Memory that is reserved but unused counts as used; these two reserve little.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
+    # Fixed, or glibc raises the first with the blocks that the engine frees, keeps them in a heap full of
+    # holes, and a table that is loaded and spilled takes 120 bytes of memory for each of its rows.
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
 }
 
 

@@ -12,6 +12,11 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.insert_body import END
 from tidelock.replica_agent.schema import Column, TableSchema
 
+#: Column with the number of each row, from 0 in the order of the stream.
+ROW = "#row"
+#: Rows that are handed on at a time.
+BATCH_ROWS = 16 * 1024
+
 T = TypeVar("T")
 
 
@@ -19,7 +24,7 @@ class Source:
     """The stream in a file; read once.
 
     Attributes:
-        schema: Its columns. Those with names of the table's columns have their types.
+        schema: Its columns, then :data:`ROW`. Those with names of the table's columns have their types.
 
     Args:
         path: The file.
@@ -45,7 +50,10 @@ class Source:
         self._common.check(pa.schema([field for field in found if field.name in self._common.arrow.names]))
         common = self._common.arrow
         self.schema = pa.schema(
-            [common.field(field.name) if field.name in common.names else field for field in found]
+            [
+                *(common.field(field.name) if field.name in common.names else field for field in found),
+                pa.field(ROW, pa.int64()),
+            ]
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -56,18 +64,25 @@ class Source:
             SchemaMismatchError: A value does not fit its column.
         """
         row = 0
-        while (batch := _reading(self._next)) is not None:
-            common = self._common.conform(batch.select(self._common.arrow.names), row)
-            arrays = [
-                (common if name in common.schema.names else batch).column(name) for name in self.schema.names
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-            row += batch.num_rows
+        while (whole := _reading(self._next)) is not None:
+            # In pieces, since the engine takes a batch as a whole.
+            for begin in range(0, whole.num_rows, BATCH_ROWS):
+                batch = whole.slice(begin, BATCH_ROWS)
+                yield self._numbered(batch, row)
+                row += batch.num_rows
         # A stream that was cut between two messages reads like a complete one.
         end = self._file.tell()
         self._file.seek(max(end - len(END), 0))
         if end != self._length or self._file.read(len(END)) != END:
             raise _not_a_stream("bytes follow its end, or its end is missing")
+
+    def _numbered(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        common = self._common.conform(batch.select(self._common.arrow.names), first)
+        arrays = [
+            (common if name in common.schema.names else batch).column(name) for name in batch.schema.names
+        ]
+        numbers = pa.array(range(first, first + batch.num_rows), pa.int64())
+        return pa.RecordBatch.from_arrays([*arrays, numbers], schema=self.schema)
 
     def close(self) -> None:
         """Close the file."""
