@@ -54,6 +54,9 @@ PURE = (
     "replication/model.py",
     "replication/prefix.py",
     "replication/wire.py",
+    "replica_agent/audit/findings.py",
+    "replica_agent/audit/judgements.py",
+    "replica_agent/audit/rules.py",
 )
 IMPURE_IMPORTS = (
     *("aiohttp", "asyncio", "concurrent", "duckdb", "http", "io", "kazoo", "logging", "multiprocessing"),
