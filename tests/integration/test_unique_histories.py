@@ -151,7 +151,9 @@ class Writer:
         try:
             csn = tx.commit().csn
         except CommitUnknownError:
-            csn = eventually(lambda: self._outcome(tx.tid))[0]
+            found = eventually(lambda: self._outcome(tx.tid))
+            assert found is not None
+            csn = found[0]
         if csn is not None:
             self._told.commits.append(Committed(tx.tid, csn, before, after, tuple(self._inserted)))
             self._told.count("committed")

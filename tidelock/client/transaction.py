@@ -99,6 +99,10 @@ class Transaction(Changes):
         Raises:
             UnknownTableError: There is no such table at this transaction's snapshot.
             SchemaMismatchError: The rows do not fit the table.
+            DuplicateKeyError: The table has a unique key and refuses duplicates; `key` (one, as text) and
+                `keys` (how many) are in its details.
+            SerializationConflictError: The table has a unique key, and another transaction adds, or has added
+                since this one's snapshot, rows whose keys may be among these.
             TooLargeError: A limit of the agent was passed.
             DiskFullError: The home's disk is full.
             BadRequestError: `data` holds no rows that can be sent.
