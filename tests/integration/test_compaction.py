@@ -270,6 +270,28 @@ def test_inserts_are_held_back(db: Database) -> None:
     assert db.read(name).num_rows == REFUSE + 1
 
 
+@pytest.mark.slow
+def test_more_parts_than_a_record_names(cluster: ClusterFactory) -> None:
+    """A merge of hundreds of parts has its entries in a manifest, and locks more than one request takes."""
+    local = cluster(settings=QUICK | {"compaction": False, "compaction_parts_max": 1500})
+    count, name = 1200, "default.many"
+    with local.connect(WORKER) as db:
+        db.create_table(name, SCHEMA, partition_by=["y"], sort_by=["k"])
+        with db.begin(lease="600s") as tx:
+            for number in range(count):
+                tx.insert(name, rows(number).slice(1, 1))
+        expected = {
+            tx.csn or 0: digest(pa.concat_tables(rows(number).slice(1, 1) for number in range(count)))
+        }
+        done = db.optimize(name)
+        assert (done["groups"], done["parts_before"], done["parts_after"]) == (1, count, 1)
+        merge = db.log(tx.csn)[-1]["tids"][0]
+        assert (merge["data_change"], merge["manifest"]["entries"]) == (False, count + 1)
+        eventually(functools.partial(_applied, local, db.seen_csn), what="all replicas at the end")
+        newest = {db.seen_csn: expected[tx.csn or 0]}
+        require_same_rows(local, name, newest)
+
+
 #: Where the worker dies in the middle of a merge, and whether its record is in the log by then.
 POINTS: Final = {
     "agent.compact.before": False,
