@@ -256,6 +256,12 @@ def test_create_table(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path)
     assert made["name"] == "default.new"
     sent = fake_cluster["r1"].requests[-1].json
     assert (sent["partition_by"], sent["properties"]) == (["k"], {"compaction": "off"})
+    assert "derived_from" not in sent
+    derived = ("--derived-from", "new", "--derived-sql", "from inserted", "--property", "unique_key=k,at")
+    assert tidelock("create-table", "follower", *columns, *derived).exit_code == 0
+    sent = fake_cluster["r1"].requests[-1].json
+    assert (sent["derived_from"], sent["derived_sql"]) == ("new", "from inserted")
+    assert sent["properties"] == {"unique_key": "k,at"}
     assert f"created at CSN {fake_cluster.csn + 1}" in tidelock("create-table", "copy", "--like", rows).stdout
     assert "there is a table" in complaint(tidelock("create-table", "copy", "--like", rows), Exit.REFUSED)
 
