@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,12 +19,13 @@ from tests.support.log_node import R1, R2, R3, make_cluster
 from tests.support.proxy import MULTI, Action, Proxy, nth_request
 from tests.support.waiting import eventually
 from tests.support.zk_world import ZkWorld
+from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog import tree
 from tidelock.csnlog.ids import Csn, TableName
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.zk import ZkStore
-from tidelock.errors import SerializationConflictError
+from tidelock.errors import SerializationConflictError, TidelockError
 from tidelock.replication.lock_rules import OnePartition, WholeTable
 
 
@@ -119,8 +121,13 @@ SETTINGS = QUICK | {
 }
 
 
+def locked_by(local: LocalCluster, replica: str) -> list[str]:
+    """The wide locks that transactions of a replica hold."""
+    return [name for name in locked(local) if f"-{replica}-" in name]
+
+
 def locked(local: LocalCluster) -> list[str]:
-    """The parts and wide scopes of all tables that are locked in ZooKeeper."""
+    """The names of all locks in ZooKeeper."""
 
     async def read() -> list[str]:
         store = ZkStore(local.zk, session_timeout_s=10.0, request_timeout_s=30.0, multi_bytes_max=1 << 19)
@@ -143,13 +150,35 @@ async def _children(store: ZkStore, path: str) -> tuple[str, ...]:
     return found.value if isinstance(found, Ok) else ()
 
 
+def fill(db: Database) -> int:
+    """Make a table with a row in each of three partitions; returns the CSN at which all replicas show it."""
+    db.create_table("t", SCHEMA, partition_by=["p"], properties={"compaction": "off"})
+    return db.insert("t", pa.table([[1, 2, 3], [1, 2, 3]], SCHEMA), wait="all").csn
+
+
+def truncates(db: Database, csn: int) -> bool:
+    """Whether a transaction that sees a CSN can remove all rows."""
+    with contextlib.suppress(SerializationConflictError), db.begin(min_csn=csn) as tx:
+        tx.truncate("t")
+    return tx.state == "committed"
+
+
+def nothing_is_left(local: LocalCluster, db: Database) -> None:
+    """The rows are gone on all replicas, and in the end all locks."""
+    with db.snapshot() as newest:
+        for replica in local.replicas:
+            with local.connect(replica) as other, other.snapshot(min_csn=newest.csn) as snap:
+                assert snap.read("t").num_rows == 0
+    db.insert("t", pa.table([[1], [1]], SCHEMA))  # the tail keeps the last record
+    eventually(lambda: not locked(local), what="no lock left")
+
+
 @pytest.mark.slow
 def test_an_owner_that_is_killed(cluster: ClusterFactory) -> None:
-    """Who meets its lock is refused at first, and removes the rows when it is silent for long; none leaks."""
+    """Who meets its lock is refused at first, and removes the rows when it is silent for long."""
     local = cluster(settings=SETTINGS)
-    r1, r2, r3 = (local.connect(replica) for replica in local.replicas)
-    r1.create_table("t", SCHEMA, partition_by=["p"], properties={"compaction": "off"})
-    csn = r1.insert("t", pa.table([[1, 2, 3], [1, 2, 3]], SCHEMA), wait="all").csn
+    r1, r2 = (local.connect(replica) for replica in local.replicas[:2])
+    csn = fill(r1)
     dead = r1.begin(min_csn=csn)
     dead.drop_partition("t", {"p": 1})
     dead.delete("t", "id = 2")
@@ -157,15 +186,25 @@ def test_an_owner_that_is_killed(cluster: ClusterFactory) -> None:
         tx.delete("t", "id = 1")
     assert refused.value.details["holder"] == str(dead.tid)
     local.kill("r1")
-
-    def removed() -> bool:
-        with contextlib.suppress(SerializationConflictError), r2.begin(min_csn=csn) as tx:
-            tx.truncate("t")
-        return tx.state == "committed"
-
-    eventually(removed, what="the locks of the dead replica evicted")
-    with r2.snapshot() as newest, r3.snapshot(min_csn=newest.csn) as snap:
-        assert snap.read("t").num_rows == 0
+    eventually(lambda: truncates(r2, csn), what="the locks of the dead replica evicted")
     local.start("r1")
-    r2.insert("t", pa.table([[1], [1]], SCHEMA))  # the tail keeps the last record
-    eventually(lambda: not locked(local), what="no lock left")
+    nothing_is_left(local, r2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_an_owner_that_dies_while_it_locks(cluster: ClusterFactory, tmp_path: Path, side: str) -> None:
+    """Whether its lock was made or not: others remove the rows, and its next life finds nothing to do."""
+    armed = tmp_path / "armed"
+    local = cluster(settings=SETTINGS, faults={"r1": f"replication.lock.{side}=crash:{armed}"})
+    r1, r2 = (local.connect(replica) for replica in local.replicas[:2])
+    csn = fill(r1)
+    r2.delete("t", "id = 3", wait="all")  # makes the directories, so the next request of r1 makes a lock
+    armed.touch()
+    with pytest.raises(TidelockError), r1.begin(min_csn=csn) as tx:
+        tx.truncate("t")
+    armed.unlink()
+    assert bool(locked_by(local, "r1")) == (side == "after")
+    eventually(lambda: truncates(r2, csn), what="the locks of the dead replica evicted")
+    local.start("r1")
+    nothing_is_left(local, r2)
