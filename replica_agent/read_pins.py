@@ -92,7 +92,7 @@ class ReadPins:
         task.add_done_callback(self._tasks.discard)
 
     async def _pin(self, csn: Csn) -> None:
-        if await self._pinned(csn):
+        if self._snapshots.holds(csn) or await self._pinned(csn):
             self._left[csn] = self._clock()
             return
         # It is renewed a while after the last renewal only, so its lease is longer by that.

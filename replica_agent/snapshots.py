@@ -322,6 +322,10 @@ class Snapshots:
             for p in self._pins.values()
         ]
 
+    def holds(self, csn: Csn) -> bool:
+        """Tell whether a client of this replica has pinned a CSN."""
+        return any(pin.csn == csn and pin.granted for pin in self._pins.values())
+
     def oldest(self, default: Csn) -> Csn:
         """Return the smallest pinned CSN, or ``default``."""
         return min((pin.csn for pin in self._pins.values()), default=default)

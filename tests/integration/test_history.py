@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ from typing import Final
 import pyarrow as pa
 import pytest
 import urllib3
+from typer.testing import CliRunner
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import data_address, nothing_left
 from tests.support.waiting import eventually
 from tests.support.workload import ask
+from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -351,3 +354,64 @@ def test_a_label_is_free_again_when_its_outcome_is_forgotten(cluster: ClusterFac
                 return None
 
         assert (eventually(again, what="the label is free") or 0) > (first or 0)
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_outlives_a_truncated_log(cluster: ClusterFactory) -> None:
+    """ClickHouse #111823: markers of commits that were not durable, a log that was truncated, a restart.
+
+    There "no CSN found" was taken for "never committed", and acknowledged rows were deleted. Here a replica
+    that dies before its catalog has a record holds the tail at it, and finds the record when it comes back.
+    """
+    local = cluster(
+        settings=SHORT | {"log_keep_records": 1},
+        faults={"r2": "replication.apply.before=crash@4", "r3": "agent.catalog.after=crash@25"},
+    )
+    done: list[int] = []
+    with local.connect("r1") as db:
+        db.create_table("t", SCHEMA)
+
+        def dies(replica: str) -> bool:
+            number = len(done)
+            with contextlib.suppress(TidelockError):
+                db.insert("t", rows(number))
+                done.append(number)
+            return local.pid(replica) is None
+
+        eventually(lambda: dies("r2"), what="the death of r2")
+        with sqlite3.connect(f"file:{local.data_dir('r2') / 'catalog.db'}?mode=ro", uri=True) as found:
+            applied = int(found.execute("SELECT value FROM meta WHERE key = 'snapshot_csn'").fetchone()[0])
+        eventually(lambda: dies("r3"), what="the death of r3")
+        assert ask(local, "r1", "/log?from_csn=0")[0]["csn"] <= applied + 1
+    local.kill("r1")
+    for replica in REPLICAS:
+        if replica in local.environment_of:
+            local.environment_of[replica].pop("TIDELOCK_FAULTS", None)
+        local.start(replica)
+    for replica in REPLICAS:
+        with local.connect(replica) as db:
+            there = db.read("t").column("n").to_pylist()
+            assert len(set(there)) == len(there)
+            assert set(done) <= set(there)
+    with local.connect("r1") as db:
+        passes(local, db, applied)
+        eventually(lambda: ask(local, "r2", "/log?from_csn=0")[0]["csn"] > applied, what="the tail")
+        assert db.audit().clean
+
+
+@pytest.mark.slow
+def test_the_command_line_tells_what_holds_the_horizon(local: LocalCluster, db: Database, table: str) -> None:
+    """`tidelock admin horizon`, for people and for programs."""
+
+    def run(*options: str) -> str:
+        result = CliRunner().invoke(cli.app, ["admin", "horizon", "--url", local.url("r2"), *options])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    db.insert(table, rows(1))
+    with db.begin() as tx:
+        db.insert(table, rows(2))
+        moved = json.loads(run("--json"))
+        assert moved["horizon"] <= tx.snapshot_csn
+        assert moved["holding_back"]["kind"] == "oldest"
+        assert "the horizon is at CSN" in run()

@@ -22,6 +22,7 @@ class World:
         self.written: list[tuple[str, int]] = []
         self.lost: set[str] = set()
         self.clients: set[int] = set()
+        self.own: set[int] = set()
         self.pins = ReadPins(
             cast("Any", self), ttl_s=100.0, most=3, pinned=self.pinned, clock=lambda: self.now
         )
@@ -29,6 +30,10 @@ class World:
     async def pinned(self, csn: Csn) -> bool:
         """Tell whether a client has pinned a CSN."""
         return csn in self.clients
+
+    def holds(self, csn: Csn) -> bool:
+        """Tell whether a client of this replica has pinned a CSN (`Snapshots`)."""
+        return csn in self.own
 
     async def pin(self, csn: Csn, ttl_s: float) -> Pin:
         """Pin a CSN (`Snapshots`)."""
@@ -87,6 +92,8 @@ async def test_what_a_client_has_pinned_needs_none(world: World) -> None:
     world.clients.add(7)
     await world.read(7)
     world.clients.clear()
+    world.own.add(8)
+    await world.read(8)
     await world.read(7)
     assert world.written == []
     world.now += 6
