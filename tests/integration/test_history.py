@@ -219,6 +219,7 @@ def test_a_retention_that_is_none(db: Database, text: str) -> None:
         db.create_table(f"t{next(NUMBERS)}", SCHEMA, properties={"retention_s": text})
 
 
+@pytest.mark.slow
 def test_the_horizon_by_order(local: LocalCluster, db: Database, table: str) -> None:
     """It ends pins where it is told to, and never what a transaction reads."""
     db.insert(table, rows(1))

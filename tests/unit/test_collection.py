@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of_test
 from hypothesis import strategies as st
 
 from tests.support.log_node import make_cluster
@@ -292,6 +293,7 @@ async def test_a_part_that_is_collected_while_it_is_opened_is_too_old(replica: R
             streams._open(row, Csn(10))
 
 
+@settings_of_test(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from([T, KEPT]), st.none() | st.integers(2, 9)), max_size=8),
     st.integers(0, 9),
