@@ -153,7 +153,9 @@ async def _children(store: ZkStore, path: str) -> tuple[str, ...]:
 def fill(db: Database) -> int:
     """Make a table with a row in each of three partitions; returns the CSN at which all replicas show it."""
     db.create_table("t", SCHEMA, partition_by=["p"], properties={"compaction": "off"})
-    return db.insert("t", pa.table([[1, 2, 3], [1, 2, 3]], SCHEMA), wait="all").csn
+    csn = db.insert("t", pa.table([[1, 2, 3], [1, 2, 3]], SCHEMA), wait="all").csn
+    assert csn is not None
+    return csn
 
 
 def truncates(db: Database, csn: int) -> bool:

@@ -64,7 +64,8 @@ def any_ask(source: random.Random) -> tuple[LockAsk, tuple[Scope, ...]]:
         chosen = parts(*(base + n for n in source.sample(range(6), 2)), path=path)
         return LockAsk(TABLE, chosen), tuple(OnePart(part, path) for part, path in chosen.items())
     low = source.randrange(9)
-    wide: Wide = source.choice([WholeTable(), OnePartition("y=1"), OnePartition("y=2"), Keys(low, low + 2)])
+    scopes: list[Wide] = [WholeTable(), OnePartition("y=1"), OnePartition("y=2"), Keys(low, low + 2)]
+    wide = source.choice(scopes)
     return LockAsk(TABLE, {}, (wide,)), (wide,)
 
 
