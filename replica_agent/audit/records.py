@@ -10,7 +10,7 @@ from tidelock.csnlog.codec import decode_entries
 from tidelock.csnlog.follower import number_after
 from tidelock.csnlog.ids import CSN_NONE, Csn
 from tidelock.csnlog.model import AddPart, Entry, LogRecord, Manifest, RemovePart, TidRecord
-from tidelock.errors import CorruptError, TidelockError
+from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replication.model import Location
 from tidelock.replication.partfs import PartFs
@@ -26,7 +26,8 @@ class LogFacts:
     Args:
         scratch: Where the facts go.
         files: For manifests.
-        read: Returns at most so many records after a CSN that are not deleted, in their order.
+        read: Returns at most so many records after a CSN, in their order; after CSN 0 those that are kept,
+            SnapshotTooOldError where what follows is deleted.
         barrier: Makes what is read next at least as new as this moment, and returns ``csn/tail``.
     """
 
@@ -51,7 +52,7 @@ class LogFacts:
         """
         missed_at: Csn | None = None
         while self.end < to:
-            page = [one for one in await self._read(self.end, PAGE) if one.csn <= to]
+            page = [one for one in await self._page() if one.csn <= to]
             if page:
                 await asyncio.to_thread(self._take, page)
                 continue
@@ -64,6 +65,13 @@ class LogFacts:
                 )
             missed_at = tail
         await asyncio.to_thread(self._read_manifests_again)
+
+    async def _page(self) -> Sequence[LogRecord]:
+        """Read on; where the tail has passed what follows, from there."""
+        try:
+            return await self._read(self.end, PAGE)
+        except SnapshotTooOldError:
+            return await self._read(CSN_NONE, PAGE)
 
     def _take(self, page: Sequence[LogRecord]) -> None:
         if page[0].csn != self._next:  # the first records, or the tail has passed where this had got to

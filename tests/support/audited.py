@@ -22,6 +22,7 @@ from tidelock.csnlog.model import (
     RemovePart,
     TidRecord,
 )
+from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.audit import rules
 from tidelock.replica_agent.audit.checks import CatalogCheck
@@ -168,7 +169,10 @@ class AuditedReplica:
         """As `CsnLog.records`: without a gap, from the tail on."""
         numbers = {one.csn: one for one in self.log}
         known = numbers.get(after)
-        number = max(number_after(after, known.record) if known else Csn(after + 1), self.tail)
+        number = number_after(after, known.record) if known else Csn(after + 1)
+        if after and number < self.tail:
+            raise SnapshotTooOldError("deleted", min_csn=self.tail)
+        number = max(number, self.tail)
         page: list[LogRecord] = []
         while len(page) < limit and number in numbers:
             page.append(numbers[number])
