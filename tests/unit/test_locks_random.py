@@ -102,7 +102,7 @@ async def swept(node: LockNode) -> bool:
     return node.locks.held == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 async def test_no_two_hold_what_overlaps(seed: int) -> None:
     """Every take that returns is checked against all others at that moment."""
     source = random.Random(seed)
