@@ -37,9 +37,11 @@ from tidelock.errors import CommitUnknownError, RefusedError, TidelockError
 
 #: Rows of a large part: more than `inline_part_bytes_max` below, so it has a file of its own and is fetched.
 LARGE_ROWS: Final = 6000
-#: Short pauses, one reader process: a restart costs what it must. Small parts are small.
+#: Short pauses, one reader process: a restart costs what it must. Small parts are small. No merge passes a
+#: point that is meant for the transaction of a test.
 SETTINGS: Final[dict[str, Any]] = {
     "clean_interval_s": 1,
+    "compaction": False,
     "inline_part_bytes_max": 16 * 1024,
     "reader_workers": 1,
     "retry_wait_max_s": 0.2,
