@@ -151,6 +151,7 @@ def _update(target: Target, action: UpdateRows) -> Plan:
     new = list(values.values())
     session.bind(composition.scalars(composition.target(target.alias), new), user.params(*new))
     if where is None:
+        session.note_read(target.name)
         counts = {part: part.rows for part in target.parts}
     else:
         counts = target.count(composition.matching(target.alias, where), user.params(where))

@@ -81,7 +81,8 @@ class Target:
 
     def show_affected(self, parts: Sequence[PartRow]) -> None:
         """Show some of its parts as ``#affected``."""
-        self.session.view(composition.AFFECTED, self.session.source(self.row, lambda: parts))
+        others = frozenset({part.path for part in self.parts} - {part.path for part in parts})
+        self.session.view(composition.AFFECTED, self.session.source(self.row, lambda: parts, others=others))
 
     def count(self, statement: str, params: Mapping[str, Any]) -> dict[PartRow, int]:
         """Run a statement that counts rows by part."""

@@ -139,15 +139,24 @@ class Session:
         table: TableRow,
         parts: Callable[[], Sequence[PartRow]],
         numbers: Mapping[PartId, int] | None = None,
+        *,
+        others: frozenset[str] = frozenset(),
     ) -> TableSource:
-        """Return where scans find the rows of some parts of a table, and tell what they leave out."""
+        """Return where scans find the rows of some parts of a table, and tell what they leave out.
+
+        Args:
+            table: The table.
+            parts: Returns the parts.
+            numbers: See :class:`TableSource`.
+            others: Partitions that none of these parts is in.
+        """
         return TableSource(
             TableSchema.from_definition(table.definition),
             self.data_dir,
             parts,
             self.note,
             statistics=self._statistics,
-            pruned=lambda paths: self._read_all_but(table.name, paths),
+            pruned=lambda paths: self.note_read(table.name, paths | others),
             numbers=numbers,
         )
 
@@ -273,7 +282,8 @@ class Session:
         finally:
             reader.close()
 
-    def _read_all_but(self, name: TableName, paths: frozenset[str]) -> None:
+    def note_read(self, name: TableName, paths: frozenset[str] = frozenset()) -> None:
+        """Note that a table was read, all of it but some partitions."""
         with self._listing:
             self._not_read[name] = self._not_read.get(name, paths) & paths
 

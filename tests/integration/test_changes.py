@@ -229,7 +229,7 @@ class Mirror:
             case _:
                 statement = f"INSERT INTO {table} (k, p, s) SELECT k + 100, p, 'c' FROM {other} WHERE {where}"
                 added = self.tx.sql(statement)["rows_inserted"].to_pylist()
-                assert added == [twin.execute(statement).fetchone()[0]]
+                assert [tuple(added)] == twin.execute(statement).fetchall()
 
 
 @pytest.mark.parametrize("seed", [1])

@@ -373,10 +373,10 @@ def test_merge_prunes(own: World) -> None:
     for number in (1, 2, 3):
         own.directory.flip_bit(own.directory.part(own.parts[number]), 10)
     rows = pa.table({"p": ["a", None], "k": [1, None], "v": [1, 1], "s": ["", ""]}, SCHEMA)
-    for on in (("p", "k"), ("k",)):
+    for on, left_out in ((("p", "k"), ["p=__HIVE_DEFAULT_PARTITION__", "p=b"]), (("k",), None)):
         done = run(own.directory, "t", MergeRows(own.file(rows), on, update=True))
         assert done.affected.parts == (own.parts[0],)
-    assert done.ended.reads == {T: None}
+        assert done.ended.reads == {T: left_out}
 
 
 def test_several_rows_for_one(world: World) -> None:
