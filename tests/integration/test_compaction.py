@@ -311,7 +311,7 @@ def test_a_worker_that_dies_leaves_nothing(cluster: ClusterFactory, tmp_path: Pa
     """SIGKILL at each point: the rows stay, nothing is left over, and another merges what it did not."""
     gates = Gates(tmp_path / "gates", {WORKER: dict.fromkeys(POINTS, "crash")})
     local = cluster(
-        settings=QUICK | SETTINGS | {"compaction": False},
+        settings=QUICK | SETTINGS,
         environment_of={WORKER: gates.environment(WORKER)},
     )
     with local.connect("r1") as db:
