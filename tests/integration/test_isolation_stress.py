@@ -40,9 +40,9 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
         settings={
             **QUICK,
             "reader_workers": 1,
-            "compaction_interval_s": 0.5,
-            "compaction_parts_min": 2,
-            "compaction_quiet_s": 1,
+            "compaction_interval_s": 2,
+            "compaction_parts_min": 4,
+            "compaction_quiet_s": 2,
             "history_retention_s": 1,
             "horizon_interval_s": 0.5,
             "log_keep_records": 100,
@@ -138,7 +138,9 @@ def clean(local: LocalCluster) -> None:
         nothing_left(local.data_dir(replica))
 
 
-def test_partitions_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
+def test_partitions_under_stress(
+    local: LocalCluster, sessions: list[Database], record_property: Callable[[str, object], None]
+) -> None:
     """01169: rows move between two tables all the time, and none is ever seen twice, or not at all.
 
     Kinds 1 and 2 are inserted in pairs. Three movers bring a row of their own with each move: two copy all
@@ -208,11 +210,13 @@ def test_partitions_under_stress(local: LocalCluster, sessions: list[Database]) 
         with db.snapshot(min_csn=csn) as snapshot:
             everything = kinds(sorted([*seen(snapshot, src), *seen(snapshot, dst)]))
         assert everything[1] == everything[2] == list(range(1, did["pairs"] + 1))
-        assert everything[3] == list(range(1, did["copies by r2"] + 1))
-        assert everything[4] == list(range(1, did["moves"] + 1, 2))
-        assert everything[5] == list(range(1, did["copies by r3"] + 1))
-    assert min(did[name] for name in ("pairs", "moves", "copies by r2", "reads of r2")) > 1, did
-    assert did["copies by r2"] + did["copies by r3"] > 2, did
+        assert everything.get(3, []) == list(range(1, did["copies by r2"] + 1))
+        assert everything.get(4, []) == list(range(1, did["moves"] + 1, 2))
+        assert everything.get(5, []) == list(range(1, did["copies by r3"] + 1))
+    assert min(did[name] for name in ("pairs", "moves", "reads of r2", "reads of r3")) > 1, did
+    assert did["copies by r2"] + did["copies by r3"] > 2, (did, crowd.refused)
+    record_property("did", dict(did))
+    record_property("refused", dict(crowd.refused))
     clean(local)
 
 
