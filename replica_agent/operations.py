@@ -141,7 +141,7 @@ class Operations:
         if fresh:
             min_csn = max(min_csn or Csn(0), await self.log.barrier())
         if min_csn is not None:
-            await self.snapshots.require(min_csn)
+            await self.snapshots.reach(min_csn)
         return self.transactions.begin(
             self.waiters.reached, lease_s=lease_s, label=label, meta=meta, isolation=isolation
         )
@@ -181,7 +181,7 @@ class Operations:
         """
         self.require(Action.BEGIN)
         if min_csn is not None:
-            await self.snapshots.require(min_csn)
+            await self.snapshots.reach(min_csn)
         name = full_name(table)
         _, schema = self.inserts.schema(name, self.waiters.reached)
         path = None if partition is None else path_in(schema, partition)

@@ -94,6 +94,14 @@ class Snapshots:
             StandbyError: Not applied here within ``wait_bound_s``.
         """
         self._reader.require_kept(csn, table)
+        await self.reach(csn)
+
+    async def reach(self, csn: Csn) -> None:
+        """Return when this replica has applied ``csn``, for those who read there or above.
+
+        Raises:
+            NoSuchCsnError, StandbyError: As :meth:`require`.
+        """
         if csn <= self._waiters.reached:
             return
         if csn > self._csn_log.end:
@@ -119,7 +127,7 @@ class Snapshots:
         """
         deadline = self._clock() + self._settings.wait_bound_s
         if min_csn is not None:
-            await self.require(min_csn)
+            await self.reach(min_csn)
         while True:
             others = sorted((await self._peers()).values(), reverse=True)
             own = self._waiters.reached

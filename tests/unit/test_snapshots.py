@@ -15,7 +15,13 @@ from tidelock.csnlog.ids import Csn, ReplicaId
 from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, MemoryStore, nth
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.store import Delete
-from tidelock.errors import BadRequestError, StandbyError, UnavailableError, UnknownTransactionError
+from tidelock.errors import (
+    BadRequestError,
+    SnapshotTooOldError,
+    StandbyError,
+    UnavailableError,
+    UnknownTransactionError,
+)
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.snapshots import Snapshots
@@ -198,3 +204,12 @@ async def test_what_is_no_time(r1: Replica, at_ms: int) -> None:
     """A number that no clock shows is refused by what is wrong with it."""
     with pytest.raises(BadRequestError, match="milliseconds since 1970"):
         await r1.snapshots.at_time(at_ms)
+
+
+async def test_what_a_session_has_seen_may_be_below_the_horizon(r1: Replica) -> None:
+    """A client that was idle for long goes on: its bound says from where on it reads, and no more."""
+    seen = Csn(APPLIED - 1)
+    await r1.catalog.write(lambda db: jobs.set_meta(db, horizon=APPLIED))
+    with pytest.raises(SnapshotTooOldError):
+        await r1.snapshots.open(csn=seen, at_ms=None, min_csn=None, ttl_s=1.0)
+    assert (await r1.snapshots.open(csn=None, at_ms=None, min_csn=seen, ttl_s=1.0)).csn == APPLIED
