@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -21,7 +22,7 @@ from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.csnlog.messages import MultiResult
 from tidelock.csnlog.results import Reason, Refused, Unknown
 from tidelock.csnlog.store import Delete, Op
-from tidelock.errors import CorruptError
+from tidelock.errors import CorruptError, SerializationConflictError
 from tidelock.replica_agent import catalog_collect, catalog_jobs
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.ledger import CatalogLedger
@@ -124,13 +125,15 @@ def collect_by_creation() -> Iterator[None]:
 @contextmanager
 def look_before_locking() -> Iterator[None]:
     """It is asked whether somebody has removed the parts, and a while later they are locked."""
-    lock, mark = Removals._lock, Removals._mark
+    lock = Removals._lock
 
     async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk, at: Csn) -> None:
         there = self._catalog.reader.parts(ask.table, at)
         paths = {one.path for one in ask.wide if isinstance(one, OnePartition)}
         covered = [part.part for part in there if ask.wide and (not paths or part.path in paths)]
-        await mark(self, tx, ask.table, [*ask.parts, *covered])
+        gone = await self._catalog.write(partial(_removed, parts=[*ask.parts, *covered]))
+        if gone:
+            raise SerializationConflictError("removed before", table=ask.table, holder=gone[0][0])
         await asyncio.sleep(_A_WHILE_S)
         await lock(self, tx, ask, at)
 
@@ -146,6 +149,11 @@ def look_before_locking() -> Iterator[None]:
         mock.patch.object(Removals, "_mark", mark_blindly),
     ):
         yield
+
+
+def _removed(db: sqlite3.Connection, *, parts: Sequence[str]) -> list[tuple[str]]:
+    sql = "SELECT removal_tid FROM parts WHERE part = ? AND removal_csn IS NOT NULL"
+    return [row for part in parts for row in db.execute(sql, (part,)).fetchall()]
 
 
 @contextmanager

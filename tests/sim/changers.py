@@ -174,15 +174,13 @@ class Changer(Session):
         self.csn = max(self.csn, tid.snapshot)
         for statement in statements:
             if not await self._run(life, tid, statement):
-                await self._give_up(tid, home)
-                self._end(life, End.FAIL)
+                self._end(life, End.FAIL, over=await self._give_up(tid, home))
                 return life
             if self.chance.random() < 0.2:
                 await self._rest(tid, home)
         fate = 1.0 if commits else self.chance.random()
         if fate < 0.15:
-            await self._give_up(tid, home)
-            self._end(life, End.FAIL, "given up")
+            self._end(life, End.FAIL, "given up", over=await self._give_up(tid, home))
         else:
             await self._commit(life, tid, home)
         return life
@@ -195,18 +193,20 @@ class Changer(Session):
         except TidelockError as error:
             self.world.trace.comment(f"{tid} has no heartbeat: {error!r}")
 
-    async def _give_up(self, tid: Tid, home: str) -> None:
-        """Roll back, have it killed, or leave it to its lease."""
+    async def _give_up(self, tid: Tid, home: str) -> bool:
+        """Roll back, have it killed, or leave it to its lease; whether it is over now."""
         serve: Serve = lambda at: rollback(at, tid)  # noqa: E731 - as its alternative
         fate = self.chance.random()
         if fate < 0.2:
-            return
+            return False
         if fate < 0.4:
             serve = lambda at: _kill(at, tid)  # noqa: E731
         try:
             await self.ask("rollback", serve, at=home)
         except TidelockError as error:
             self.world.trace.comment(f"{tid} is not rolled back: {error!r}")
+            return False
+        return True
 
     async def _run(self, life: Life, tid: Tid, statement: model.Statement) -> bool:
         began_ns = self.world.now_ns
@@ -276,9 +276,10 @@ class Changer(Session):
         if end is End.INFO:
             self.renew()
 
-    def _end(self, life: Life, end: End, error: str = "") -> None:
+    def _end(self, life: Life, end: End, error: str = "", *, over: bool = True) -> None:
         life.end, life.error = end, error or life.error
         # In a run with faults nobody can say when the locks of what has failed are given back.
-        life.ended_ns = self.world.now_ns if end is End.OK or self.world.plan.is_calm else 0
+        known = end is End.OK or (over and self.world.plan.is_calm)
+        life.ended_ns = self.world.now_ns if known else 0
         self.world.trace.note("end", life.name, end, life.csn)
         self.world.oracle.did[f"changes {end}"] += 1

@@ -146,10 +146,11 @@ def draw(seed: int) -> Plan:
     )
     # A replica with an empty disk takes all from the log: it cannot where history is collected.
     short = all(fault.kind != "replace" for fault in faults) and chance.random() < 0.7
+    writers = chance.randint(0, plan.writers)
     return replace(
         plan,
-        writers=chance.randint(0, plan.writers),
-        changers=chance.randint(0, 3),
+        writers=writers,
+        changers=chance.randint(0 if writers else 1, 3),
         compaction=chance.random() < 0.6,
         history_s=chance.choice([1.0, 5.0]) if short else 0.0,
         log_keep=chance.choice([1, 1, 10]),

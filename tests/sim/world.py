@@ -143,8 +143,8 @@ class World:
             working = [asyncio.create_task(client.run()) for client in clients]
             await asyncio.wait([evil])
             nemesis.heal()
-            done, late = await asyncio.wait(working, timeout=CLIENTS_S)
-            for task in [*done, evil]:
+            done, late = await asyncio.wait([*working, evil], timeout=CLIENTS_S)
+            for task in done:
                 task.result()
             if late:
                 self.oracle.violated(
