@@ -2,6 +2,7 @@
 
 * 01168_mutations_isolation, A to G: statements of concurrent transactions upon one small table.
 * 01172: what is written down of each part: who made it, who removed it, at which CSN, under which lock.
+* 02345: an insert whose derived table fails.
 * Serializable: write skew over tables, phantoms, the read-only anomaly, removals that read nothing.
 * Compaction against statements: it is in nobody's way, and long transactions do not starve behind it.
 
@@ -14,6 +15,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,7 +26,7 @@ from tests.support.lock_reading import PartRow, locks, part_rows
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
-from tidelock.errors import SerializationConflictError, TransactionClosedError
+from tidelock.errors import RefusedError, SerializationConflictError, TransactionClosedError
 
 SCHEMA = pa.schema([("p", pa.int64()), ("n", pa.int64())])
 NUMBERS = itertools.count(1)
@@ -299,6 +301,38 @@ class TestWhatPartsCarry:
         assert locks(local.zk, n) == {}
         for replica in local.replicas:
             nothing_left(local.data_dir(replica))
+
+
+class TestImplicitTransactions:
+    """02345: an insert into a table that another one is derived from, by SQL that fails for its last rows.
+
+    ClickHouse keeps the rows of the table itself unless it is told to use transactions; here every statement
+    is one.
+    """
+
+    def test_a_derived_query_that_fails(self, sessions: list[Database]) -> None:
+        """Nothing is there of an insert of 10,000 rows, alone or in a transaction, and nothing is open."""
+        one, two, _ = sessions
+        n = make(sessions)
+        overflows = "select p, n + 9223372036854765817 as n from inserted"  # for n > 9990
+        csn = one.create_table(f"{n}_mv", SCHEMA, derived_from=n, derived_sql=overflows)["csn"]
+        two.table(n, csn=csn)
+        with pytest.raises(RefusedError, match=f"{n}_mv"):
+            one.insert(n, rows(*range(10_000)))
+        tx = two.begin()
+        with pytest.raises(RefusedError, match=f"{n}_mv"):
+            tx.insert(n, rows(*range(10_000)))
+        refused(tx)
+        assert seen(one, n) == seen(one, f"{n}_mv") == []
+        for db in sessions:
+            assert all(n not in table for row in _undecided(db) for table in row["tables"])
+        one.insert(n, rows(1, 2), wait="all")
+        everywhere(sessions, n, 1, 2)
+        everywhere(sessions, f"{n}_mv", 9223372036854765818, 9223372036854765819)
+
+
+def _undecided(db: Database) -> list[dict[str, Any]]:
+    return [row for row in db.transactions() if row["state"] in {"open", "failed", "sealed"}]
 
 
 class TestSerializable:
