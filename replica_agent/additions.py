@@ -45,10 +45,11 @@ class Additions:
             RefusedError: As :meth:`Inserts.insert`, for the table or for one that is derived from it.
         """
         csn = tx.tid.snapshot if at is None else at
-        _, schema = self._inserts.schema(table, csn)
+        version, schema = self._inserts.schema(table, csn)
         if not (schema.unique_key or schema.dependents):
             return await self._inserts.stage(tx, table, pieces, at=csn, path=path)
         async with self._transactions.removing(tx):
+            tx.use(table, version)  # a newer one may name dependents that would not be followed
             if schema.unique_key:
                 rows, parts = await self._mutations.insert(tx, schema, pieces, path)
             else:

@@ -129,13 +129,14 @@ class TransactionRoutes:
         if tx.state is TxState.OPEN:  # of any other the insert itself tells more
             self._agent.require(Action.INSERT)
         partition = request.query.get("partition")
-        rows, parts = await self._agent.inserts.insert(
-            tx,
-            request.match_info["table"],
-            request.content,
-            request.content_length,
-            partition=None if partition is None else partition_values(partition),
-        )
+        with self._agent.reading(str(tx.tid)):  # what is there, for a table with a unique key
+            rows, parts = await self._agent.inserts.insert(
+                tx,
+                request.match_info["table"],
+                request.content,
+                request.content_length,
+                partition=None if partition is None else partition_values(partition),
+            )
         self._agent.transactions.touch(tx)
         return answer({"rows": rows, "parts": parts})
 
