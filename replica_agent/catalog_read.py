@@ -137,8 +137,11 @@ class CatalogReader:
 
     def require_kept(self, csn: Csn, table: TableName | None = None) -> None:
         """Raise SnapshotTooOldError unless ``csn`` is still promised: for one table, or for all."""
-        kept = self.table_horizons() if csn < self.horizon() else {}
-        oldest = max(kept.get(table, self.horizon()) if table is not None else self.horizon(), CSN_IMPORT)
+        horizon = max(self.horizon(), CSN_IMPORT)
+        if csn >= horizon:
+            return
+        kept = self.table_horizons()
+        oldest = max(kept.get(table, horizon), CSN_IMPORT) if table is not None else horizon
         if csn >= oldest:
             return
         about = f"table {table} at CSN {csn}" if table is not None else f"CSN {csn}"
