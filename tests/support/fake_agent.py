@@ -203,6 +203,10 @@ class FakeAgent:
                     return self._snapshot(request, parts)
                 case "POST", ["query"]:
                     return self._query(request.json)
+                case "POST", ["admin", "optimize"]:
+                    done = request.json["timeout_s"] > 1
+                    merged = {"groups": 3, "parts_before": 2000, "parts_after": 7, "bytes": 3 << 20}
+                    return {**merged, "done": done, "csn": self.snapshot_csn}
         raise BadRequestError(f"no route {request.method} {request.path}")
 
     def _status(self) -> dict[str, Any]:
