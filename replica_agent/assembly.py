@@ -36,6 +36,7 @@ from tidelock.replica_agent.removals import Removals
 from tidelock.replica_agent.snapshots import Snapshots
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.state import AgentState
+from tidelock.replica_agent.tid_lookup import lock_holder, look_up
 from tidelock.replica_agent.unique import UniqueKeys
 from tidelock.replica_agent.validation import Validation
 from tidelock.replication.apply import Applier
@@ -219,7 +220,6 @@ def _mutations(shared: Shared, inserts: Inserts, removals: Removals, locks: Lock
         removals=removals,
         keys=UniqueKeys(local.settings, local.catalog.reader, transactions, locks),
         sql=sql,
-        waiters=local.waiters,
     )
 
 
@@ -243,7 +243,7 @@ def _locks(shared: Shared, store: ZkStore, operations: Callable[[], Operations])
         boot=shared.session.boot,
         store=store,
         fenced=shared.log.fenced,
-        outcome=lambda tid: operations().lock_holder(tid),
+        outcome=lambda tid: lock_holder(operations(), tid),
         fence_home=lambda home: operations().fence_home(home),
         silent=lambda: operations().silent_homes(),
         clock=time.monotonic,
@@ -274,8 +274,8 @@ def _auditor(
         barrier=shared.log.barrier,
         applied=lambda: local.waiters.reached,
         wait=lambda csn: local.waiters.wait(csn, settings.wait_bound_s),
-        outcome=lambda tid: operations().look_up(tid),
-        undecided_outcome=lambda tid: operations().look_up(tid, held=True),
+        outcome=lambda tid: look_up(operations(), tid),
+        undecided_outcome=lambda tid: look_up(operations(), tid, held=True),
         locks=locks.listed,
         members=lambda: {replica: found.alive for replica, found in shared.membership.view.items()},
         own_pins=snapshots.ids,

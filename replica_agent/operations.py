@@ -60,8 +60,6 @@ from tidelock.replication.peers import PeerClient
 
 _log = structlog.get_logger("operations")
 
-#: Words of a home about transactions that are in no record.
-_UNDECIDED_WORDS = frozenset({"aborted", "running"})
 #: How long a home may take to give its word: whoever asks for an outcome waits no longer than `wait_bound_s`.
 _WORD_S = 1.0
 
@@ -216,14 +214,14 @@ class Operations:
 
         For others' tids that they do not decide ask the home, and fence one that has long been silent.
         """
-        found = await self._in_log(tid)
+        found = await self.in_log(tid)
         if isinstance(found, Running | TooOld) and tid.home != self.replica:
             match await self.ask_home(tid):
                 case "aborted":
                     return Aborted()
                 case "running":
                     return Running()
-        return await self._decided(tid, found, self._in_log)
+        return await self._decided(tid, found, self.in_log)
 
     async def decide_held(self, tid: Tid) -> Outcome:
         """As :meth:`logged_outcome` without asking the home, for a tid whose undecided parts are held here.
@@ -231,18 +229,19 @@ class Operations:
         It is never too old. No record that was applied here names it, or its parts would be decided; so
         however few outcomes are kept, a log without it is proof enough.
         """
-        return await self._decided(tid, await self._in_whole_log(tid), self._in_whole_log)
+        return await self._decided(tid, await self.in_whole_log(tid), self.in_whole_log)
 
-    async def _in_whole_log(self, tid: Tid) -> Outcome:
-        return await self.log.outcome(tid, self._known, CSN_NONE)
+    async def in_whole_log(self, tid: Tid) -> Outcome:
+        """Return what the log and the catalog say, however old it is: what is in neither is not committed."""
+        return await self.log.outcome(tid, self.known, CSN_NONE)
 
-    async def _in_log(self, tid: Tid) -> Outcome:
+    async def in_log(self, tid: Tid) -> Outcome:
         """Return what the log and the catalog say, unless it is too old.
 
         The catalog may forget the outcome while the log is read, and raises the floor with that. So what was
         found in neither is held against the floor as it is after the look.
         """
-        found = await self.log.outcome(tid, self._known, self._floor())
+        found = await self.log.outcome(tid, self.known, self._floor())
         floor = self._floor()
         return TooOld(floor) if isinstance(found, Running | Aborted) and tid.snapshot < floor else found
 
@@ -258,37 +257,6 @@ class Operations:
         ):
             return await again(tid)
         return found
-
-    async def lock_holder(self, tid: Tid) -> Outcome:
-        """Return what became of a transaction that holds a removal lock, without asking or fencing its home.
-
-        One that its living home has rolled back may still be called running: its locks go soon.
-        """
-        found = self._known(tid)
-        if found is not None:
-            return found
-        if tid.home == self.replica and tid.boot == self.session.boot:
-            match self.commits.own_word(tid):
-                case "running":
-                    return Running()
-                case "aborted":
-                    return Aborted()
-        return await self._in_log(tid)
-
-    async def look_up(self, tid: Tid, *, held: bool = False) -> Outcome:
-        """Return how a transaction ended, and fence nobody for it; ``held``: see :meth:`decide_held`."""
-        found: Outcome | None = self._known(tid)
-        if found is not None:
-            return found
-        word = self.commits.own_word(tid)
-        if word not in _UNDECIDED_WORDS:
-            found = await (self._in_whole_log(tid) if held else self._in_log(tid))
-            if tid.home == self.replica or not isinstance(found, Running | TooOld):
-                return found
-            word = await self.ask_home(tid)
-            if word not in _UNDECIDED_WORDS:
-                return found
-        return Aborted() if word == "aborted" else Running()
 
     def silent_homes(self) -> frozenset[ReplicaId]:
         """Return the other replicas that have given no sign of life for `fence_timeout_s`."""
@@ -318,7 +286,8 @@ class Operations:
             _log.warning("fenced_home", home=home, boot=boot, silent_s=round(silent_s, 1))
         return version
 
-    def _known(self, tid: Tid) -> Committed | None:
+    def known(self, tid: Tid) -> Committed | None:
+        """Return the commit of a transaction that is applied here, or about to be, as far as that is kept."""
         taken = self.applier.taken(str(tid))
         if taken is not None:
             return Committed(taken)
@@ -327,16 +296,18 @@ class Operations:
 
     async def ask_home(self, tid: Tid) -> str:
         """Return the home's word on its tid, or ``unknown`` when it does not answer."""
+        return await self.word_of_home(tid) or "unknown"
+
+    async def word_of_home(self, tid: Tid) -> str | None:
+        """Return the home's word on its tid; None when it does not answer."""
         if tid.home == self.replica:
             return self.commits.own_word(tid)
         for peer in self.membership.peers():
             if peer.replica == tid.home:
-                try:
+                with contextlib.suppress(TidelockError, TimeoutError):
                     async with asyncio.timeout(_WORD_S):
                         return await self.client.outcome(peer.api, tid)
-                except (TidelockError, TimeoutError):
-                    break
-        return "unknown"
+        return None
 
     # -- reading --------------------------------------------------------------------------------------------
 

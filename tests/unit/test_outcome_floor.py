@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,14 +11,17 @@ import pytest
 
 from tests.support.rows import settings
 from tidelock.csnlog.ids import Csn, ReplicaId, Tid
-from tidelock.csnlog.results import Aborted, Committed, Outcome, TooOld
+from tidelock.csnlog.results import Aborted, Committed, Outcome, Running, TooOld
+from tidelock.errors import UnavailableError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.operations import Condition, Operations
 from tidelock.replica_agent.state import AgentState
+from tidelock.replica_agent.tid_lookup import lock_holder, look_up
 from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replication.model import Peer
 
-R1 = ReplicaId("r1")
+R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 #: Of a former life of this replica, committed at CSN 5.
 OLD = Tid(Csn(4), R1, 1, 1)
 #: Of the same life, never committed.
@@ -26,11 +29,12 @@ NEVER = Tid(Csn(5), R1, 1, 2)
 
 
 class Log:
-    """As `CsnLog.outcome` where the log has no such transaction any more; ``meanwhile`` something happens."""
+    """As `CsnLog.outcome` where the log has no such transaction; ``living``: the life of its home goes on."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self.meanwhile: int | None = None
+        self.living = False
 
     async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
         """Look: first in ZooKeeper, which takes its time, then in the catalog."""
@@ -40,7 +44,9 @@ class Log:
         found = known(tid)
         if found is not None:
             return found
-        return TooOld(floor) if tid.snapshot < floor else Aborted()
+        if tid.snapshot < floor:
+            return TooOld(floor)
+        return Running() if self.living else Aborted()
 
 
 @pytest.fixture
@@ -73,12 +79,13 @@ def operations(catalog: Catalog, log: Log) -> Operations:
     return Operations(**fields)
 
 
-@pytest.mark.parametrize("ask", ["logged_outcome", "lock_holder", "look_up"])
-async def test_what_is_kept_is_told(operations: Operations, ask: str) -> None:
+@pytest.mark.parametrize("ask", [Operations.logged_outcome, lock_holder, look_up])
+async def test_what_is_kept_is_told(
+    operations: Operations, ask: Callable[[Operations, Tid], Awaitable[Outcome]]
+) -> None:
     """The outcome in the catalog; what is in neither was aborted with its life."""
-    outcome = getattr(operations, ask)
-    assert await outcome(OLD) == Committed(Csn(5), 5000)
-    assert await outcome(NEVER) == Aborted()
+    assert await ask(operations, OLD) == Committed(Csn(5), 5000)
+    assert await ask(operations, NEVER) == Aborted()
 
 
 async def test_what_is_forgotten_meanwhile_is_too_old(operations: Operations, log: Log) -> None:
@@ -86,3 +93,33 @@ async def test_what_is_forgotten_meanwhile_is_too_old(operations: Operations, lo
     log.meanwhile = 6000
     assert await operations.logged_outcome(OLD) == TooOld(Csn(5))
     assert await operations.logged_outcome(NEVER) == Aborted()
+
+
+@pytest.mark.parametrize(
+    ("word", "living", "expected"),
+    [
+        ("running", True, Running()),
+        (None, True, Running()),
+        ("aborted", True, Aborted()),
+        ("unknown", True, TooOld(Csn(5))),
+        ("running", False, TooOld(Csn(5))),
+    ],
+)
+async def test_the_holder_of_a_lock_may_be_older_than_what_is_kept(
+    operations: Operations, log: Log, word: str | None, living: bool, expected: Outcome
+) -> None:
+    """It was begun before the floor, by another home, and is in the way until it is known to be over (I7)."""
+    log.meanwhile = 6000
+    await operations.logged_outcome(OLD)
+    log.meanwhile, log.living = None, living
+
+    class Home:
+        async def outcome(self, *_: object) -> str:
+            if word is None:
+                raise UnavailableError("no answer")
+            return word
+
+    operations.client = cast("Any", Home())
+    peer = Peer(R2, "r2:1", "r2:2", "d2")
+    operations.membership = cast("Any", type("", (), {"peers": staticmethod(lambda: [peer])}))
+    assert await lock_holder(operations, Tid(Csn(4), R2, 1, 1)) == expected
