@@ -42,7 +42,9 @@ SCHEMA = pa.schema([(name, pa.int64()) for name in ("c", "id", "value")])
 BEFORE = {1: 10, 2: 20}
 NUMBERS = itertools.count(1)
 
-pytestmark = pytest.mark.parametrize("level", ["snapshot", "read_committed", "serializable"])
+pytestmark = pytest.mark.parametrize(
+    "level", ["snapshot", "serializable", pytest.param("read_committed", marks=pytest.mark.slow)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +211,7 @@ def test_p4_lost_update(case: Case) -> None:
     case.ends(case.y, rows={1: 11, 2: 20})
 
 
+@pytest.mark.slow
 def test_p4_lost_update_behind_the_commit(case: Case, level: str) -> None:
     """The first is committed when the second writes: read committed, that is seen, and overwritten."""
     assert case.read(case.x, "id = 1") == case.read(case.y, "id = 1") == {1: 10}
@@ -236,6 +239,7 @@ def test_g_single_read_skew(case: Case, level: str) -> None:
     case.ends(rows={1: 12, 2: 18})
 
 
+@pytest.mark.slow
 def test_g_single_read_skew_and_a_write(case: Case, level: str) -> None:
     """And who has seen half of it does not change the other half."""
     assert case.read(case.x, "id = 1") == {1: 10}
@@ -252,6 +256,7 @@ def test_g_single_read_skew_and_a_write(case: Case, level: str) -> None:
         case.ends(case.x, rows={1: 12, 2: 18})
 
 
+@pytest.mark.slow
 def test_g2_item_write_skew(case: Case, level: str) -> None:
     """Two read both rows, and each changes the other one."""
     assert case.read(case.x) == case.read(case.y) == BEFORE

@@ -73,22 +73,20 @@ def play(
         )
         try:
             (stage.play_at_once if at_once else stage.play)(plan)
-            stage.judge(commits=steps // 20)
+            stage.judge(commits=steps // 25)
         except BaseException as error:
             stage.tell(folder / "story.txt")
             error.add_note(f"{command}; the story is in {folder / 'story.txt'}")
             raise
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["in_turn", "at_once"])
-def test_a_short_history(
-    local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest, at_once: bool
-) -> None:
+def test_a_short_history(local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Some seconds of it, with one replica that is killed and comes back."""
-    play(local, tmp_path, request, steps=80, faults=int(not at_once), at_once=at_once)
+    play(local, tmp_path, request, steps=80, faults=1, at_once=False)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("at_once", [False, True], ids=["in_turn", "at_once"])
 @pytest.mark.parametrize("number", range(3))
 def test_a_long_history(

@@ -30,6 +30,7 @@ from tidelock.errors import RefusedError, SerializationConflictError, Transactio
 
 SCHEMA = pa.schema([("p", pa.int64()), ("n", pa.int64())])
 NUMBERS = itertools.count(1)
+LEVELS = ["serializable", pytest.param("snapshot", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,7 @@ class TestMutations:
         t2.rollback()
         everywhere(sessions, n, 1)
 
+    @pytest.mark.slow
     def test_b(self, sessions: list[Database]) -> None:
         """The refused takes nothing more, the other goes on."""
         one, two, _ = sessions
@@ -133,6 +135,7 @@ class TestMutations:
         t4.commit(wait="all")
         everywhere(sessions, n, 2, 5, 6)
 
+    @pytest.mark.slow
     def test_c(self, sessions: list[Database]) -> None:
         """Rows deleted by another stay visible; a truncation meets its lock. Own new rows are changed too."""
         one, two, _ = sessions
@@ -192,6 +195,7 @@ class TestMutations:
             assert sorted(threads.map(run, begun)) == [False, True]
         everywhere(sessions, n, 22, 42, 62, 82)
 
+    @pytest.mark.slow
     def test_f(self, sessions: list[Database]) -> None:
         """An open transaction is listed; killed in the middle of a mutation it leaves nothing."""
         one, two, _ = sessions
@@ -289,6 +293,7 @@ class TestWhatPartsCarry:
         late.commit(wait="all")
         everywhere(sessions, n)
 
+    @pytest.mark.slow
     def test_many_rounds_leave_nothing(self, local: LocalCluster, sessions: list[Database]) -> None:
         """Removed and rolled back again and again, by one replica after the other."""
         n = make(sessions, [1], [2], [3])
@@ -338,7 +343,7 @@ def _undecided(db: Database) -> list[dict[str, Any]]:
 class TestSerializable:
     """Beyond Hermitage: over tables and partitions."""
 
-    @pytest.mark.parametrize("level", ["snapshot", "serializable"])
+    @pytest.mark.parametrize("level", LEVELS)
     def test_write_skew_over_two_tables(self, sessions: list[Database], level: str) -> None:
         """Each reads one table and writes the other: together that is nothing that could be in any order."""
         one, two, _ = sessions
@@ -373,7 +378,7 @@ class TestSerializable:
                     x.commit()
         everywhere(sessions, b, 2)
 
-    @pytest.mark.parametrize("level", ["snapshot", "serializable"])
+    @pytest.mark.parametrize("level", LEVELS)
     def test_the_read_only_anomaly(self, sessions: list[Database], level: str) -> None:
         """Fekete, O'Neil, O'Neil: the reader makes it impossible, but it is the writer who is refused.
 
@@ -401,7 +406,7 @@ class TestSerializable:
             t2.commit(wait="all")
             everywhere(sessions, a, -11, 20)
 
-    @pytest.mark.parametrize("whole", [False, True])
+    @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_a_removal_has_read_what_it_removes(self, sessions: list[Database], whole: bool) -> None:
         """X empties what Y adds to, and Y has read what X adds to: in no order is there a row left of Y's."""
         one, two, _ = sessions
@@ -485,7 +490,7 @@ class TestSerializable:
 class TestCompaction:
     """It changes no row, and is in nobody's way."""
 
-    @pytest.mark.parametrize("level", ["snapshot", "read_committed", "serializable"])
+    @pytest.mark.parametrize("level", [*LEVELS, pytest.param("read_committed", marks=pytest.mark.slow)])
     def test_a_long_transaction_goes_on(self, sessions: list[Database], level: str) -> None:
         """Parts that it sees are compacted: it deletes rows of them all the same, and reads what it did."""
         one, two, _ = sessions
@@ -528,6 +533,7 @@ class TestCompaction:
         tx.rollback()
         everywhere(sessions, n, 1, 2, 3)
 
+    @pytest.mark.slow
     def test_it_gives_way(self, sessions: list[Database]) -> None:
         """What an open transaction has locked is not merged; the statement came first."""
         one, two, _ = sessions
@@ -540,6 +546,7 @@ class TestCompaction:
         eventually(lambda: two.optimize(n)["parts_after"] == 1)
         everywhere(sessions, n, 2, 3, 3)
 
+    @pytest.mark.slow
     def test_the_past_is_unchanged(self, local: LocalCluster, sessions: list[Database]) -> None:
         """Before and after, at every CSN."""
         one, two, three = sessions

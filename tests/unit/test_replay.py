@@ -103,7 +103,7 @@ def test_a_sound_story_passes() -> None:
 
 def a_look_that_lacks_a_row(story: Story) -> None:
     """A replica shows a table without a row."""
-    story.seen[1].tables[A].subtract([ROWS[0]])  # type: ignore[attr-defined]
+    story.seen[1].tables[A].subtract([ROWS[0]])
 
 
 def a_read_of_another_csn(story: Story) -> None:
