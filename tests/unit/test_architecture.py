@@ -31,6 +31,8 @@ DURABILITY_MODULE = "replication/partfs.py"
 
 #: The pure cores: events in, instructions out.
 PURE = (
+    "replica_agent/compaction/duty.py",
+    "replica_agent/compaction/planner.py",
     "csnlog/batch.py",
     "csnlog/codec.py",
     "csnlog/committer.py",
