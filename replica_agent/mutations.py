@@ -22,7 +22,7 @@ from tidelock.errors import CorruptError, SerializationConflictError, TooLargeEr
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.inserts import Inserts
-from tidelock.replica_agent.removals import Removals
+from tidelock.replica_agent.removals import TRIES, Removals
 from tidelock.replica_agent.schema import TableSchema, full_name
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import (
@@ -35,12 +35,9 @@ from tidelock.replica_agent.sql.mutation import (
 from tidelock.replica_agent.sql.pool import Mutation, SqlPool
 from tidelock.replica_agent.transactions import Transaction, Transactions
 from tidelock.replica_agent.unique import UniqueKeys, require_keys_stay
-from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
 
-#: How often a statement begins anew because compaction was faster: each time on parts that are newer.
-_TRIES = 5
 #: Bytes of a body that are written at a time.
 _WRITE_BYTES = 1 << 20
 
@@ -78,11 +75,10 @@ class Mutations:
         removals: Removals,
         keys: UniqueKeys,
         sql: SqlPool,
-        waiters: CsnWaiters,
     ) -> None:
         self._settings, self._catalog, self._files = settings, catalog, files
         self._transactions, self._inserts, self._removals = transactions, inserts, removals
-        self._keys, self._sql, self._waiters = keys, sql, waiters
+        self._keys, self._sql = keys, sql
 
     async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> Mutated:
         """Delete the rows of a table for which a condition is true.
@@ -144,23 +140,14 @@ class Mutations:
         self, tx: Transaction, table: TableName, action: Action, path: str | None = None
     ) -> _Changed:
         """Run a statement; again, if compaction has replaced its parts before they were locked."""
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(TRIES)):
             at = self._removals.working_csn(tx, table)
             try:
                 return await self._once(tx, table, action, at, path)
             except SerializationConflictError as conflict:
-                if not left or not await self._moved(tx, table, at, conflict):
+                if not left or not await self._removals.moved(tx, table, at, conflict):
                     raise
         raise AssertionError("the last try returns or raises")
-
-    async def _moved(
-        self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
-    ) -> bool:
-        """Whether the same rows are in newer parts now, of which this statement has none yet."""
-        csn = conflict.details.get("csn")
-        if conflict.details.get("merge") and csn is not None:
-            await self._waiters.wait(csn, self._settings.wait_bound_s)
-        return not tx.torn and self._removals.working_csn(tx, table) > at
 
     async def _once(
         self, tx: Transaction, table: TableName, action: Action, at: Csn, path: str | None

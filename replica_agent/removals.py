@@ -30,6 +30,9 @@ from tidelock.replication.lock_rules import LockAsk, OnePartition, WholeTable, W
 from tidelock.replication.locks import Locks
 from tidelock.replication.partfs import PartFs
 
+#: How often a statement begins anew because compaction was faster: each time on parts that are newer.
+TRIES = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
@@ -115,22 +118,45 @@ class Removals:
                     table=into,
                 )
             path = path_in(schema, values)
-            at = self.working_csn(tx, name)
-            self._note_read(tx, name, path, at)
-            await self._inserts.write_out(tx)
-            parts = self._catalog.reader.partition(name, path, at, str(tx.tid))
-            await self._lock(tx, LockAsk(name, {}, (OnePartition(path),)), at)
+            at, parts = await self._covered(tx, name, OnePartition(path), path)
             await self._inserts.link(tx, into, parts)
             return await self._take(tx, name, parts, at)
 
     async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> Removed:
-        at = self.working_csn(tx, table)
-        self._note_read(tx, table, path, at)
-        await self._inserts.write_out(tx)
-        await self._lock(tx, LockAsk(table, {}, (wide,)), at)
-        reader, own = self._catalog.reader, str(tx.tid)
-        parts = reader.parts(table, at, own) if path is None else reader.partition(table, path, at, own)
+        at, parts = await self._covered(tx, table, wide, path)
         return await self._take(tx, table, parts, at)
+
+    async def _covered(
+        self, tx: Transaction, table: TableName, wide: Wide, path: str | None
+    ) -> tuple[Csn, list[PartRow]]:
+        """Lock a partition (None: the table); return the CSN to work at, and what is visible there of it."""
+        await self._inserts.write_out(tx)
+        for left in reversed(range(TRIES)):
+            at = self.working_csn(tx, table)
+            try:
+                await self._lock(tx, LockAsk(table, {}, (wide,)), at)
+                break
+            except SerializationConflictError as conflict:
+                if not left or not await self.moved(tx, table, at, conflict):
+                    raise
+        at = self.working_csn(tx, table)  # compaction may have come before the lock; no more of it can
+        self._note_read(tx, table, path, at)
+        reader, own = self._catalog.reader, str(tx.tid)
+        if path is None:
+            return at, reader.parts(table, at, own)
+        return at, reader.partition(table, path, at, own)
+
+    async def moved(
+        self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
+    ) -> bool:
+        """Tell whether a statement that conflicted may begin anew: its rows are in newer parts by now.
+
+        A compaction that it has met is waited for until it is applied here.
+        """
+        csn = conflict.details.get("csn")
+        if conflict.details.get("merge") and csn is not None:
+            await self._waiters.wait(csn, self._settings.wait_bound_s)
+        return not tx.torn and self.working_csn(tx, table) > at
 
     def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
         """Which rows it removes depends on those that are there: it reads the partition (None: the table)."""
