@@ -16,7 +16,7 @@ DUCKLAKE := $(VENV)/ducklake
 STAMP := $(VENV)/stamp
 # Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
 # Files keep their order, the long ones of tests/integration first: short ones at the end keep all workers busy.
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 4
 PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Spark's Python workers must be the environment's Python: they need pyarrow and this project.

@@ -46,6 +46,9 @@ OF_BOTH: Final = points(
 )
 #: Locks stand in ZooKeeper; their multis touch no disk of a replica.
 OF_NO_DISK: Final = points(["replication.lock"])
+#: Compaction and collection: killed there by test_compaction.py and test_history.py; what they do to the disk
+#: goes through the catalog and through partfs, whose points are above.
+OF_CHORES: Final = points(["agent.compact", "agent.collect"])
 LOSES_REPLIES: Final = "csnlog.commit.after"
 EPOCH_LIMIT: Final = 30
 
@@ -77,7 +80,7 @@ def test_every_point_of_an_agent_is_tested() -> None:
     """A point that somebody adds belongs into this file."""
     ours = ("agent.", "replication.", "csnlog.", "partfs.")
     registered = {name for name in faults.names() if name.startswith(ours)}
-    assert registered == {*OF_COMMITS, *OF_PEERS, *OF_RAISE, *OF_ROLLOVER, *OF_NO_DISK}
+    assert registered == {*OF_COMMITS, *OF_PEERS, *OF_RAISE, *OF_ROLLOVER, *OF_NO_DISK, *OF_CHORES}
 
 
 @pytest.mark.parametrize(

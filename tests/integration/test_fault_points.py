@@ -38,6 +38,7 @@ BY_THE_INSERT: Final = set(points(["agent.stage"]))
 
 #: Points that no transaction of this file passes, and where they are tested.
 ELSEWHERE: Final = {
+    "agent.collect": "passed by collection: test_history.py",
     "agent.compact": "passed by compaction: test_compaction.py",
     "replication.lock": "passed by what removes: test_locks.py",
     "csnlog.raise": "passed only after a lost reply: test_fault_kinds.py",
