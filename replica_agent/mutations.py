@@ -34,7 +34,7 @@ from tidelock.replica_agent.sql.mutation import (
 )
 from tidelock.replica_agent.sql.pool import Mutation, SqlPool
 from tidelock.replica_agent.transactions import Transaction, Transactions
-from tidelock.replica_agent.unique import UniqueKeys, require_keys_stay
+from tidelock.replica_agent.unique import UniqueKeys, keeping_keys
 from tidelock.replication.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
 
@@ -153,7 +153,7 @@ class Mutations:
         self, tx: Transaction, table: TableName, action: Action, at: Csn, path: str | None
     ) -> _Changed:
         _, schema = self._inserts.schema(table, at)
-        require_keys_stay(schema, action)
+        action = keeping_keys(schema, action)
         await self._inserts.write_out(tx)
         csn = tx.statement_csn
         others = tx.newer_tables(csn) | ({table: at} if at > csn else {})

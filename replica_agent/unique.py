@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tidelock.csnlog.ids import Csn
 from tidelock.errors import BadRequestError, SerializationConflictError
 from tidelock.replica_agent.catalog_read import CatalogReader
@@ -67,10 +69,16 @@ class UniqueKeys:
                 )
 
 
-def require_keys_stay(schema: TableSchema, action: Action) -> None:
-    """Raise BadRequestError if a statement could give a row of a unique-key table the key of another."""
+def keeping_keys(schema: TableSchema, action: Action) -> Action:
+    """Return a statement as it is to be run on a table: a merge by the columns of the key in their order.
+
+    The range of keys that is claimed is that of the first of them.
+
+    Raises:
+        BadRequestError: It could give a row of a table with a unique key the key of another.
+    """
     if not schema.unique_key:
-        return
+        return action
     match action:
         case UpdateRows(set=values):
             _require_none(schema, values, "an update")
@@ -85,6 +93,8 @@ def require_keys_stay(schema: TableSchema, action: Action) -> None:
             if isinstance(insert, dict):
                 given = {name: value for name, value in insert.items() if value != f"source.{name}"}
                 _require_none(schema, given, "when_not_matched_insert of a merge")
+            return msgspec.structs.replace(action, on=schema.unique_key)
+    return action
 
 
 def _require_none(schema: TableSchema, values: Mapping[str, object], statement: str) -> None:

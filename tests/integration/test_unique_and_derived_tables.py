@@ -181,6 +181,8 @@ def test_overlapping_inserts_conflict_and_disjoint_ones_win(
     with pytest.raises(SerializationConflictError, match=f"is being changed by transaction {first.tid}"):
         second.insert(table, rows((1, 15, 0)))
     second.rollback()
+    with pytest.raises(SerializationConflictError), two.begin() as other:
+        other.upsert(table, rows((1, 15, 0)), on=["p", "k"])
     apart.insert(table, rows((1, 21, 0), (1, 30, 0)))
     first.commit(wait="all")
     apart.commit(wait="all")
@@ -247,7 +249,7 @@ def test_keys_do_not_change(one: Database, keyed: Callable[..., str]) -> None:
             ),
         ),
         (
-            "several of the rows have the key p=1, k=9",
+            "several of the rows have the key k=9, p=1",
             lambda tx: tx.merge(
                 table, rows((1, 9, 0), (1, 9, 1)), on=["p", "k"], when_not_matched_insert=True
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -15,7 +16,7 @@ from tidelock.replica_agent.derived import fits
 from tidelock.replica_agent.schema import Column, TableSchema
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.transactions import Isolation, Transactions, TxState
-from tidelock.replica_agent.unique import require_keys_stay
+from tidelock.replica_agent.unique import keeping_keys
 
 COLUMNS = pa.schema([pa.field("a", pa.int64(), False), pa.field("b", pa.int64(), False), ("v", pa.int64())])
 KEYED = TableSchema.from_request("t", COLUMNS, properties={"unique_key": "a,b"})
@@ -117,8 +118,12 @@ def test_a_transaction_goes_by_one_definition(transactions: Transactions) -> Non
     ],
 )
 def test_keys_that_stay(action: Action) -> None:
-    """Statements that give no row the key of another are for any table."""
-    require_keys_stay(KEYED, action)
+    """Statements that give no row the key of another run on any table; a merge by the key in its order."""
+    kept = keeping_keys(KEYED, action)
+    assert keeping_keys(PLAIN, action) is action
+    assert kept == (
+        msgspec.structs.replace(action, on=("a", "b")) if isinstance(action, MergeRows) else action
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,9 +140,9 @@ def test_keys_that_stay(action: Action) -> None:
 )
 def test_keys_that_would_change(action: Action, message: str) -> None:
     """Others are refused by name, for a table with a unique key only."""
-    require_keys_stay(PLAIN, action)
+    assert keeping_keys(PLAIN, action) is action
     with pytest.raises(BadRequestError, match=message):
-        require_keys_stay(KEYED, action)
+        keeping_keys(KEYED, action)
 
 
 @pytest.mark.parametrize(
