@@ -18,9 +18,9 @@ from unittest import mock
 from tests.sim.disk import Disk
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import Step
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.messages import MultiResult
-from tidelock.csnlog.results import Reason, Refused, Unknown
+from tidelock.csnlog.results import Committed, Reason, Refused, Unknown
 from tidelock.csnlog.store import Delete, Op
 from tidelock.errors import CorruptError, SerializationConflictError
 from tidelock.replica_agent import catalog_collect, catalog_jobs
@@ -29,8 +29,8 @@ from tidelock.replica_agent.ledger import CatalogLedger
 from tidelock.replica_agent.removals import Removals
 from tidelock.replica_agent.transactions import Transaction, Transactions
 from tidelock.replication.core import Copies
+from tidelock.replication.lock_janitor import LockJanitor
 from tidelock.replication.lock_rules import LockAsk, OnePartition
-from tidelock.replication.lock_store import LockStore
 from tidelock.replication.model import Held, Peer
 from tidelock.replication.push import Pusher
 from tidelock.replication.wire import decode
@@ -194,14 +194,16 @@ def ignore_open_transactions() -> Iterator[None]:
 
 @contextmanager
 def delete_locks_by_their_own_version() -> Iterator[None]:
-    """A lock is deleted at its version, whoever has been fenced meanwhile."""
-    fly = LockStore._fly
+    """Locks of a silent replica are deleted at their own versions: nobody fences their holder before."""
 
-    async def unfenced(self: LockStore, ops: tuple[Op, ...]) -> MultiResult:
-        deletes = tuple(op for op in ops if isinstance(op, Delete))
-        return await (self.store.multi(deletes) if deletes else fly(self, ops))
+    async def clear(self: LockJanitor, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
+        left = await self._zookeeper.scan(self._zookeeper.call(0.0), table)
+        for lock in left:
+            if lock.tid.home == home and not isinstance(await self._outcome(lock.tid), Committed):
+                await self._zookeeper.store.multi((Delete(lock.znode, 0),))
+        return True
 
-    with mock.patch.object(LockStore, "_fly", unfenced):
+    with mock.patch.object(LockJanitor, "_clear", clear):
         yield
 
 

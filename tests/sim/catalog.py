@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from tests.sim.disk import Disk
 from tests.sim.life import LIFE
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.catalog import Catalog, Job, _Pending
+from tidelock.replica_agent.catalog import Catalog, Job, _Pending, _settle
 
 T = TypeVar("T")
 
@@ -88,7 +88,11 @@ class SimCatalog(Catalog):
     def _work(self) -> None:
         assert self._writer is not None
         batch, self._waiting = self._waiting, []
-        self._run_batch(self._writer, batch)
+        if self._disk.full:
+            for item in batch:
+                _settle(item, error=self._translate(sqlite3.OperationalError("database or disk is full")))
+        else:
+            self._run_batch(self._writer, batch)
         self._later(self._rest)
 
     def _rest(self) -> None:

@@ -36,6 +36,7 @@ class Disk:
     Attributes:
         delay_s: How long a call takes, about.
         broken: Share of fsyncs that fail.
+        full: Nothing new has room, neither in files nor in the catalog.
     """
 
     def __init__(self, folder: Path, chance: random.Random, trace: Trace) -> None:
@@ -45,6 +46,7 @@ class Disk:
         self.kept.mkdir(parents=True)
         self.delay_s = DELAY_S
         self.broken = 0.0
+        self.full = False
         self._chance = chance
         self._trace = trace
         self._lengths: dict[int, int] = {}
@@ -55,7 +57,7 @@ class Disk:
 
     def calm(self) -> None:
         """Be as fast and as good as a disk should be."""
-        self.delay_s, self.broken = DELAY_S, 0.0
+        self.delay_s, self.broken, self.full = DELAY_S, 0.0, False
 
     # -- calls -----------------------------------------------------------------------------------------------
 
@@ -112,6 +114,8 @@ class Disk:
             if self._fsyncs_left == 0:
                 return
             self._fsyncs_left -= 1
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._chance.random() < self.broken:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         facts = os.fstat(fd)

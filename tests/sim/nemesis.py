@@ -77,6 +77,8 @@ class Nemesis:
                 host.disk.delay_s = _SLOW_DISK_S
             case "disk_errors":
                 host.disk.broken = _BROKEN_SHARE
+            case "full":
+                host.disk.full = True
             case "lag":
                 servers = world.zookeeper.servers
                 servers[1 + fault.target % (len(servers) - 1)].lag()
@@ -98,7 +100,7 @@ class Nemesis:
                 cut.difference_update([pair for pair in cut if host.name in pair])
             case "slow":
                 world.network.weather.slow.pop(host.name, None)
-            case "slow_disk" | "disk_errors":
+            case "slow_disk" | "disk_errors" | "full":
                 host.disk.calm()
             case "lag":
                 for server in world.zookeeper.servers:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.sim.life import Life
     from tests.sim.world import World
     from tidelock.csnlog.log import Proposal
+    from tidelock.replica_agent.agent import Agent
 
 #: The disks are looked at so often, in virtual seconds.
 LOOK_S: Final = 0.7
@@ -142,9 +143,12 @@ class Oracle:
                     self.violated("I4 DURABLE", f"{tid.tid} went into the log, and {holder} lacks its parts")
 
     def proposed(self, life: Life, proposal: Proposal) -> None:
-        """A home hands a transaction to the log: as far as it can know, it has its copies (I4)."""
+        """A home hands a transaction to the log: as far as it can know, it has its copies (I4).
+
+        Peers may have given them back where the home was fenced and does not know yet: it is refused.
+        """
         parts = self._parts(proposal.record)
-        if not parts or proposal.tid in self._proposed or life.agent is None:
+        if not parts or proposal.tid in self._proposed or life.agent is None or self._fenced(life.agent):
             return
         self._proposed.add(proposal.tid)
         for holder in proposal.record.holders:
@@ -152,6 +156,11 @@ class Oracle:
             if disk is None or not self._holds(disk, parts):
                 what = f"{proposal.tid} counts a copy of {holder}, whose disk {disk} lacks its parts"
                 self.violated("I4 DURABLE", what)
+
+    def _fenced(self, agent: Agent) -> bool:
+        own = agent.operations.session
+        znode = self._world.zookeeper.tree.get(tree.session(own.replica))
+        return znode is not None and codec.decode_session(znode.data).boot > own.boot
 
     def _lately(self, replica: str) -> list[str]:
         """The disks that were registered for a replica a moment ago."""

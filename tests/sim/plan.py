@@ -36,6 +36,7 @@ KINDS: Final[dict[str, float]] = {
     "slow": 5.0,  # its network
     "slow_disk": 5.0,
     "disk_errors": 2.0,
+    "full": 3.0,  # its disk
     "lag": 4.0,  # the ZooKeeper server of that number is behind for its readers
     "skew": 0.0,  # its wall clock jumps
 }
@@ -121,7 +122,7 @@ def draw(seed: int) -> Plan:
     """Return the plan of a seed."""
     chance = random.Random(f"plan {seed}")
     replicas = chance.choice([2, 3, 3, 3, 3, 4])
-    kinds = [kind for kind in KINDS if chance.random() < 0.4]
+    kinds = [kind for kind in KINDS if kind != "full" and chance.random() < 0.4]
     count = chance.randint(0, FAULTS_MAX) if kinds else 0
     # What befalls several replicas at about the same time is worse than the same over a minute.
     bursts = [chance.uniform(1.0, FAULTS_S - BURST_S) for _ in range(3)] if chance.random() < 0.5 else []
@@ -154,7 +155,17 @@ def draw(seed: int) -> Plan:
         compaction=chance.random() < 0.6,
         history_s=chance.choice([1.0, 5.0]) if short else 0.0,
         log_keep=chance.choice([1, 1, 10]),
+        faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
+
+
+def _with_full_disks(
+    chance: random.Random, faults: tuple[Fault, ...], replicas: int, bursts: list[float]
+) -> tuple[Fault, ...]:
+    """Return the faults and, in some runs, disks that are full for a while beside them."""
+    count = chance.choice([0, 0, 0, 1, 2])
+    full = [_fault(chance, ["full"], replicas, bursts) for _ in range(count)]
+    return tuple(sorted((*faults, *full), key=lambda fault: fault.at_s))
 
 
 def _fault(chance: random.Random, kinds: list[str], replicas: int, bursts: list[float]) -> Fault:
