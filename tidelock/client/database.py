@@ -114,7 +114,7 @@ class Database(Alone):
             NotCommittedError: It was not created, as a commit is not possible now; call again.
             CommitUnknownError: The answer was lost; `table(name)` shows whether it exists.
         """
-        body = {
+        body: dict[str, Any] = {
             "name": name,
             "schema": base64.b64encode(schema.serialize()).decode("ascii"),
             "partition_by": list(partition_by),

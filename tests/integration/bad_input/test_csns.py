@@ -186,6 +186,7 @@ def _refused_to_other_readers(at: Addresses, old: int, kept: int) -> None:
         assert f"the oldest readable CSN is {kept}" in answer.json["RemoteException"]["message"]
     plain = http("GET", f"{at.data}/snapshots/{old}/default/t")
     assert plain.status == 410
-    check_message(plain.error, SnapshotTooOldError, [f"below the horizon {kept}: the oldest readable CSN is {kept}"])
+    words = [f"below the horizon {kept}: the oldest readable CSN is {kept}"]
+    check_message(plain.error, SnapshotTooOldError, words)
     query = http("POST", f"{at.api}/query", {"csn": old, "sql": "SELECT 1"})
     check_message(query.error, SnapshotTooOldError, [f"below the horizon {kept}"])
