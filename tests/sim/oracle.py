@@ -228,8 +228,10 @@ class Oracle:
                     self._applied(name, disk, db, csn, tid)
         self._looked[disk.folder.name] = row
         there = {part for (part,) in db.execute("SELECT part FROM parts")}
+        horizon = _meta(db, "horizon")
         for part, csn in self._added.items():
-            if csn <= row and part not in there and not self._may_be_gone(db, part, csn):
+            gone = part not in there and not self._removed.get(part, horizon + 1) <= horizon
+            if csn <= row and gone:
                 what = f"{name} has deleted {part}, removed at CSN {self._removed.get(part)}"
                 self.violated("I12 GC-SAFE", what)
 

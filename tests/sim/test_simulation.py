@@ -61,6 +61,8 @@ SHOWN_BY = {
     ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
+#: Bugs that take long to show: the first one's after the time in which a shard has to come to rest.
+LONG = frozenset({"keep-marks-of-what-is-rolled-back", "look-before-locking"})
 
 
 def hold(seed: int) -> None:
@@ -122,7 +124,11 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert re.search(r"^trace (\w+)", told.stdout, re.MULTILINE)[1] == trace  # type: ignore[index]
 
 
-@pytest.mark.parametrize("bug", BUGS)
+def _bugs() -> list[object]:
+    return [pytest.param(bug, marks=pytest.mark.slow if bug in LONG else ()) for bug in BUGS]
+
+
+@pytest.mark.parametrize("bug", _bugs())
 def test_a_planted_bug_is_found(bug: str) -> None:
     """Each within a few seeds."""
     plan = SHOWN_BY[bug]
