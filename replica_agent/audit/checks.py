@@ -16,6 +16,7 @@ import msgspec
 from tidelock.csnlog import tree
 from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.results import Committed, Outcome
+from tidelock.csnlog.standing import read_standing
 from tidelock.csnlog.store import Store
 from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
@@ -165,19 +166,22 @@ class LockCheck:
         self._scratch, self._facts, self._cluster = scratch, facts, cluster
 
     async def look(self) -> Look:
-        """Read removals and marks, then the locks, then the tail: a lock outlives what it is for."""
+        """Read removals and marks, then the locks, then who has applied what: a lock outlives its use."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
         before = await znodes.csn(tree.TAIL)
         removals = await asyncio.to_thread(self._removals, before)
         locks = await cluster.locks()
         outcomes = await _outcomes({lock.tid for lock in locks}, cluster.outcome)
-        tail = await znodes.csn(tree.TAIL)
+        tail = needed_from = await znodes.csn(tree.TAIL)
+        standing = await read_standing(cluster.store)
+        if standing is not None and not standing.left_out:  # as in Upkeep: then locks may go before the tail
+            needed_from = max(tail, Csn(standing.applied + 1))
         silent = {replica for replica, alive in cluster.members().items() if not alive}
         found = [
             *judgements.stale_locks(locks, outcomes, tail=tail, silent=silent),
             *judgements.unlocked_removals(
-                (one for one in removals if one.csn is None or one.csn >= tail), locks
+                (one for one in removals if one.csn is None or one.csn >= needed_from), locks
             ),
             *znodes.unreadable,
         ]

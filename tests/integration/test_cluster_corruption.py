@@ -209,6 +209,7 @@ def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> Non
     stored.mended("r1", "r3")
 
 
+@pytest.mark.slow
 def test_files_that_are_gone_come_back(local: LocalCluster) -> None:
     """A replica whose files were deleted while it was down fetches them all, and leaves nothing behind."""
     stored = [Stored.insert(local, kind) for kind in (*ROWS, *ROWS)]

@@ -59,6 +59,7 @@ def test_a_replica_killed_under_load_catches_up(local: LocalCluster, tmp_path: P
     assert len({boot for home, boot in lives(history) if home == "r1"}) == 2
 
 
+@pytest.mark.slow
 def test_a_frozen_replica_goes_on_where_the_others_are(local: LocalCluster, tmp_path: Path) -> None:
     """Stopped for longer than its ZooKeeper session lives, then continued: it publishes nothing stale."""
     with Workload(
@@ -75,6 +76,7 @@ def test_a_frozen_replica_goes_on_where_the_others_are(local: LocalCluster, tmp_
     eventually(lambda: alive(local, "r1", "r3"), what="a new sign of life of r3")
 
 
+@pytest.mark.slow
 def test_too_few_replicas_refuse_commits_and_serve_snapshots(local: LocalCluster) -> None:
     """Two of three are down: a commit is refused in time and leaves nothing; the rest can be read."""
     with local.connect("r1") as db:

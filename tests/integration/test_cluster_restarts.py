@@ -41,6 +41,7 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
     shared.up()
 
 
+@pytest.mark.slow
 def test_all_replicas_killed_under_load(local: LocalCluster, tmp_path: Path) -> None:
     """What was acknowledged is there after all of them were killed at once; what was unknown is decided."""
     with Workload(local, tmp_path, "all", writers=(*REPLICAS, *REPLICAS), hoppers=1, readers=("r3",)) as load:

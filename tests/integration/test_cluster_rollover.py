@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import verify
 from tests.support.waiting import eventually
@@ -21,6 +23,7 @@ def epoch(local: LocalCluster, replica: str) -> int:
     return epoch_of(Csn(ask(local, replica, "/status")["snapshot_csn"]))
 
 
+@pytest.mark.slow
 def test_the_log_rolls_over_under_load(cluster: ClusterFactory, tmp_path: Path) -> None:
     """Every epoch ends at its limit; a replica that was away for several of them catches up."""
     local = cluster(epoch_limit=EPOCH_LIMIT, settings=QUICK)

@@ -169,6 +169,7 @@ def server(tmp_path: Path) -> Iterator[LocalZooKeeper]:
         made.kill()
 
 
+@pytest.mark.slow
 def test_a_frozen_zookeeper(cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path) -> None:
     """Nobody begins or acknowledges meanwhile, snapshots are read on; then all commits are decided."""
     local = cluster(zk=server.connect_string, settings=SETTINGS)
@@ -206,6 +207,7 @@ def read_by_http(local: LocalCluster, replica: str, csn: int, table: str) -> int
     return sum(part["rows"] for part in parts)
 
 
+@pytest.mark.slow
 def test_the_leader_of_three_is_killed(
     cluster: ClusterFactory, ensemble: LocalZooKeeper, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def commit(db: Database, orders: pa.Table, lines: pa.Table) -> int:
     return csn
 
 
+@pytest.mark.slow
 def test_a_snapshot_outlives_a_container(cluster: Cluster, db: Database, tmp_path: Path) -> None:
     """A container is killed; Spark outside reads the same rows at the same CSN; the replica catches up."""
     db.create_table("smoke.orders", ORDERS, partition_by=["o_year"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -93,7 +93,15 @@ def test_every_point_of_an_agent_is_tested() -> None:
     assert registered == tested | set(points(list(ELSEWHERE)))
 
 
-@pytest.mark.parametrize("case", HOME_CASES, ids=str)
+def fast_and_slow(cases: list[Case]) -> list[Any]:
+    """Deaths after a step run with every change, those before it with the long runs."""
+    return [
+        pytest.param(case, id=str(case), marks=[pytest.mark.slow] if case.point.endswith(".before") else [])
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize("case", fast_and_slow(HOME_CASES))
 def test_the_home_dies(lab: Lab, case: Case) -> None:
     """Committed if and only if its record is in the log; until the home is back nobody says otherwise."""
     committed = case.point in IN_THE_LOG
@@ -119,7 +127,7 @@ def test_the_home_dies(lab: Lab, case: Case) -> None:
     lab.require_settled(attempt, csn)
 
 
-@pytest.mark.parametrize("case", PEER_CASES, ids=str)
+@pytest.mark.parametrize("case", fast_and_slow(PEER_CASES))
 def test_a_peer_dies(lab: Lab, case: Case) -> None:
     """Committed with the copies of the other two while the peer is dead; it has all of it when it is back."""
     rows = LARGE_ROWS if case.large else ROWS[0]

@@ -43,7 +43,11 @@ BEFORE = {1: 10, 2: 20}
 NUMBERS = itertools.count(1)
 
 pytestmark = pytest.mark.parametrize(
-    "level", ["snapshot", "serializable", pytest.param("read_committed", marks=pytest.mark.slow)]
+    "level",
+    [
+        "snapshot",
+        *(pytest.param(level, marks=pytest.mark.slow) for level in ("serializable", "read_committed")),
+    ],
 )
 
 

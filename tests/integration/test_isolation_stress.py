@@ -139,6 +139,17 @@ def clean(local: LocalCluster) -> None:
         nothing_left(local.data_dir(replica))
 
 
+def check_pairs(reader: Transaction, src: str, dst: str) -> None:
+    """No row is there twice, no half of a pair, and no pair is missing."""
+    both = [seen(reader, src), seen(reader, dst)]
+    assert max(Counter(both[0] + both[1]).values(), default=1) == 1, "a row is there twice"
+    for found in both:
+        by_kind = kinds(found)
+        assert by_kind.get(1, []) == by_kind.get(2, []), "half of a pair"
+    pairs = kinds(sorted(both[0] + both[1])).get(1, [])
+    assert pairs == list(range(1, len(pairs) + 1)), "a pair is missing"
+
+
 def test_partitions_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
     """01169: rows move between two tables all the time, and none is ever seen twice, or not at all.
 
@@ -178,19 +189,10 @@ def test_partitions_under_stress(local: LocalCluster, sessions: list[Database]) 
             if tx.csn is None:
                 tx.rollback()
 
-    def check(reader: Transaction) -> None:
-        both = [seen(reader, src), seen(reader, dst)]
-        assert max(Counter(both[0] + both[1]).values(), default=1) == 1, "a row is there twice"
-        for found in both:
-            by_kind = kinds(found)
-            assert by_kind.get(1, []) == by_kind.get(2, []), "half of a pair"
-        pairs = kinds(sorted(both[0] + both[1])).get(1, [])
-        assert pairs == list(range(1, len(pairs) + 1)), "a pair is missing"
-
     def read(db: Database) -> Callable[[int], None]:
         def step(_: int) -> None:
             with db.begin() as tx:
-                check(tx)
+                check_pairs(tx, src, dst)
                 first = (seen(tx, src), seen(tx, dst))
                 assert first == (seen(tx, src), seen(tx, dst)), "it is not the same when it is read again"
 

@@ -148,8 +148,16 @@ def test_readers_end_with_a_killed_agent(host: ReaderHost, part: PartRow, stoppe
             stack.enter_context(_half_read(host, part))
         os.kill(host.process.pid, signal.SIGKILL)
         eventually(lambda: all(_gone(pid) for pid in host.pids))
-    with socket.create_server(("127.0.0.1", host.port)):
-        pass
+    # Any free port is also one that a connection of another program may have for a moment.
+    eventually(lambda: _is_free(host.port), what="the port of readers that are gone")
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
 
 
 def test_counters_are_exact_after_a_kill(host: ReaderHost, data: DataDir, part: PartRow) -> None:

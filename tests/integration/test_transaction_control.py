@@ -252,7 +252,10 @@ def test_ddl_inside(local: LocalCluster, db: Database, table: str) -> None:
     for statement in (f"create table {table}_x as select 1", f"drop table {table}", f"delete from {table}"):
         tx = db.begin()
         tx.insert(table, ROWS)
-        with pytest.raises(UnsupportedInTransactionError, match="single SELECT statement; found: "):
+        with pytest.raises(
+            UnsupportedInTransactionError,
+            match=r"SQL is one SELECT, or INSERT INTO .*; found: .* Roll back, and use ",
+        ):
             tx.sql(statement)
         only_rollback_is_left(local, db, tx, table)
     with pytest.raises(UnknownTableError, match="a newer snapshot may know more"), db.begin() as tx:  # noqa: PT012

@@ -156,6 +156,7 @@ def test_zookeeper_that_knows_less(two: LocalCluster, copy: Path, intact: None) 
     )
 
 
+@pytest.mark.slow
 def test_zookeeper_that_was_restored_from_a_backup(cluster: ClusterFactory, tmp_path: Path) -> None:
     """A backup of ZooKeeper from before a commit: no agent serves, and with the newest state all is there."""
     local = cluster(replicas=1, own_zookeeper=True)
