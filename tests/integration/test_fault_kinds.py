@@ -124,6 +124,7 @@ def test_the_raise_of_the_fence_fails_too(lab: Lab, point: str) -> None:
     lab.require_settled(attempt, csn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["csnlog.raise.before", "csnlog.raise.after"])
 def test_the_home_dies_while_it_resolves_a_lost_reply(lab: Lab, point: str) -> None:
     """The commit has landed although the home never knew: the others tell the client so."""
@@ -200,7 +201,7 @@ def test_the_disk_of_a_peer_is_full(lab: Lab, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["csnlog.rollover.before", "csnlog.rollover.after"])
-@pytest.mark.parametrize("home", [HOME, BYSTANDER])
+@pytest.mark.parametrize("home", [HOME, pytest.param(BYSTANDER, marks=pytest.mark.slow)])
 def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
     """Its roll-over fails, its reply is lost, or the home dies in it: the epoch ends once, commits go on."""
     hits = lab.gates.hits(home, point)
@@ -223,6 +224,7 @@ def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
     assert epoch_of(lab.converged()) == before + 1
 
 
+@pytest.mark.slow
 def test_a_replica_that_lags_holds_the_writers_back(lab: Lab) -> None:
     """More than max_lag behind, commits wait, then are refused with the reason; released, they go on."""
     with lab.still():

@@ -176,6 +176,7 @@ def test_zookeeper_that_falls_silent_under_a_commit(local: LocalCluster, db: Dat
     assert outcome.decision is (Decision.ABORTED if csn is None else Decision.COMMITTED)
 
 
+@pytest.mark.slow
 def test_agent_that_does_not_start_without_zookeeper(local: LocalCluster, db: Database) -> None:
     """`up` tells the one line of the agent, and starts it when ZooKeeper answers again."""
     local.stop("r3")
@@ -206,6 +207,7 @@ def test_agent_that_is_not_there(local: LocalCluster, call: Callable[[str], obje
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
+@pytest.mark.slow
 def test_agent_that_does_not_answer(local: LocalCluster, db: Database) -> None:
     """A pinned client is told so in time, another one goes on elsewhere; nothing is ever half done."""
     with connect(local.urls, replica="r2", timeout_s=PATIENCE_S, query_timeout_s=PATIENCE_S) as pinned:

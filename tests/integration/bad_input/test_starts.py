@@ -220,6 +220,7 @@ def test_root_without_a_cluster(two: LocalCluster, tmp_path: Path, intact: None)
     started.check(Exit.USAGE, "ConfigError", "there is no cluster in ZooKeeper", "--bootstrap")
 
 
+@pytest.mark.slow
 def test_no_zookeeper(two: LocalCluster, copy: Path, intact: None) -> None:
     """Without ZooKeeper an agent ends soon, with the code that says "again later"."""
     started = Started(two, copy, zk="127.0.0.1:1/nowhere")
@@ -268,6 +269,7 @@ def test_the_replica_starts_after_all_that(two: LocalCluster) -> None:
     two.stop("r2")
 
 
+@pytest.mark.slow
 def test_shared_secret(cluster: ClusterFactory) -> None:
     """Without the secret an agent says that it lives and nothing else; with it all works, pushes too."""
     secret = "two words, and: signs"
