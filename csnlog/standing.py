@@ -44,6 +44,14 @@ class Standing:
         """The largest CSN that all of them have applied."""
         return min((one.snapshot for one in self.progress.values()), default=CSN_NONE)
 
+    def locks_needed_from(self, tail: Csn) -> Csn:
+        """Return the CSN from which on locks of committed removals are needed; ``tail`` is ``csn/tail``.
+
+        What the tail may pass is enough: it stays behind by ``log_keep_records``, for people. Where a replica
+        is left out, which may come back, it is the tail itself.
+        """
+        return tail if self.left_out else max(tail, Csn(self.applied + 1))
+
 
 async def read_standing(store: Store) -> Standing | None:
     """Read where the replicas stand; None when a read failed.

@@ -10,7 +10,7 @@ from typing import Any
 from tidelock.csnlog import tree
 from tidelock.csnlog.bootstrap import keep_alive
 from tidelock.csnlog.codec import encode_progress
-from tidelock.csnlog.ids import CSN_NONE, Csn
+from tidelock.csnlog.ids import CSN_NONE
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.model import Progress
 from tidelock.csnlog.reading import read_tail
@@ -109,16 +109,10 @@ class Upkeep:
         operations.metrics.staged_memory.set(operations.transactions.memory_bytes)
 
     async def _sweep_locks(self) -> None:
-        """Delete removal locks that nobody needs any more.
-
-        What the tail may pass is enough for that: it stays behind by ``log_keep_records``, for people. Where
-        a replica is left out, which may come back, it is the tail itself.
-        """
+        """Delete removal locks that nobody needs any more."""
         tail = await read_tail(self._store) or CSN_NONE
         standing = await read_standing(self._store)
-        if standing is not None and not standing.left_out:
-            tail = max(tail, Csn(standing.applied + 1))
-        await self._operations.locks.sweep(tail)
+        await self._operations.locks.sweep(tail if standing is None else standing.locks_needed_from(tail))
         self._operations.metrics.locks.set(self._operations.locks.held)
 
     async def _clean(self) -> None:

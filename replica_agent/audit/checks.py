@@ -173,10 +173,9 @@ class LockCheck:
         removals = await asyncio.to_thread(self._removals, before)
         locks = await cluster.locks()
         outcomes = await _outcomes({lock.tid for lock in locks}, cluster.outcome)
-        tail = needed_from = await znodes.csn(tree.TAIL)
+        tail = await znodes.csn(tree.TAIL)
         standing = await read_standing(cluster.store)
-        if standing is not None and not standing.left_out:  # as in Upkeep: then locks may go before the tail
-            needed_from = max(tail, Csn(standing.applied + 1))
+        needed_from = tail if standing is None else standing.locks_needed_from(tail)
         silent = {replica for replica, alive in cluster.members().items() if not alive}
         found = [
             *judgements.stale_locks(locks, outcomes, tail=tail, silent=silent),

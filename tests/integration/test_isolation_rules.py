@@ -1,12 +1,11 @@
-"""Who sees what, who is refused, what is left: ClickHouse's tests of mutations, and what goes beyond them.
+"""Who sees what, who is refused, what is left: ClickHouse's tests of mutations.
 
 * 01168_mutations_isolation, A to G: statements of concurrent transactions upon one small table.
 * 01172: what is written down of each part: who made it, who removed it, at which CSN, under which lock.
 * 02345: an insert whose derived table fails.
-* Serializable: write skew over tables, phantoms, the read-only anomaly, removals that read nothing.
-* Compaction against statements: it is in nobody's way, and long transactions do not starve behind it.
 
-Sessions are clients of different replicas. Where ClickHouse's outcome is another one, the test says so.
+Serializable transactions, and compaction beside long ones, are in test_isolation_serializable.py. Sessions
+are clients of different replicas. Where ClickHouse's outcome is another one, the test says so.
 """
 
 from __future__ import annotations
