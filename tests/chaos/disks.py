@@ -8,6 +8,7 @@ replays its journal, as after a power cut.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,9 @@ _OPTIONS: Final = "loop,noatime,commit=3600"
 _MKFS: Final = ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0")
 _PROGRAMS: Final = ("mkfs.ext4", "mount", "umount", "findmnt")
 _TIMEOUT_S: Final = 60
+#: What the file of a disk is called, so that a later run can tell whose it was.
+_IMAGE: Final = "{name}.{pid}.disk"
+_OWNER: Final = re.compile(r"\.(\d+)\.disk( \(deleted\))?$")
 #: Fields of /sys/block/<device>/stat: writes that were completed, requests in flight.
 _WRITES, _IN_FLIGHT = 4, 8
 
@@ -37,20 +41,43 @@ def unable() -> str:
     return ""
 
 
+def sweep() -> list[str]:
+    """Give back the disks of runs that were killed, which would keep their folders busy for ever.
+
+    Returns:
+        The files whose disks were given back.
+    """
+    swept = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            image = backing.read_text(encoding="utf-8").strip()
+        except OSError:
+            continue  # given back by its owner meanwhile
+        owner = _OWNER.search(image)
+        if owner is None or Path("/proc", owner[1]).exists():
+            continue
+        # Lazily: a process that the run left may still have files open. Another worker may have been first.
+        command = ["umount", "--lazy", f"/dev/{backing.parent.parent.name}"]
+        if subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode == 0:
+            swept.append(image)
+    return swept
+
+
 class Disk:
     """A disk, mounted from its making to `close`.
 
     Args:
-        image: The file; it must not exist.
+        image: The file, to whose name the process and `.disk` are added; it must not exist.
         at: Where it is mounted; made if it does not exist.
     """
 
     def __init__(self, image: Path, at: Path) -> None:
-        self.image = image
+        sweep()
+        self.image = image.with_name(_IMAGE.format(name=image.name, pid=os.getpid()))
         self.at = at
-        image.touch()
-        os.truncate(image, _BYTES)
-        _run(*_MKFS, str(image))
+        self.image.touch(exist_ok=False)
+        os.truncate(self.image, _BYTES)
+        _run(*_MKFS, str(self.image))
         at.mkdir(parents=True, exist_ok=True)
         self._mount()
 

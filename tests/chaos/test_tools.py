@@ -35,6 +35,15 @@ for _ in range(3):
 os.rename(sys.argv[1], sys.argv[1] + ".new")
 """
 
+#: Makes a disk, and dies with it.
+DISK_OF_A_KILLED_RUN: Final = """
+import os, signal
+from pathlib import Path
+from tests.chaos.disks import Disk
+Disk(Path({image!r}), Path({at!r}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
@@ -104,6 +113,22 @@ def test_every_kind_is_known_on_this_machine() -> None:
     known = set(seccomp.names())
     assert known <= set(calls)
     assert all(known.intersection(kind) for kind in seccomp.KINDS.values())
+
+
+def test_the_disk_of_a_killed_run_is_given_back(tmp_path: Path) -> None:
+    """Its folder can be removed again; a disk whose owner lives is left alone."""
+    ability.require(disks.unable())
+    code = DISK_OF_A_KILLED_RUN.format(image=str(tmp_path / "lost"), at=str(tmp_path / "killed"))
+    dead = subprocess.run([sys.executable, "-c", code], cwd=source.ROOT, timeout=60, check=False)
+    assert dead.returncode == -signal.SIGKILL
+    assert (tmp_path / "killed").is_mount()
+    disk = Disk(tmp_path / "image", tmp_path / "disk")  # sweeps
+    try:
+        assert not (tmp_path / "killed").is_mount()
+        assert disks.sweep() == []
+        assert disk.at.is_mount()
+    finally:
+        disk.close()
 
 
 def test_what_nobody_flushed_is_lost(tmp_path: Path) -> None:
