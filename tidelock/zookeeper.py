@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import random
 import socket
 import time
 from collections.abc import Sequence
@@ -24,10 +23,8 @@ from typing import Final
 
 from tidelock import java, processes
 from tidelock.errors import ConfigError, UnavailableError
+from tidelock.ports import HOST, free_ports
 
-HOST: Final = "127.0.0.1"
-#: Below the range from which Linux takes ports for outgoing connections, so that a chosen port stays free.
-PORTS: Final = range(20_000, 32_000)
 #: How long a server may take to answer a four-letter word, in seconds. One that takes longer is as good as
 #: dead.
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -273,21 +270,6 @@ def class_path() -> list[Path]:
             "or name a ZooKeeper that runs (--zk)"
         )
     return [found[-1] for found in jars.values()]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return different ports that nobody uses now; UnavailableError if there are not enough."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        for port in random.sample(PORTS, len(PORTS)):
-            if len(found) == count:
-                return found
-            candidate = held.enter_context(socket.socket())
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                candidate.bind((HOST, port))
-                found.append(port)
-    raise UnavailableError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
 
 
 def _write(folder: Path, size: int, options: Options) -> None:

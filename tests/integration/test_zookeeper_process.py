@@ -23,6 +23,7 @@ from tests.support.waiting import eventually
 from tests.support.zookeeper import OPTIONS, READY_TIMEOUT_S
 from tidelock import java, processes, zookeeper
 from tidelock.errors import UnavailableError
+from tidelock.ports import HOST
 from tidelock.zookeeper import LocalZooKeeper, Server
 
 #: Numbers of operations in ZooKeeper's protocol.
@@ -127,7 +128,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
     servers = zookeeper.create(tmp_path / "zk", options=OPTIONS)
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections to it may linger
-        other.bind((zookeeper.HOST, servers.servers[0].port))
+        other.bind((HOST, servers.servers[0].port))
         other.listen()
         with pytest.raises(UnavailableError, match=r"has ended: .*Address already in use"):
             servers.start(timeout_s=READY_TIMEOUT_S)

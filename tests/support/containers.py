@@ -20,7 +20,7 @@ from testcontainers.core.network import Network
 
 from tests.support import compose, names
 from tests.support.waiting import eventually
-from tidelock import zookeeper
+from tidelock.ports import free_ports
 
 OWNER_LABEL: Final = "tidelock.test.owner"
 #: An agent in a container starts in some seconds; three of them share two cores with other tests.
@@ -44,7 +44,7 @@ class Cluster:
         self._image = agent_image
         self._services = compose.services({"TIDELOCK_SECRET": self.secret})
         replicas = [name for name, service in self._services.items() if service.published]
-        ports = iter(zookeeper.free_ports(2 * len(replicas)))
+        ports = iter(free_ports(2 * len(replicas)))
         self._ports = {replica: (next(ports), next(ports)) for replica in replicas}
 
     @property

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import socket
 from pathlib import Path
 
 import pytest
 
 from tidelock import zookeeper
-from tidelock.errors import ConfigError, UnavailableError
+from tidelock.errors import ConfigError
 from tidelock.zookeeper import Options
 
 
@@ -107,18 +106,3 @@ def test_missing_jar_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
     with pytest.raises(ConfigError, match="has no zookeeper in"):
         zookeeper.class_path()
-
-
-def test_free_ports_are_different_and_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ports that are in use are not chosen; too few free ones are an error."""
-    with socket.socket() as used:
-        used.bind(("127.0.0.1", 0))
-        used.listen()
-        port = used.getsockname()[1]
-        monkeypatch.setattr(zookeeper, "PORTS", range(port, port + 1))
-        with pytest.raises(UnavailableError, match="fewer than 1 free ports"):
-            zookeeper.free_ports(1)
-    monkeypatch.undo()
-    ports = zookeeper.free_ports(20)
-    assert len(set(ports)) == 20
-    assert all(port in zookeeper.PORTS for port in ports)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelock.errors import ConfigError
-from tidelock.zookeeper import free_ports
+from tidelock.ports import free_ports
 
-HOST: Final = "127.0.0.1"
 REPLICAS_DEFAULT: Final = 3
 COPIES_DEFAULT: Final = 2
 FORMAT: Final = 1

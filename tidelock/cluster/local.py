@@ -31,8 +31,9 @@ from tidelock import processes, zookeeper
 from tidelock.client import Database, connect
 from tidelock.cluster import process_groups
 from tidelock.cluster.agent_log import last_error
-from tidelock.cluster.layout import HOST, Layout, ReplicaPorts
+from tidelock.cluster.layout import Layout, ReplicaPorts
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
+from tidelock.ports import HOST
 
 #: How long one agent or ZooKeeper may take to be ready, in seconds. They need one or two on a quiet machine.
 READY_TIMEOUT_S: Final = 60.0
