@@ -73,8 +73,13 @@ def start(
         )
     _children[child.pid] = child
     # A child that has already ended is still in /proc, as a zombie, until somebody polls it.
-    _, start_ticks = _stat(child.pid) or ("", 0)
-    identity = Identity(child.pid, start_ticks, _boot_id())
+    return record(child.pid, pid_file)
+
+
+def record(pid: int, pid_file: Path) -> Identity:
+    """Write a process that has just been started into its pid file."""
+    _, start_ticks = _stat(pid) or ("", 0)
+    identity = Identity(pid, start_ticks, _boot_id())
     pid_file.write_text(json.dumps(dataclasses.asdict(identity)) + "\n", encoding="utf-8")
     return identity
 

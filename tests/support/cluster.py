@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.forked import ForkedCluster
 from tests.support.zookeeper import READY_TIMEOUT_S
 from tidelock.cluster import LocalCluster
 from tidelock.zookeeper import LocalZooKeeper
@@ -70,7 +71,7 @@ class _Factory:
         per_replica = {replica: dict(items) for replica, items in (environment_of or {}).items()}
         for replica, armed in (faults or {}).items():
             per_replica.setdefault(replica, {})["TIDELOCK_FAULTS"] = armed
-        cluster = LocalCluster.create(
+        cluster = ForkedCluster.create(
             self._folder / root,
             replicas=replicas,
             copies=copies,
@@ -127,7 +128,7 @@ def start_through(cluster: LocalCluster, replica: str, zookeeper: str) -> None:
     """Start one agent whose way to ZooKeeper is another address (host:port) than that of the others."""
     root = cluster.zk.partition("/")[2]
     layout = dataclasses.replace(cluster.layout, zk=f"{zookeeper}/{root}")
-    other = LocalCluster(
+    other = ForkedCluster(
         cluster.folder, layout, environment=cluster.environment, environment_of=cluster.environment_of
     )
     other.start(replica)

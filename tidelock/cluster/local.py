@@ -247,13 +247,18 @@ class LocalCluster:
                 return
             if process := self.process(replica):
                 process_groups.kill(process)  # workers that a crash has left behind hold its ports
-            processes.start(
-                self._command(replica),
-                pid_file=folder / "agent.pid",
-                log=folder / "agent.log",
-                folder=folder,
-                env={**os.environ, **self.environment, **self.environment_of.get(replica, {})},
-            )
+            environment = {**os.environ, **self.environment, **self.environment_of.get(replica, {})}
+            self._launch(replica, self._command(replica), environment)
+
+    def _launch(self, replica: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        folder = self.folder / replica
+        processes.start(
+            command,
+            pid_file=folder / "agent.pid",
+            log=folder / "agent.log",
+            folder=folder,
+            env=environment,
+        )
 
     def _command(self, replica: str) -> Sequence[str]:
         ports = self._ports(replica)
