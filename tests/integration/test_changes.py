@@ -77,7 +77,7 @@ def rows(*keys: int, p: int | None = 1, v: int | None = 0, s: str = "new") -> pa
 
 @pytest.fixture
 def table(one: Database) -> str:
-    """A table by p, on both replicas: parts with the keys 1 to 3 and 4 to 6 of partition 1, and 7 to 9 of 2."""
+    """A table by p, on both replicas: parts with keys 1 to 3 and 4 to 6 of partition 1, and 7 to 9 of 2."""
     name = f"t{next(NUMBERS)}"
     one.create_table(name, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
     for p, keys in ((1, (1, 2, 3)), (1, (4, 5, 6)), (2, (7, 8, 9))):
