@@ -26,7 +26,7 @@ import xxhash
 from typer.testing import CliRunner
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
+from tests.support.evidence import nothing_left, require_clean_audit
 from tests.support.fault_lab import SETTINGS, Gates
 from tests.support.waiting import eventually
 from tests.support.workload import ask
@@ -332,6 +332,7 @@ def test_a_worker_that_dies_leaves_nothing(cluster: ClusterFactory, tmp_path: Pa
             assert parts == dict.fromkeys(REPLICAS, 5 if committed else 8), point
             assert db.optimize(table)["parts_after"] == 2
             require_same_rows(local, table, expected)
+    require_clean_audit(local)
 
 
 def _optimize(cluster: LocalCluster, table: str) -> None:

@@ -16,7 +16,7 @@ import urllib3
 from typer.testing import CliRunner
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import data_address, nothing_left
+from tests.support.evidence import data_address, nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tests.support.workload import ask
 from tidelock.cli import app as cli
@@ -328,6 +328,7 @@ def test_a_death_in_the_middle_of_a_collection(cluster: ClusterFactory, point: s
         assert everywhere(local, csn, name) == {"AccessControlException"}
         for replica in REPLICAS:
             nothing_left(local.data_dir(replica))
+    require_clean_audit(local)
 
 
 @pytest.mark.slow

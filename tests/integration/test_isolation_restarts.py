@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
+from tests.support.evidence import nothing_left, require_clean_audit
 from tests.support.lock_reading import PartRow, locks, part_rows
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
@@ -37,11 +37,12 @@ def shared(module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture
 def local(shared: LocalCluster) -> Iterator[LocalCluster]:
-    """The cluster, with all replicas up before and after the test."""
+    """The cluster, with all replicas up before and after the test; nothing is left over behind it."""
     shared.up()
     yield shared
     shared.environment_of.clear()
     shared.up()
+    require_clean_audit(shared)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.client_process import ROWS
 from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import require_clean_audit
 from tests.support.fault_lab import Gates
 from tests.support.refusals import Addresses, check_state, http
 from tests.support.waiting import eventually
@@ -52,12 +53,14 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 
 
 @pytest.fixture(scope="module")
-def shared(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
-    """One cluster for the module."""
-    return module_cluster(
+def shared(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluster]:
+    """One cluster for the module; nothing is left over at its end."""
+    made = module_cluster(
         settings={**QUICK, "session_timeout_s": 3, "wait_bound_s": 1, "reader_workers": 1},
         environment_of={replica: gates.environment(replica) for replica in (SLOW, "r1")},
     )
+    yield made
+    require_clean_audit(made)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
+from tests.support.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster
@@ -294,3 +294,4 @@ def test_no_key_twice(local: LocalCluster, on_duplicate: str, kills: bool) -> No
     judge(local, table, log, told, random.Random(seed))
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
+    require_clean_audit(local)

@@ -71,6 +71,7 @@ def verify(workload: Workload, *, commits: int, log: str | None = None) -> Histo
     assert len(history.ended(End.OK)) >= commits, "too few commits to say anything"
     for replica in cluster.replicas:
         nothing_left(cluster.data_dir(replica))
+    require_clean_audit(cluster)
     return history
 
 
@@ -96,6 +97,18 @@ def read_log(connect: str) -> list[LogRecord]:
         return found
 
     return asyncio.run(read())
+
+
+def require_clean_audit(cluster: LocalCluster, *, deep: bool = False) -> None:
+    """Require that the product's own audit of all replicas, which run, finds nothing (I10, I13).
+
+    Args:
+        cluster: All its replicas serve.
+        deep: Read all bytes too.
+    """
+    with cluster.connect() as db:
+        report = db.audit(deep=deep)
+    assert report.clean, report
 
 
 def nothing_left(data_dir: Path) -> None:

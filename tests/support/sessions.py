@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.support.evidence import nothing_left, read_log
+from tests.support.evidence import nothing_left, read_log, require_clean_audit
 from tests.support.history import End, Logged, LogLine
 from tests.support.replay import Life, Ran, Refusal, Seen, Story, judge
 from tests.support.session_plan import (
@@ -240,6 +240,7 @@ class Stage:
         assert len([life for life in story.lives if life.end is End.OK]) >= commits, "too few commits"
         for replica in cluster.replicas:
             nothing_left(cluster.data_dir(replica))
+        require_clean_audit(cluster)
         return story
 
     def tell(self, path: Path) -> None:
