@@ -47,9 +47,11 @@ _NO_STATUS = 500
 #: Nothing else of the agent's environment, above all no secret.
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 _ALLOCATORS = {
-    # Memory that is reserved but unused counts as used; these two reserve little.
+    # Memory that is reserved but unused counts as used; these reserve little. The third is DuckDB's own
+    # allocator, which keeps what was freed for later by default: after a join more than twice its limit.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
+    "DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:0,muzzy_decay_ms:0",
     # Fixed, or glibc raises the first with the blocks that the engine frees, keeps them in a heap full of
     # holes, and a table that is loaded and spilled takes 120 bytes of memory for each of its rows.
     "MALLOC_MMAP_THRESHOLD_": "131072",

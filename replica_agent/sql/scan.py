@@ -13,7 +13,7 @@ import functools
 import io
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,12 @@ from tidelock.replica_agent.schema import TableSchema
 from tidelock.replication.model import Location
 from tidelock.replication.partfs import VerifiedRange
 
-#: Rows decoded at a time.
+#: Rows decoded at a time: so many, or fewer that are wide.
 BATCH_ROWS = 32 * 1024
-#: A part of this size is read and verified at once; a larger one in pieces of this size.
+BATCH_BYTES = 4 << 20
+#: Fewer make it slow: what the engine works on at a time.
+BATCH_ROWS_MIN = 2 * 1024
+#: A part of this size is read and verified at once; a larger one in pieces of this size at most.
 READ_BYTES = 1 << 20
 
 #: Column with the number of each row's part, where it is asked for; no column of a table has such a name.
@@ -175,15 +178,17 @@ class _Scan:
             fragment = _FORMAT.make_fragment(file, partition_expression=folders.expression(part.path))
             matching = fragment.subset(filter=self._condition, schema=self._source.arrow)
             metadata, row_groups = fragment.metadata, [group.id for group in matching.row_groups]
-        parquet = pq.ParquetFile(file, metadata=metadata, buffer_size=READ_BYTES)
-        if parquet.metadata.num_rows != part.rows:
-            raise CorruptError(f"it holds {parquet.metadata.num_rows} rows, the catalog says {part.rows}")
+        metadata = pq.read_metadata(file) if metadata is None else metadata
+        if metadata.num_rows != part.rows:
+            raise CorruptError(f"it holds {metadata.num_rows} rows, the catalog says {part.rows}")
+        sizes = _Sizes.of(metadata, set(self._file_columns))
+        parquet = pq.ParquetFile(file, metadata=metadata, buffer_size=sizes.buffer_bytes)
         if row_groups is None:
             row_groups = list(range(parquet.metadata.num_row_groups))
         constants = folders.scalars(part.path)
         if self._source.numbers is not None:
             constants = {**constants, PART_COLUMN: pa.scalar(self._source.numbers[part.part], pa.int32())}
-        for count, stored in self._stored(parquet, row_groups):
+        for count, stored in self._stored(parquet, row_groups, sizes.batch_rows):
             arrays = [
                 stored[name] if name in stored else pa.repeat(constants[name], count)
                 for name in self._read_schema.names
@@ -191,16 +196,47 @@ class _Scan:
             yield pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
 
     def _stored(
-        self, parquet: pq.ParquetFile, row_groups: Sequence[int]
+        self, parquet: pq.ParquetFile, row_groups: Sequence[int], batch_rows: int
     ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
         """Yield numbers of rows, each with the columns that the file holds of them."""
         if self._file_columns:
-            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=row_groups, columns=self._file_columns):
+            for batch in parquet.iter_batches(batch_rows, row_groups=row_groups, columns=self._file_columns):
                 yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
             return
         for group in row_groups:
             rows = parquet.metadata.row_group(group).num_rows
             yield from ((min(BATCH_ROWS, rows - begin), {}) for begin in range(0, rows, BATCH_ROWS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """How a file is read so that the memory for it does not grow with its columns.
+
+    Attributes:
+        buffer_bytes: Of each column; the reader takes it whole, however short the column is.
+        batch_rows: Rows decoded at a time.
+    """
+
+    buffer_bytes: int
+    batch_rows: int
+
+    @classmethod
+    def of(cls, metadata: pq.FileMetaData, names: Collection[str]) -> _Sizes:
+        """Return those for some columns of a file."""
+        stored = decoded = 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            chunks = (group.column(index) for index in range(group.num_columns))
+            read = [chunk for chunk in chunks if chunk.path_in_schema in names]
+            stored = max([stored, *(chunk.total_compressed_size for chunk in read)])
+            decoded = max(decoded, sum(_decoded_bytes(chunk) for chunk in read) // max(group.num_rows, 1))
+        rows = BATCH_BYTES // max(decoded, 1)
+        return cls(max(1, min(READ_BYTES, stored)), max(BATCH_ROWS_MIN, min(BATCH_ROWS, rows)))
+
+
+def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """About how many bytes a column of a row group has in memory; encoded it may be much smaller."""
+    return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
 
 
 class _Folders:
