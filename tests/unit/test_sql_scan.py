@@ -19,7 +19,7 @@ from tidelock.csnlog.ids import TableName
 from tidelock.errors import BadRequestError, CorruptError, StandbyError, TidelockError
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.schema import TableSchema
-from tidelock.replica_agent.sql.scan import BATCH_ROWS, READ_BYTES, SnapshotTable, TableSource
+from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, READ_BYTES, SnapshotTable, TableSource
 
 T = TableName("default.t")
 
@@ -114,6 +114,19 @@ def test_a_damaged_part_is_named(directory: DataDir, rows: int, position: int) -
     error = Scanned(directory, schema).fails()
     assert isinstance(error, CorruptError)
     assert error.details == {"part": part.part, "table": T}
+
+
+def test_wide_rows_come_fewer_at_a_time(directory: DataDir) -> None:
+    """What is decoded at a time does not grow with the columns that are read."""
+    rows = pa.table({f"c{column}": pa.array(range(10_000), pa.int64()) for column in range(200)})
+    schema = directory.create_table(2, "t", rows.schema)
+    directory.insert(3, {T: rows})
+    table = Scanned(directory, schema)
+    found = list(table.table.scanner().to_reader())
+    assert sum(batch.num_rows for batch in found) == rows.num_rows
+    assert max(batch.nbytes for batch in found) <= BATCH_BYTES
+    (narrow,) = table.table.scanner(columns=["c7"]).to_reader()
+    assert narrow.num_rows == rows.num_rows
 
 
 def test_a_file_that_is_gone(directory: DataDir) -> None:
