@@ -196,11 +196,25 @@ class ClusterState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     epoch_limit: int
 
 
-class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
-    """Data of ``replicas/<id>/progress``: the snapshot CSN, and the oldest S that is still in use there."""
+#: Most CSNs of open transactions in the progress of a replica.
+PROGRESS_OPEN_MAX = 8
+
+
+class Progress(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``replicas/<id>/progress``: how far a replica is, and what is in use there.
+
+    Attributes:
+        snapshot: The snapshot CSN.
+        oldest: The oldest S that is still in use.
+        open: The S of transactions that have been open for a while, the oldest first: a hint for compaction.
+            At most :data:`PROGRESS_OPEN_MAX`; the others are not heeded until older ones have ended.
+    """
 
     snapshot: Csn
     oldest: Csn
+    open: tuple[Csn, ...] = ()
 
 
 class PinState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):

@@ -81,7 +81,7 @@ def assemble(
     commits = _commits(shared, base.copies, removals)
     sql = SqlPool(settings, settings.data_dir)
     stack.push_async_callback(sql.close)
-    compactor = _compactor(shared, inserts, commits, sql, condition, events)
+    compactor = _compactor(shared, inserts, commits, locks, sql, condition, events)
     stack.push_async_callback(compactor.close)
     mutations = _mutations(shared, inserts, removals, locks, sql)
     derived = DerivedTables(settings, inserts, sql)
@@ -169,7 +169,13 @@ def _commits(shared: Shared, copies: CopyMaker, removals: Removals) -> Commits:
 
 
 def _compactor(
-    shared: Shared, inserts: Inserts, commits: Commits, sql: SqlPool, condition: Condition, events: Events
+    shared: Shared,
+    inserts: Inserts,
+    commits: Commits,
+    locks: Locks,
+    sql: SqlPool,
+    condition: Condition,
+    events: Events,
 ) -> Compactor:
     local = shared.local
 
@@ -182,6 +188,8 @@ def _compactor(
         inserts=inserts,
         counts=local.counts,
         waiters=local.waiters,
+        heeded=lambda: {*shared.transactions.long_snapshots(), *shared.membership.open_snapshots()},
+        locked=locks.locked_parts,
         clock=time.monotonic,
         wall_ms=lambda: int(time.time() * 1000),
     )

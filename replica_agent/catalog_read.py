@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelock.csnlog.ids import CSN_IMPORT, Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.visibility import VISIBLE_SQL
+from tidelock.csnlog.visibility import VISIBLE_SQL, Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError, UnknownTableError
 from tidelock.replication.model import PartKind, PartMeta
 
@@ -239,7 +239,7 @@ class CatalogReader:
             "SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length), 0) FROM parts WHERE "
             f"table_name = :table AND kind = 'part' AND {VISIBLE_SQL}"
         )
-        parts, rows, size = self._db.execute(sql, {"table": table, "s": at, "own": None}).fetchone()
+        parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
         return parts, rows, size
 
     def tables(self, at: Csn) -> list[TableRow]:
@@ -257,21 +257,29 @@ class CatalogReader:
             if state == "active"
         ]
 
-    def parts(self, table: TableName, at: Csn, own: str | None = None) -> list[PartRow]:
-        """Return the parts of ``table`` visible at ``at`` (inside ``own``, if given), by path and id."""
+    def parts(
+        self, table: TableName, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+    ) -> list[PartRow]:
+        """Return the parts of ``table`` visible at ``at``, by path and id.
+
+        With ``own`` inside that transaction, which has adopted the merges ``adopted``.
+        """
         sql = (
             f"SELECT {_PART} FROM parts WHERE table_name = :table AND kind = 'part' AND "
             f"{VISIBLE_SQL} ORDER BY path, part"
         )
-        return [PartRow(*row) for row in self._db.execute(sql, {"table": table, "s": at, "own": own})]
+        args = {"table": table} | visible_args(at, own, adopted)
+        return [PartRow(*row) for row in self._db.execute(sql, args)]
 
-    def partition(self, table: TableName, path: str, at: Csn, own: str | None = None) -> list[PartRow]:
+    def partition(
+        self, table: TableName, path: str, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+    ) -> list[PartRow]:
         """Return the parts of one partition of ``table``, as :meth:`parts` does."""
         sql = (
             f"SELECT {_PART} FROM parts WHERE table_name = :table AND path = :path AND kind = 'part' AND "
             f"{VISIBLE_SQL} ORDER BY part"
         )
-        args = {"table": table, "path": path, "s": at, "own": own}
+        args = {"table": table, "path": path} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
     def changed_partitions(self, table: TableName, since: Csn) -> set[str]:
@@ -284,6 +292,16 @@ class CatalogReader:
             UNION SELECT path FROM parts WHERE removal_csn > :s AND table_name = :t AND removal_change
         """
         return {path for (path,) in self._db.execute(sql, {"t": table, "s": since})}
+
+    def replaced_since(self, table: TableName | None, since: Csn) -> list[Replaced]:
+        """Return what merges above ``since`` have replaced, in a table or (None) in all, in their order."""
+        # The plus keeps to the index of removals: few come between two looks, and a table has many parts.
+        sql = """
+            SELECT removal_tid, creation_tid, creation_csn FROM parts
+            WHERE removal_csn > :s AND (:t IS NULL OR +table_name = :t) AND NOT removal_change
+            ORDER BY removal_csn
+        """
+        return [Replaced(*row) for row in self._db.execute(sql, {"s": since, "t": table})]
 
     def added_since(self, table: TableName, since: Csn) -> list[tuple[str, dict[str, Any] | None]]:
         """Return (partition path, statistics) of the parts that commits above ``since`` have added.
@@ -310,13 +328,17 @@ class CatalogReader:
         sql = "SELECT part, path FROM parts WHERE part = ?"
         return dict(row for part in parts for row in self._db.execute(sql, (part,)))
 
-    def compactable(self, table: TableName, path: str, at: Csn) -> list[tuple[PartId, int, int, Csn, int]]:
-        """Return (part, rows, bytes, creation CSN, its time in ms) of what can be merged in a partition.
+    def compactable(
+        self, table: TableName, path: str, at: Csn
+    ) -> list[tuple[PartId, int, int, str, Csn, int]]:
+        """Return what can be merged in a partition.
+
+        (part, rows, bytes, tid that created it, its CSN, the time of that in ms)
 
         Visible at ``at`` and now, whole here, and not marked by a transaction that removes them.
         """
         sql = """
-            SELECT part, rows, length, creation_csn, coalesce(time_ms, 0)
+            SELECT part, rows, length, creation_tid, creation_csn, coalesce(time_ms, 0)
             FROM parts LEFT JOIN csns ON csn = creation_csn
             WHERE table_name = ? AND path = ? AND removal_csn IS NULL AND removal_tid IS NULL
             AND creation_csn <= ? AND state = 'held'

@@ -85,7 +85,7 @@ class DerivedTables:
             rows = DerivedRows(
                 dependent.derivation.sql, source=schema.name, parts=tuple(part.part for part in parts)
             )
-            request = MutationRequest(at, str(tx.tid), name, rows, tx.newer_tables(at))
+            request = MutationRequest(at, str(tx.tid), name, rows, tuple(tx.adopted.tids))
             try:
                 async with self._sql.mutate(request) as derived:
                     await adding(tx, name, derived.pieces(), at=at)

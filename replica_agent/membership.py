@@ -107,6 +107,12 @@ class Membership:
             if found.alive and found.session is not None and found.session.state == "serving"
         ]
 
+    def open_snapshots(self) -> set[Csn]:
+        """Return what long transactions of the replicas that serve read at, as far as that was told."""
+        view = self.view
+        told = (view[replica].progress for replica in self.serving())
+        return {csn for progress in told if progress is not None for csn in progress.open}
+
     def disks(self) -> dict[ReplicaId, str]:
         """Return the disks of those others whose copies may count."""
         return {peer.replica: peer.disk for peer in self.peers() if peer.disk and not peer.struck}

@@ -141,7 +141,7 @@ class Mutations:
     ) -> _Changed:
         """Run a statement; again, if compaction has replaced its parts before they were locked."""
         for left in reversed(range(TRIES)):
-            at = self._removals.working_csn(tx, table)
+            at = self._removals.adopt(tx, table)
             try:
                 return await self._once(tx, table, action, at, path)
             except SerializationConflictError as conflict:
@@ -155,19 +155,17 @@ class Mutations:
         _, schema = self._inserts.schema(table, at)
         action = keeping_keys(schema, action)
         await self._inserts.write_out(tx)
-        csn = tx.statement_csn
-        others = tx.newer_tables(csn) | ({table: at} if at > csn else {})
-        request = MutationRequest(csn=csn, tid=str(tx.tid), table=table, action=action, at=others)
+        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.adopted.tids))
         async with self._sql.mutate(request) as mutation:
             parts = [self._part(part) for part in mutation.affected.parts]
             own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
             committed = [part for part in parts if part not in own]
             if mutation.affected.rows_to_insert:
                 await self._keys.claim(tx, schema, mutation.affected.keys, at)
-            await self._removals.remove_parts(tx, table, committed, at)
+            await self._removals.remove_parts(tx, table, committed)
             _, added = await self._inserts.stage(tx, table, mutation.pieces(), at=at, path=path)
             ended = mutation.ended
-        await self._removals.remove_parts(tx, table, own, at)
+        await self._removals.remove_parts(tx, table, own)
         tx.note_reads(ended.read_set())
         rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)
         return _Changed(Mutated(*rows, len(parts), len(added)), added)

@@ -362,20 +362,18 @@ class Operations:
                     self.transactions.fail(self.transactions.find(tid), error)
             raise
 
-    async def prepare_own_read(self, tid: str) -> tuple[Csn, dict[TableName, Csn]]:
+    async def prepare_own_read(self, tid: str) -> tuple[Csn, tuple[str, ...]]:
         """Make a transaction's own rows readable by a query.
 
         Returns:
-            The CSN that the query reads at, and that of the tables which it reads at a newer one
-            (:meth:`Transaction.newer_tables`).
+            The CSN that the query reads at, and the merges above it that the transaction has adopted.
         """
         tx = self.transactions.find(tid)
         self.transactions.touch(tx)
         async with tx.turn:  # no statement is half done
             self.transactions.require_open(tx)
             await self.inserts.write_out(tx)
-        csn = tx.begin_statement(self.waiters.reached)
-        return csn, tx.newer_tables(csn)
+        return tx.begin_statement(self.waiters.reached), tuple(tx.adopted.tids)
 
     async def verdict(self, csn: Csn) -> Verdict:
         """Tell a reader process whether ``csn`` can be served here."""
@@ -404,6 +402,7 @@ class Operations:
                 "state": self.condition.state.value if replica == self.replica else _life(found.alive),
                 "snapshot_csn": self.membership.snapshot_of(replica, found),
                 "oldest": found.progress.oldest if found.progress else None,
+                "open": list(found.progress.open) if found.progress else [],
             }
             for replica, found in sorted(self.membership.view.items())
         ]

@@ -1,9 +1,13 @@
 """Takes parts out of tables inside a transaction: lock, look, mark (design section 4, "Removals").
 
-The locks in ZooKeeper come first and keep every other replica away; then the catalog is asked whether a
-commit above the statement's CSN has removed one of the parts, in the same catalog transaction that marks
-them. In the other order a removal that is committed between the look and the lock would be missed (protocol
-review M1, M5b). Parts that the transaction has made itself are dropped: nobody else has seen them.
+The locks in ZooKeeper come first and keep every other replica away; then the catalog is asked whether all
+parts are still there, in the same catalog transaction that marks them. In the other order a removal that is
+committed between the look and the lock would be missed (protocol review M1, M5b). Parts that the transaction
+has made itself are dropped: nobody else has seen them.
+
+Each statement first adopts what compaction has made since of the parts that it sees
+(:mod:`tidelock.csnlog.visibility`), so it works on parts that are there to be removed, however much was
+inserted meanwhile. A part that it sees and that is gone all the same was changed by somebody: a conflict.
 
 A compaction comes here twice: it marks nothing while it works, and takes its locks when its copies are made.
 """
@@ -60,17 +64,16 @@ class Removals:
         self._transactions, self._inserts, self._locks = transactions, inserts, locks
         self._waiters = waiters
 
-    def working_csn(self, tx: Transaction, table: TableName) -> Csn:
-        """Return the CSN whose parts a removing statement works on.
+    def adopt(self, tx: Transaction, table: TableName) -> Csn:
+        """Begin a statement that removes: let it see what merges have made of the rows that it sees.
 
-        The statement's own; or the newest here, if since then only compaction has touched the table: the
-        same rows, in parts that are still there to be removed (protocol review F18).
+        Returns:
+            The CSN that it reads at.
         """
-        base = tx.begin_statement(self._waiters.reached)
-        at, newest = max(tx.table_csn.get(table, base), base), self._waiters.reached
-        reader = self._catalog.reader
-        same = reader.table_version(table, at) == reader.table_version(table, newest)
-        return newest if same and not reader.changed_partitions(table, at) else at
+        newest = self._waiters.reached
+        at = tx.begin_statement(newest)
+        tx.adopted.look(self._catalog.reader, table, at=at, newest=newest)
+        return at
 
     # -- statements over whole partitions --------------------------------------------------------------------
 
@@ -118,52 +121,55 @@ class Removals:
                     table=into,
                 )
             path = path_in(schema, values)
-            at, parts = await self._covered(tx, name, OnePartition(path), path)
+            parts = await self._covered(tx, name, OnePartition(path), path)
             await self._inserts.link(tx, into, parts)
-            return await self._take(tx, name, parts, at)
+            return await self._take(tx, name, parts)
 
     async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> Removed:
-        at, parts = await self._covered(tx, table, wide, path)
-        return await self._take(tx, table, parts, at)
+        return await self._take(tx, table, await self._covered(tx, table, wide, path))
 
     async def _covered(
         self, tx: Transaction, table: TableName, wide: Wide, path: str | None
-    ) -> tuple[Csn, list[PartRow]]:
-        """Lock a partition (None: the table); return the CSN to work at, and what is visible there of it."""
+    ) -> list[PartRow]:
+        """Lock a partition (None: the table), and return what the statement sees of it."""
         await self._inserts.write_out(tx)
         for left in reversed(range(TRIES)):
-            at = self.working_csn(tx, table)
+            at = self.adopt(tx, table)
             try:
-                await self._lock(tx, LockAsk(table, {}, (wide,)), at)
+                await self._lock(tx, LockAsk(table, {}, (wide,)))
                 break
             except SerializationConflictError as conflict:
-                if not left or not await self.moved(tx, table, at, conflict):
+                again = await self.moved(tx, table, at, conflict)
+                # Of whatever parts a compaction was: those that the statement sees are looked at below.
+                if not left or tx.torn or not (again or _compacted(conflict)):
                     raise
-        at = self.working_csn(tx, table)  # compaction may have come before the lock; no more of it can
+        at = self.adopt(tx, table)  # compaction may have come before the lock; no more of it can
         self._note_read(tx, table, path, at)
         reader, own = self._catalog.reader, str(tx.tid)
         if path is None:
-            return at, reader.parts(table, at, own)
-        return at, reader.partition(table, path, at, own)
+            return reader.parts(table, at, own, tx.adopted.tids)
+        return reader.partition(table, path, at, own, tx.adopted.tids)
 
     async def moved(
         self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
     ) -> bool:
-        """Tell whether a statement that conflicted may begin anew: its rows are in newer parts by now.
+        """Tell whether a statement at the CSN ``at`` that conflicted may begin anew.
 
-        A compaction that it has met is waited for until it is applied here.
+        Its rows are in newer parts by now, which a compaction has made; or it reads what is committed, and
+        that is more by now. A compaction that it has met is waited for until it is applied here.
         """
-        csn = conflict.details.get("csn")
-        if conflict.details.get("merge") and csn is not None:
-            await self._waiters.wait(csn, self._settings.wait_bound_s)
-        return not tx.torn and self.working_csn(tx, table) > at
+        if _compacted(conflict):
+            await self._waiters.wait(conflict.details["csn"], self._settings.wait_bound_s)
+        if tx.torn:
+            return False
+        return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.adopted.tids
 
     def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
         """Which rows it removes depends on those that are there: it reads the partition (None: the table)."""
         if path is None or tx.isolation is not Isolation.SERIALIZABLE:
             tx.note_reads({table: None})
             return
-        paths = {part.path for part in self._catalog.reader.parts(table, at)}
+        paths = {part.path for part in self._catalog.reader.parts(table, at)}  # those of S: merges add none
         tx.note_reads({table: frozenset(paths - {path})})
 
     def _table(self, tx: Transaction, table: str) -> tuple[TableName, TableSchema]:
@@ -174,18 +180,16 @@ class Removals:
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    async def remove_parts(
-        self, tx: Transaction, table: TableName, parts: Sequence[PartRow], at: Csn
-    ) -> Removed:
-        """Remove parts that a statement at the CSN ``at`` (see :meth:`working_csn`) has found.
+    async def remove_parts(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> Removed:
+        """Remove parts that a statement sees (see :meth:`adopt`).
 
         Raises:
-            SerializationConflictError: One is locked by another transaction, or was removed above ``at``.
+            SerializationConflictError: One is locked by another transaction, or is gone.
         """
         others = {part.part: part.path for part in parts if part.creation_tid != str(tx.tid)}
         if others:
-            await self._lock(tx, LockAsk(table, others, ()), at)
-        return await self._take(tx, table, parts, at)
+            await self._lock(tx, LockAsk(table, others, ()))
+        return await self._take(tx, table, parts)
 
     async def replace_parts(self, tx: Transaction) -> None:
         """Lock and mark what a compaction replaces; at the first conflict it gives way, without waiting."""
@@ -204,18 +208,18 @@ class Removals:
         """Give back the locks of a transaction that is rolled back; what cannot go now goes later."""
         await self._locks.release(tx.tid)
 
-    async def _lock(self, tx: Transaction, ask: LockAsk, at: Csn) -> None:
+    async def _lock(self, tx: Transaction, ask: LockAsk) -> None:
+        """Lock what a statement removes. What is applied here is in nobody's way: the mark looks at it."""
+        at = self._waiters.reached
         await self._locks.take(tx.tid, ask, at=at, wait_s=self._settings.lock_wait_s)
         self._transactions.require_open(tx)  # killed, or its lease ran out: the rollback has been here before
 
-    async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow], at: Csn) -> Removed:
+    async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> Removed:
         own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
         mine = {part.part for part in own}
         others = [part for part in parts if part.part not in mine]
         await self._mark(tx, table, [part.part for part in others])
         tx.removed |= {part.part: table for part in others}
-        if others:
-            tx.table_csn[table] = at
         if own:
             await self._drop(tx, own)
         return Removed(sum(part.rows for part in parts), len(parts))
@@ -241,6 +245,11 @@ class Removals:
             tx.stored.pop(part, None)
         unused = await self._catalog.write(lambda db: jobs.drop_parts(db, names))
         await remove_files(self._catalog, self._files, unused)
+
+
+def _compacted(conflict: SerializationConflictError) -> bool:
+    """Whether what stands in the way is a compaction that is committed."""
+    return bool(conflict.details.get("merge")) and conflict.details.get("csn") is not None
 
 
 def _require_equal(source: TableSchema, target: TableSchema) -> None:

@@ -274,6 +274,11 @@ class AgentSettings(BaseSettings):
     compaction_quiet_s: Positive = Field(
         600.0, description="In a partition that got no part for so long two parts are worth a merge."
     )
+    compaction_heeds_after_s: Positive = Field(
+        1.0,
+        description="Compaction heeds transactions that have been open for so long: it merges no parts that "
+        "one of them sees with parts that it does not see, so that they can still remove theirs.",
+    )
     compaction_retry_wait_max_s: Positive = Field(
         60.0, description="Longest pause before a merge that gave way to others is tried again."
     )

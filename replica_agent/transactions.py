@@ -26,6 +26,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
+from tidelock.replica_agent.adoption import Adopted
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import StagedBytes
 from tidelock.replication.model import PartMeta
@@ -66,8 +67,9 @@ class Transaction:
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
         removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
-        table_csn: Tables that it reads at another CSN than its own, since it has removed parts of them that
-            compaction had made meanwhile: the same rows in newer parts.
+        adopted: Merges above its CSN whose results it sees in place of what they have replaced: the same
+            rows (:mod:`tidelock.csnlog.visibility`).
+        begun_at: Monotonic time of its beginning.
         data_change: False for a compaction, which leaves all rows as they are.
         reads: What a serializable transaction has read.
         untold: Queries that have given rows and of which it is not known what they read: those that run, and
@@ -96,10 +98,11 @@ class Transaction:
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
     removed: dict[PartId, TableName] = field(default_factory=dict)
-    table_csn: dict[TableName, Csn] = field(default_factory=dict)
+    adopted: Adopted = field(default_factory=Adopted)
     reads: dict[TableName, Excluded] = field(default_factory=dict)
     untold: int = 0
     statement_csn: Csn = CSN_NONE
+    begun_at: float = 0.0
     uploads: set[asyncio.Task[Any]] = field(default_factory=set)
     upload_ended: asyncio.Event = field(default_factory=asyncio.Event)
     torn: bool = False
@@ -131,10 +134,6 @@ class Transaction:
         else:
             self.statement_csn = self.tid.snapshot
         return self.statement_csn
-
-    def newer_tables(self, csn: Csn) -> dict[TableName, Csn]:
-        """Return the tables that a statement at ``csn`` reads at a newer CSN, with that one."""
-        return {table: at for table, at in self.table_csn.items() if at > csn}
 
     def note_reads(self, found: Mapping[TableName, Excluded]) -> None:
         """Note what a statement has read; only a serializable transaction is asked about it later."""
@@ -241,7 +240,8 @@ class Transactions:
             raise UnavailableError(msg)
         self._counter += 1
         tid = Tid(snapshot, self._replica, self._boot, self._counter)
-        tx = Transaction(tid, lease, self._clock() + lease, label, meta, isolation, data_change)
+        now = self._clock()
+        tx = Transaction(tid, lease, now + lease, label, meta, isolation, data_change, begun_at=now)
         self._live[str(tid)] = tx
         return tx
 
@@ -359,6 +359,7 @@ class Transactions:
         self.forget_memory(tx)
         tx.stored.clear()
         tx.removed.clear()
+        tx.adopted = Adopted()
         if self._live.pop(str(tx.tid), None) is not None:
             self._closed[str(tx.tid)] = tx
 
@@ -393,3 +394,19 @@ class Transactions:
     def oldest_snapshot(self, default: Csn) -> Csn:
         """Return the smallest S in use, or ``default``."""
         return min((tx.tid.snapshot for tx in self._live.values()), default=default)
+
+    def long_snapshots(self) -> list[Csn]:
+        """Return the CSNs that transactions read at which compaction is to heed, the oldest first.
+
+        Those that have been open for ``compaction_heeds_after_s``, keep their CSN, and take statements yet.
+        """
+        begun_by = self._clock() - self._settings.compaction_heeds_after_s
+        found = {
+            tx.tid.snapshot
+            for tx in self._live.values()
+            if tx.state is TxState.OPEN
+            and tx.data_change
+            and tx.isolation is not Isolation.READ_COMMITTED
+            and tx.begun_at <= begun_by
+        }
+        return sorted(found)

@@ -12,7 +12,7 @@ from tidelock.csnlog.bootstrap import keep_alive
 from tidelock.csnlog.codec import encode_progress
 from tidelock.csnlog.ids import CSN_NONE
 from tidelock.csnlog.log import LogState
-from tidelock.csnlog.model import Progress
+from tidelock.csnlog.model import PROGRESS_OPEN_MAX, Progress
 from tidelock.csnlog.reading import read_tail
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.standing import read_standing
@@ -83,10 +83,14 @@ class Upkeep:
             await keep_alive(self._store, self._operations.session)
 
     async def _publish_progress(self) -> None:
-        """Tell ZooKeeper how far this replica is, if that has changed; tail and horizon depend on it."""
+        """Tell ZooKeeper how far this replica is, if that has changed; tail and horizon depend on it.
+
+        And so does what compaction merges on the long transactions that are open.
+        """
         operations, reached = self._operations, self._local.waiters.reached
         oldest = min(operations.transactions.oldest_snapshot(reached), operations.snapshots.oldest(reached))
-        progress = Progress(reached, oldest)
+        heeded = operations.transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
+        progress = Progress(reached, oldest, tuple(heeded))
         operations.metrics.oldest.set(oldest)
         if progress != self._published and self._machinery.log.state is LogState.FOLLOWING:
             change = SetData(tree.progress(operations.replica), encode_progress(progress))

@@ -305,7 +305,7 @@ def worth_waiting(
     return waited_s < (max(wait_s, merge_wait_s) if held.merge else wait_s)
 
 
-def conflict(held: LockInfo, by: Tid, *, at: Csn, csn: Csn) -> SerializationConflictError:
+def conflict(held: LockInfo, by: Tid, *, csn: Csn) -> SerializationConflictError:
     """Return the error for a lock in the way of transaction ``by``; ``csn`` of the holder, or CSN_NONE."""
     details: dict[str, Any] = {"table": held.table, "holder": str(held.tid)}
     what = f"table {held.table}"
@@ -323,8 +323,7 @@ def conflict(held: LockInfo, by: Tid, *, at: Csn, csn: Csn) -> SerializationConf
             pass
     who = f"compaction {held.tid}" if held.merge else f"transaction {held.tid}"
     if csn:
-        when = f"after CSN {at} that {by} reads" if csn > at else "and is gone since"
-        how = f"was changed by {who} at CSN {csn}, {when}"
+        how = f"was changed by {who} at CSN {csn}, after what {by} reads"
         details["csn"] = csn
     else:
         how = f"is being changed by {who}"

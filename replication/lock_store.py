@@ -230,6 +230,11 @@ class LockStore:
                 found += await self.read_locks(call, name, znodes, lenient=True)
         return found
 
+    async def locked_parts(self, call: Call, table: TableName) -> frozenset[PartId]:
+        """The parts of a table that have locks."""
+        names = await self._children(call, tree.lock_dir(table))
+        return frozenset(PartId(name) for name in names if name != tree.WIDE)
+
     async def stands(self, call: Call, lock: OwnLock) -> bool:
         """Tell whether a lock of ours is there, when nothing that was sent before can land any more."""
         node = await self.read(call, lambda: self.store.get(lock.znode), fresh=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from tidelock.csnlog.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.results import Outcome
 from tidelock.csnlog.store import Op, Store
 from tidelock.errors import TransactionClosedError
@@ -142,7 +142,7 @@ class Locks:
                         merge_wait_s=self._limits.compaction_lock_wait_s,
                     )
                     if not waits or tid in self._ended:
-                        raise conflict(met.lock, tid, at=at, csn=met.csn) from None
+                        raise conflict(met.lock, tid, csn=met.csn) from None
                 await self._zookeeper.pause(RETRY_S)
             if tid in self._ended:
                 await self._release(tid, others=self._taking[tid] - 1)
@@ -177,6 +177,14 @@ class Locks:
         that can commit has applied them); from time to time the same for replicas that have long been silent.
         """
         await self._janitor.sweep(tail)
+
+    async def locked_parts(self, table: TableName) -> frozenset[PartId]:
+        """Return the parts of a table that somebody has locked, a moment ago: no promise, just a hint.
+
+        Raises:
+            UnavailableError: There is no connection to ZooKeeper now.
+        """
+        return await self._zookeeper.locked_parts(self._zookeeper.call(0.0), table)
 
     async def listed(self) -> list[LockInfo]:
         """Return all locks of the cluster, by table and name. What cannot be read is left out, and logged.

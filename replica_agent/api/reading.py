@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.operations import Operations
@@ -139,9 +139,9 @@ class ReadingRoutes:
         if (asked.csn is None) == (asked.tid is None) or (asked.sql is None) == (asked.table is None):
             msg = "a query needs exactly one of csn and tid, and exactly one of sql and table"
             raise BadRequestError(msg)
-        at: dict[TableName, Csn] = {}
+        adopted: tuple[str, ...] = ()
         if asked.tid is not None:
-            csn, at = await self._agent.prepare_own_read(asked.tid)
+            csn, adopted = await self._agent.prepare_own_read(asked.tid)
         else:
             csn = Csn(asked.csn or 0)
             await self._agent.require_query(csn, asked.table)
@@ -150,4 +150,4 @@ class ReadingRoutes:
             if asked.sql is not None
             else select_statement(asked.table or "", asked.columns, asked.where)
         )
-        return SqlRequest(csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params), at=at)
+        return SqlRequest(csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params), adopted=adopted)

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from tidelock.csnlog.ids import Csn, ReplicaId
-from tidelock.csnlog.visibility import VISIBLE_SQL
+from tidelock.csnlog.visibility import VISIBLE_SQL, visible_args
 
 _PARTS = f"""
     SELECT table_name, part, path, rows, length, checksum, creation_csn, creation_tid, creation_change
@@ -65,7 +65,7 @@ def digests(data_dir: Path, replica: ReplicaId, csn: Csn, above: Csn | None, *, 
     with _one_state(data_dir) as db:
         floor = Csn(db.execute("SELECT value FROM meta WHERE key = 'outcome_floor'").fetchone()[0])
         begin = floor if above is None else above
-        args = {"s": csn, "own": None, "above": begin}
+        args = visible_args(csn) | {"above": begin}
         parts = db.execute(_PARTS, args) if tables else ()
         return Digests(
             replica=replica,

@@ -112,11 +112,15 @@ class Optimizer:
             if self._survey.merging(table, path):
                 await asyncio.sleep(_POLL_S)
                 continue
-            due = self._survey.of(table, path, thorough=True)
-            if not due:
+            due = await self._survey.of(table, path, thorough=True)
+            if not due and not self._survey.hindered(table, path):
                 return True
             if self._clock() >= until_s:
                 return False
+            if not due:  # somebody is changing what is left
+                failures += 1
+                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+                continue
             self._survey.claim(due[0])
             try:
                 await self._merge(due[0])

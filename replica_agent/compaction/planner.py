@@ -1,4 +1,4 @@
-"""Which parts of a table to merge: size-tiered, by partition. Pure.
+"""Which parts of a table to merge: size-tiered, by partition and era. Pure.
 
 A tier is a run of parts of one partition, next to each other in size, that is worth merging: at least
 ``parts_min`` of them, or as much as a part of target size, and together at least :data:`GROWTH` times the
@@ -11,6 +11,10 @@ inserts (proved by the property tests):
 * planning ends: every group makes fewer parts of more.
 
 A partition to which nothing has been added for ``quiet_s`` is finished up: two parts suffice.
+
+Parts of different eras are never merged with each other: a transaction that is open for long sees the ones
+and not the others, and could not remove what has become of them. All of this holds for each era of a
+partition by itself; when the transaction has ended, they are one again.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ class Candidate:
         length: Its bytes.
         csn: The CSN that made it visible.
         age_s: Seconds since then, by the time of the log.
+        era: How many of the long transactions that are heeded do not see its rows. Parts of one era are seen
+            by all of them that see one of these parts, and so is what they are merged into.
     """
 
     part: PartId
@@ -47,6 +53,7 @@ class Candidate:
     length: int
     csn: Csn
     age_s: float
+    era: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +92,11 @@ def plan(parts: Iterable[Candidate], limits: Limits, *, thorough: bool = False) 
     Args:
         parts: Of one table.
         limits: What bounds a group.
-        thorough: Merge until every partition has at most one part below target size, at any price.
+        thorough: Merge until every partition has at most one part below target size in each era, at any
+            price.
     """
     groups: list[tuple[int, Group]] = []
-    for path, small in _small_by_path(parts, limits).items():
+    for (path, _), small in _small_by_place(parts, limits).items():
         least = _PAIR if thorough or _quiet_in_s(small, limits) <= 0 else limits.parts_min
         growth = 1 if thorough else GROWTH
         groups += [(len(small), _group(path, run)) for run in _runs(small, limits, least, growth)]
@@ -97,19 +105,19 @@ def plan(parts: Iterable[Candidate], limits: Limits, *, thorough: bool = False) 
 
 
 def quiet_in_s(parts: Iterable[Candidate], limits: Limits) -> float | None:
-    """Return when the next partition of several small parts becomes quiet; None if all are, or none has."""
+    """Return when the next partition (or era) of several small parts becomes quiet; None if all are."""
     waits = [
-        _quiet_in_s(small, limits) for small in _small_by_path(parts, limits).values() if len(small) >= _PAIR
+        _quiet_in_s(small, limits) for small in _small_by_place(parts, limits).values() if len(small) >= _PAIR
     ]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def _small_by_path(parts: Iterable[Candidate], limits: Limits) -> dict[str, list[Candidate]]:
-    """Return the parts below target size by partition, the smallest first."""
-    small: dict[str, list[Candidate]] = {}
+def _small_by_place(parts: Iterable[Candidate], limits: Limits) -> dict[tuple[str, int], list[Candidate]]:
+    """Return the parts below target size by partition and era, the smallest first."""
+    small: dict[tuple[str, int], list[Candidate]] = {}
     for part in parts:
         if part.length < limits.target_bytes:
-            small.setdefault(part.path, []).append(part)
+            small.setdefault((part.path, part.era), []).append(part)
     for found in small.values():
         found.sort(key=lambda part: (part.rows, part.csn, part.part))
     return small

@@ -2,6 +2,9 @@
 
 Partitions whose counts have not moved are not read again, so that a look at many tables that rest costs
 nothing. What was tried in vain rests for longer each time.
+
+Before a group is worked at, ZooKeeper is asked which parts are locked: a long transaction may hold one for
+hours, at another home, and then the others are merged without it.
 """
 
 from __future__ import annotations
@@ -9,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, TableName
-from tidelock.errors import UnknownTableError
+from tidelock.errors import UnavailableError, UnknownTableError
+from tidelock.replica_agent.adoption import Adopted
 from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.compaction.planner import Candidate, Group, Limits, plan, quiet_in_s
 from tidelock.replica_agent.inserts import Inserts
@@ -63,6 +67,8 @@ class Survey:
     """What this agent knows of the partitions.
 
     Args:
+        heeded: The CSNs that long transactions read at, of whatever home.
+        locked: The parts of a table that somebody has locked a moment ago; it may raise UnavailableError.
         clock: Monotonic seconds.
         wall_ms: Unix time in ms.
     """
@@ -75,41 +81,61 @@ class Survey:
         inserts: Inserts,
         counts: PartCounts,
         waiters: CsnWaiters,
+        heeded: Callable[[], Collection[Csn]],
+        locked: Callable[[TableName], Awaitable[Collection[PartId]]],
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
         self._reader, self._inserts, self._counts, self._waiters = reader, inserts, counts, waiters
+        self._heeded, self._locked = heeded, locked
         self._clock, self._wall_ms = clock, wall_ms
         self._limits = limits_of(settings)
         self._longest_rest_s = settings.compaction_retry_wait_max_s
         self._rests: dict[tuple[TableName, str], _Rest] = {}
+        #: For each CSN that is heeded, the merges above it that one who reads there could adopt.
+        self._adopted: dict[Csn, Adopted] = {}
+        #: Partitions of which nothing was left to be merged but locked parts.
+        self._hindered: set[tuple[TableName, str]] = set()
         self._claimed: set[PartId] = set()
         self._merging: Counter[tuple[TableName, str]] = Counter()
 
     async def due(self, mine: Callable[[TableName], bool]) -> list[Work]:
         """Return what is worth merging in the tables that are ``mine``, the most crowded partition first."""
         found: list[Work] = []
+        self._heed()
         for table in self._counts.tables():
             if not mine(table) or not self._wanted(table):
                 continue
             for path, partition in self._counts.partitions(table):
                 if not self._resting(table, path, partition.csn):
-                    work = self.of(table, path)
-                    found += work
+                    found += await self.of(table, path)
                     await asyncio.sleep(0)  # thousands of partitions may have changed
         found.sort(key=lambda work: -work.crowd)
         return found
 
-    def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[Work]:
-        """Return what is worth merging in one partition; see :func:`planner.plan`."""
+    async def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[Work]:
+        """Return what is worth merging in one partition, and not locked; see :func:`planner.plan`."""
+        self._hindered.discard((table, path))
         at = self._waiters.reached
         parts = self._candidates(table, path, at)
+        if not plan(parts, self._limits, thorough=thorough):
+            if not thorough:
+                wait = quiet_in_s(parts, self._limits)
+                until = math.inf if wait is None else self._clock() + wait
+                self._rests[table, path] = _Rest(at, until)
+            return []
+        locked = await self._locked_now(table)
+        at = self._waiters.reached
+        parts = [part for part in self._candidates(table, path, at) if part.part not in locked]
         groups = plan(parts, self._limits, thorough=thorough)
-        if not groups and not thorough:
-            wait = quiet_in_s(parts, self._limits)
-            until = math.inf if wait is None else self._clock() + wait
-            self._rests[table, path] = _Rest(at, until)
+        if not groups:
+            self._hindered.add((table, path))
+            self._rests[table, path] = _Rest(at, self._clock() + self._longest_rest_s)
         return [Work(table, group, len(parts)) for group in groups]
+
+    def hindered(self, table: TableName, path: str) -> bool:
+        """Tell whether locked parts are all that was worth merging in a partition at the last look."""
+        return (table, path) in self._hindered
 
     def claim(self, work: Work) -> None:
         """Leave the parts of a group out from now on: they are being merged here."""
@@ -137,6 +163,19 @@ class Survey:
         """A merge has succeeded: the partition may be looked at again at once."""
         self._rests.pop((work.table, work.group.path), None)
 
+    def _heed(self) -> None:
+        """Look which long transactions there are; where one has ended, what it kept apart can be merged."""
+        heeded = set(self._heeded())
+        if self._adopted.keys() - heeded:
+            self._rests = {key: rest for key, rest in self._rests.items() if rest.failures}
+        self._adopted = {csn: self._adopted.get(csn) or Adopted() for csn in heeded}
+
+    async def _locked_now(self, table: TableName) -> Collection[PartId]:
+        try:
+            return await self._locked(table)
+        except UnavailableError:  # the merge will find out
+            return ()
+
     def _resting(self, table: TableName, path: str, changed: Csn) -> bool:
         rest = self._rests.get((table, path))
         if rest is None or self._clock() >= rest.until_s:
@@ -152,8 +191,15 @@ class Survey:
 
     def _candidates(self, table: TableName, path: str, at: Csn) -> list[Candidate]:
         now_ms = self._wall_ms()
+        self._heed()
+        for csn, adopted in self._adopted.items():
+            adopted.look(self._reader, None, at=csn, newest=at)
         return [
-            Candidate(part, path, rows, length, csn, max(0.0, (now_ms - time_ms) / 1000))
-            for part, rows, length, csn, time_ms in self._reader.compactable(table, path, at)
+            Candidate(part, path, rows, length, csn, max(0.0, (now_ms - time_ms) / 1000), self._era(csn, tid))
+            for part, rows, length, tid, csn, time_ms in self._reader.compactable(table, path, at)
             if part not in self._claimed
         ]
+
+    def _era(self, csn: Csn, tid: str) -> int:
+        """Return how many of the heeded transactions do not see the rows of a part, by what created it."""
+        return sum(csn > at and tid not in adopted.tids for at, adopted in self._adopted.items())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidelock.csnlog.ids import Csn, PartId, TableName
-from tidelock.csnlog.visibility import VISIBLE_SQL
+from tidelock.csnlog.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
 
@@ -60,7 +60,7 @@ class SnapshotCatalog(CatalogReader):
         """Return a part of ``table`` if it is visible at ``at``."""
         where = f"part = :part AND table_name = :table AND kind = 'part' AND {VISIBLE_SQL}"
         sql = f"SELECT 1 FROM parts WHERE {where}"  # noqa: S608
-        seen = self._db.execute(sql, {"part": part, "table": table, "s": at, "own": None}).fetchone()
+        seen = self._db.execute(sql, {"part": part, "table": table} | visible_args(at)).fetchone()
         return self.part(part) if seen else None
 
     def listed(self, table: TableName, at: Csn) -> list[FileRow]:
@@ -70,7 +70,7 @@ class SnapshotCatalog(CatalogReader):
             FROM parts LEFT JOIN csns ON csns.csn = creation_csn
             WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL} ORDER BY path, part
         """  # noqa: S608
-        return [FileRow(*row) for row in self._db.execute(sql, {"table": table, "s": at, "own": None})]
+        return [FileRow(*row) for row in self._db.execute(sql, {"table": table} | visible_args(at))]
 
     def time_ms(self, csn: Csn) -> int:
         """Return when a part created at ``csn`` was committed, 0 if that is not known."""

@@ -113,14 +113,14 @@ class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
         tid: Transaction whose own uncommitted parts it sees too, or None.
         table: The table that loses or gains the rows.
         action: What is to be done.
-        at: Tables that are read at another CSN.
+        adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
     """
 
     csn: Csn
     tid: str | None
     table: TableName
     action: Action
-    at: dict[TableName, Csn] = {}
+    adopted: tuple[str, ...] = ()
 
 
 class Affected(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.sql.mutation import MutationRequest
@@ -50,14 +50,14 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
         sql: One SELECT (or WITH, VALUES, FROM, DESCRIBE, ...) in DuckDB's dialect; inside a transaction also
             INSERT INTO ... SELECT, which is answered as a mutation is.
         params: Values of ``?`` or ``$1`` in their order: JSON values.
-        at: Tables that are read at another CSN.
+        adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
     """
 
     csn: Csn
     tid: str | None
     sql: str
     params: tuple[Any, ...] = ()
-    at: dict[TableName, Csn] = {}
+    adopted: tuple[str, ...] = ()
 
 
 #: What a SQL process is given.

@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.ids import PartId, TableName
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -98,9 +98,7 @@ class Session:
                 self._require_applied(reader)
                 tables = reader.tables(self._request.csn)
                 # After the list, as in parts(); below the horizon some tables keep a longer history.
-                self._tables = {
-                    row.name: row for row in tables if reader.keeps(self._csn_of(row.name), row.name)
-                }
+                self._tables = {row.name: row for row in tables if reader.keeps(self._request.csn, row.name)}
             finally:
                 reader.close()
         return self._tables
@@ -201,12 +199,13 @@ class Session:
         """
         with self._listing:
             if name not in self._listed:
-                csn = self._csn_of(name)
+                request = self._request
                 reader = self.catalog()
                 try:
-                    self._listed[name] = reader.parts(name, csn, self._request.tid)
-                    # After the list: while the snapshot is promised, no row of it leaves the catalog.
-                    reader.require_kept(csn, name)
+                    self._listed[name] = reader.parts(name, request.csn, request.tid, request.adopted)
+                    # After the list: while the snapshot is promised, no row of it leaves the catalog. Nor
+                    # does one of a merge above it.
+                    reader.require_kept(request.csn, name)
                 finally:
                     reader.close()
             return self._listed[name]
@@ -235,7 +234,7 @@ class Session:
             reader = self.catalog()
             try:
                 for name in self._listed:
-                    reader.require_kept(self._csn_of(name), name)
+                    reader.require_kept(self._request.csn, name)
             except SnapshotTooOldError as reason:
                 return reason
             finally:
@@ -262,11 +261,8 @@ class Session:
             return BadRequestError(f"the statement cannot be run{where}: {text}")
         return TidelockError(f"the SQL process failed: {error!r}")
 
-    def _csn_of(self, table: TableName) -> Csn:
-        return self._request.at.get(table, self._request.csn)
-
     def _require_applied(self, reader: CatalogReader) -> None:
-        applied, csn = reader.snapshot_csn(), max([self._request.csn, *self._request.at.values()])
+        applied, csn = reader.snapshot_csn(), self._request.csn
         if csn > applied:
             raise StandbyError(f"CSN {csn} is not applied here yet, only {applied}", snapshot_csn=applied)
 

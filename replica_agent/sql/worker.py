@@ -88,7 +88,7 @@ def _answer(session: Session, request: Request, connection: socket.socket) -> En
             result = query(session, request)
             _stream(result.schema, result, connection)
             return Ended(reads=session.reads())
-        request = MutationRequest(request.csn, request.tid, insert.table, insert.rows, request.at)
+        request = MutationRequest(request.csn, request.tid, insert.table, insert.rows, request.adopted)
     run = MutationRun(session, request)
     connection.sendall(pack(Kind.AFFECTED, msgspec.json.encode(run.plan.affected)))
     _stream(run.schema, (piece for batch in run.batches() for piece in _pieces(batch)), connection)

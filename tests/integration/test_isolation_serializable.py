@@ -22,8 +22,10 @@ LEVELS = ["serializable", pytest.param("snapshot", marks=pytest.mark.slow)]
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module; it compacts when it is asked to."""
+    unheeded = {"compaction_heeds_after_s": 3600}  # test_long_transactions.py has those that are heeded
     return module_cluster(
-        settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False}, epoch_limit=1000
+        settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False} | unheeded,
+        epoch_limit=1000,
     )
 
 
@@ -218,7 +220,7 @@ class TestCompaction:
         everywhere(sessions, n, 6)
 
     def test_rows_that_come_meanwhile(self, sessions: list[Database]) -> None:
-        """Somebody has added rows since the snapshot, and they were merged with those that it sees."""
+        """Somebody has added rows, and they were merged with those that it sees, which nobody knew."""
         one, two, _ = sessions
         n = make(sessions, [1], [2])
         tx = one.begin()

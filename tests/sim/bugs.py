@@ -127,15 +127,16 @@ def look_before_locking() -> Iterator[None]:
     """It is asked whether somebody has removed the parts, and a while later they are locked."""
     lock = Removals._lock
 
-    async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk, at: Csn) -> None:
-        there = self._catalog.reader.parts(ask.table, at)
+    async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk) -> None:
+        reader, merged = self._catalog.reader, tx.adopted.tids
+        there = reader.parts(ask.table, tx.statement_csn, str(tx.tid), merged)
         paths = {one.path for one in ask.wide if isinstance(one, OnePartition)}
         covered = [part.part for part in there if ask.wide and (not paths or part.path in paths)]
         gone = await self._catalog.write(partial(_removed, parts=[*ask.parts, *covered]))
         if gone:
             raise SerializationConflictError("removed before", table=ask.table, holder=gone[0][0])
         await asyncio.sleep(_A_WHILE_S)
-        await lock(self, tx, ask, at)
+        await lock(self, tx, ask)
 
     async def mark_blindly(
         self: Removals, tx: Transaction, _table: TableName, parts: Sequence[PartId]

@@ -103,9 +103,9 @@ async def _read(operations: Operations, tid: Tid, table: str, where: model.Condi
     """POST /query inside a transaction; returns the CSN that was read, and the rows."""
     sql, params = model.in_sql(where)
     with operations.reading(str(tid)):
-        csn, at = await operations.prepare_own_read(str(tid))
+        csn, adopted = await operations.prepare_own_read(str(tid))
         text = select_statement(table, None, sql)
-        request = SqlRequest(csn=csn, tid=str(tid), sql=text, params=tuple(params), at=at)
+        request = SqlRequest(csn=csn, tid=str(tid), sql=text, params=tuple(params), adopted=adopted)
         async with operations.sql.statement(request) as running:
             data = b"".join([piece async for piece in running.pieces()])
     assert running.ended is not None

@@ -30,7 +30,7 @@ from tests.support.table_model import (
     Row,
     holds,
 )
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.ids import TableName
 from tidelock.errors import CorruptError, SerializationConflictError, StandbyError, TidelockError
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
 from tidelock.replica_agent.partitions import path_of, values_of
@@ -215,7 +215,7 @@ class _Statement:
 
     def _require_applied(self) -> None:
         with closing(CatalogReader(self._data_dir)) as reader:
-            csn = max([self._request.csn, *self._request.at.values()])
+            csn = self._request.csn
             if csn > reader.snapshot_csn():
                 raise StandbyError(f"CSN {csn} is not applied here yet")
 
@@ -223,25 +223,23 @@ class _Statement:
         """Raise SnapshotTooOldError if what this statement reads is promised no more."""
         if self._table is not None:
             with closing(CatalogReader(self._data_dir)) as reader:
-                reader.require_kept(self._csn_of(self._table), self._table)
-
-    def _csn_of(self, table: TableName) -> Csn:
-        return self._request.at.get(table, self._request.csn)
+                reader.require_kept(self._request.csn, self._table)
 
     async def _list(self, table: TableName) -> list[PartRow]:
         self._table = table
 
         def read() -> list[PartRow]:
             with closing(CatalogReader(self._data_dir)) as reader:
-                found = reader.parts(table, self._csn_of(table), self._request.tid)
-                reader.require_kept(self._csn_of(table), table)
+                request = self._request
+                found = reader.parts(table, request.csn, request.tid, request.adopted)
+                reader.require_kept(self._request.csn, table)
                 return found
 
         return await asyncio.to_thread(read)
 
     def _schema(self, table: TableName) -> TableSchema:
         with closing(CatalogReader(self._data_dir)) as reader:
-            row = reader.require_table(table, self._csn_of(table))
+            row = reader.require_table(table, self._request.csn)
             return TableSchema.from_definition(row.definition)
 
     async def _rows(self, part: PartRow) -> list[Row]:

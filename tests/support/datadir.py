@@ -123,7 +123,7 @@ class DataDir:
         """Commit rows: one part for each table and partition, in files of their own or all in one pack."""
         encoded = [part for name, rows in tables.items() for part in self._encode(name, rows, row_group_rows)]
         placed = self._write_pack(encoded) if pack else [self._write_file(part) for part in encoded]
-        tid = str(Tid(Csn(self.meta("snapshot_csn")), REPLICA, 1, csn))
+        tid = str(Tid(Csn(csn - 1), REPLICA, 1, csn))
         with self.sql() as db:
             for part, (file, offset) in zip(encoded, placed, strict=True):
                 digest = RangeDigest()
@@ -133,11 +133,12 @@ class DataDir:
         self._applied(csn)
         return [self.part(part.part) for part in encoded]
 
-    def remove(self, csn: int, part: PartId) -> None:
-        """Commit the removal of a part."""
+    def remove(self, csn: int, part: PartId, *, change: bool = True) -> None:
+        """Commit the removal of a part; without ``change`` it is a merge that takes it."""
         with self.sql() as db:
-            tid = str(Tid(Csn(self.meta("snapshot_csn")), REPLICA, 1, csn))
-            db.execute("UPDATE parts SET removal_tid = ?, removal_csn = ? WHERE part = ?", (tid, csn, part))
+            tid = str(Tid(Csn(csn - 1), REPLICA, 1, csn))
+            sql = "UPDATE parts SET removal_tid = ?, removal_csn = ?, removal_change = ? WHERE part = ?"
+            db.execute(sql, (tid, csn, change, part))
         self._applied(csn)
 
     def meta(self, key: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.datadir import DataDir
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.ids import Csn
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.schema import TableSchema, full_name
@@ -49,11 +48,11 @@ def run(
     *,
     csn: int | None = None,
     tid: str | None = None,
-    at: Mapping[TableName, Csn] | None = None,
+    adopted: tuple[str, ...] = (),
 ) -> Done:
     """Run a mutation at the newest CSN; raises what a caller of the agent would see."""
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
-    request = MutationRequest(newest, tid, full_name(table), action, dict(at or {}))
+    request = MutationRequest(newest, tid, full_name(table), action, adopted)
     with closing(Session(config(directory), request)) as session:
         try:
             made = MutationRun(session, request)

@@ -23,7 +23,7 @@ from tidelock.replica_agent.settings_doc import markdown
 from tidelock.replica_agent.settings_load import load
 from tidelock.replica_agent.staging import StagedBytes
 from tidelock.replica_agent.state import ALLOWED, Action, AgentState, require
-from tidelock.replica_agent.transactions import Transactions, TxState
+from tidelock.replica_agent.transactions import Isolation, Transactions, TxState
 from tidelock.replica_agent.waiters import CsnWaiters
 from tidelock.replication.model import PartMeta
 
@@ -190,6 +190,21 @@ def test_the_oldest_snapshot_in_use_is_that_of_a_live_transaction(transactions: 
     assert transactions.oldest_snapshot(Csn(8)) == 3
     transactions.close(old, TxState.ROLLED_BACK)
     assert transactions.oldest_snapshot(Csn(8)) == 5
+
+
+def test_compaction_heeds_who_has_been_open_for_long(transactions: Transactions, clock: Clock) -> None:
+    """While it takes statements, keeps its snapshot and is no compaction itself."""
+    old, _ = transactions.begin(Csn(5)), transactions.begin(Csn(3), isolation=Isolation.READ_COMMITTED)
+    clock.now += 2
+    young = transactions.begin(Csn(4), isolation=Isolation.SERIALIZABLE)
+    assert transactions.long_snapshots() == [5]
+    clock.now += 2
+    assert transactions.long_snapshots() == [4, 5]
+    transactions.close(old, TxState.ROLLED_BACK)
+    transactions.begin(Csn(6), data_change=False)
+    young.state = TxState.SEALED
+    clock.now += 2
+    assert transactions.long_snapshots() == []
 
 
 @pytest.mark.parametrize(

@@ -23,17 +23,20 @@ LIMITS = Limits(parts_min=4, parts_max=20, bytes_max=30_000, target_bytes=10_000
 _numbers = itertools.count(1)
 
 
-def part(rows: int, path: str = "", *, age_s: float = 0.0, row_bytes: int = ROW_BYTES) -> Candidate:
+def part(
+    rows: int, path: str = "", *, age_s: float = 0.0, row_bytes: int = ROW_BYTES, era: int = 0
+) -> Candidate:
     """A part that is newer than all before it."""
     number = next(_numbers)
-    return Candidate(PartId(f"r1-1-{number}"), path, rows, rows * row_bytes, Csn(number), age_s)
+    return Candidate(PartId(f"r1-1-{number}"), path, rows, rows * row_bytes, Csn(number), age_s, era)
 
 
 def merged(parts: Iterable[Candidate], groups: Iterable[Group]) -> list[Candidate]:
     """The parts after the groups: each made one."""
     gone = {name for group in groups for name in group.parts}
     kept = [item for item in parts if item.part not in gone]
-    return kept + [part(group.rows, group.path) for group in groups]
+    eras = {item.part: item.era for item in parts}
+    return kept + [part(group.rows, group.path, era=eras[group.parts[0]]) for group in groups]
 
 
 def until_done(
@@ -50,11 +53,12 @@ def until_done(
 _paths = st.sampled_from(["", "y=1", "y=2"])
 _parts = st.lists(
     st.builds(
-        lambda rows, path, age, width: part(rows, path, age_s=age, row_bytes=width),
+        lambda rows, path, age, width, era: part(rows, path, age_s=age, row_bytes=width, era=era),
         st.integers(1, 2000),
         _paths,
         st.floats(0, 300),
         st.sampled_from([1, 10, 100]),
+        st.sampled_from([0, 0, 1, 2]),
     ),
     max_size=60,
 )
@@ -68,11 +72,14 @@ _histories = st.lists(
 def test_groups_are_disjoint_and_stay_in_their_partition(parts: list[Candidate], thorough: bool) -> None:
     """No part is in two groups; a group has parts of one partition, in their order, and keeps the limits."""
     groups = plan(parts, LIMITS, thorough=thorough)
+    alone = [plan([p for p in parts if p.era == era], LIMITS, thorough=thorough) for era in range(3)]
+    assert {group.parts for group in groups} == {group.parts for found in alone for group in found}
     by_name = {item.part: item for item in parts}
     assert max(Counter(name for group in groups for name in group.parts).values(), default=1) == 1
     for group in groups:
         taken = [by_name[name] for name in group.parts]
         assert {item.path for item in taken} == {group.path}
+        assert len({item.era for item in taken}) == 1
         assert [item.csn for item in taken] == sorted(item.csn for item in taken)
         assert (group.rows, group.length) == (sum(p.rows for p in taken), sum(p.length for p in taken))
         assert 2 <= len(taken) <= LIMITS.parts_max
@@ -114,9 +121,9 @@ def test_any_history_of_inserts_leaves_few_parts_for_little_work(
 
 @given(_parts)
 def test_thorough_merges_leave_one_small_part_in_each_partition(parts: list[Candidate]) -> None:
-    """What an operator asks for ends, and leaves at most one part below target size."""
+    """What an operator asks for ends, and leaves at most one part below target size: of each era."""
     left = until_done(parts, thorough=True)
-    small = Counter(item.path for item in left if item.length < LIMITS.target_bytes)
+    small = Counter((item.path, item.era) for item in left if item.length < LIMITS.target_bytes)
     assert all(count == 1 for count in small.values())
     assert sum(item.rows for item in left) == sum(item.rows for item in parts)
 

@@ -45,6 +45,8 @@ class World:
         self.refusals: list[Exception] = []
         self.merged: list[tuple[str, int]] = []
         self.damaged: list[str] = []
+        self.heeded: set[Csn] = set()
+        self.locked: set[PartId] | None = set()
         self.metrics = Metrics()
         made = settings(**(SETTINGS | changed))
         self.reader = CatalogReader(data_dir.path)
@@ -56,6 +58,8 @@ class World:
             inserts=cast("Any", self),
             counts=self.counts,
             waiters=self.waiters,
+            heeded=lambda: self.heeded,
+            locked=self.locked_parts,
             clock=lambda: self.now_s,
             wall_ms=lambda: TIME_MS + self.csn,
         )
@@ -78,6 +82,12 @@ class World:
         row = self.reader.require_table(table, at)
         return row.version, TableSchema.from_definition(row.definition)
 
+    async def locked_parts(self, _table: TableName) -> set[PartId]:
+        """The parts that others have locked; without a connection nobody knows."""
+        if self.locked is None:
+            raise UnavailableError("no connection")
+        return self.locked
+
     async def run(self, table: TableName, group: Group) -> Csn:
         """Merge as the runner does, or refuse as told."""
         await asyncio.sleep(0)
@@ -91,7 +101,7 @@ class World:
         """Commit a part, in place of others; the agent applies it."""
         self.csn += 1
         for part in gone:
-            self.data_dir.remove(self.csn, part)
+            self.data_dir.remove(self.csn, part, change=False)
         data = pa.table({"k": list(range(rows)), "y": [int(year)] * rows}, schema=SCHEMA)
         new = self.data_dir.insert(self.csn, {TABLE: data})
         entries: list[Entry] = [RemovePart(TABLE, part) for part in gone]
@@ -220,6 +230,59 @@ async def test_what_gave_way_rests_longer_each_time(world: World) -> None:
     assert 20 <= pauses[-1] <= 41
     await world.compactor.look()
     assert world.merged == [("y=1", 2)]
+
+
+async def test_parts_that_are_locked_are_left_out(world: World) -> None:
+    """The others are merged without them; when they are free, they are merged as well."""
+    for _ in range(3):
+        world.insert(5)
+    held = world.data_dir.parts(TABLE)[0].part
+    world.locked = {held}
+    await world.compactor.look()
+    assert world.merged == [("y=1", 4)]
+    world.insert(20)
+    await world.compactor.look()
+    assert world.merged[1:] == [("y=1", 2)]
+    assert world.reader.part(held) is not None
+    assert world.result("gave_way") == 0
+    world.locked = None  # who cannot ask tries
+    world.insert(5)
+    world.insert(10)
+    await world.compactor.look()
+    assert world.merged[2:] == [("y=1", 3)]
+
+
+async def test_optimize_waits_for_locked_parts(world: World) -> None:
+    """As long as it may: what is locked may become free."""
+    world.locked = {part.part for part in world.data_dir.parts(TABLE)}
+    began = asyncio.create_task(world.optimizer.run(TABLE, "y=1", 10.0))
+    await asyncio.sleep(0.02)
+    assert (world.merged, began.done()) == ([], False)
+    world.locked = set()
+    assert (await began).done
+    assert world.merged == [("y=1", 2)]
+
+
+async def test_what_a_long_transaction_sees_is_merged_apart(world: World) -> None:
+    """Also what was merged of it since, however new that is; when it has ended, all is one again."""
+    seen = Csn(world.csn)
+    for _ in range(2):
+        world.insert(5)
+    world.heeded = {seen}
+    await world.compactor.look()
+    assert world.merged == [("y=1", 2), ("y=1", 2)]
+    await world.compactor.look()
+    assert len(world.merged) == 2
+    world.insert(10)
+    await world.compactor.look()
+    assert len(world.merged) == 3
+    assert world.counts.of(TABLE, "y=1") == 2
+    world.heeded = set()
+    await world.compactor.look()
+    assert world.counts.of(TABLE, "y=1") == 2  # 10 and 20 rows: not worth it yet
+    world.insert(10)
+    await world.compactor.look()
+    assert world.counts.of(TABLE, "y=1") == 1
 
 
 async def test_a_damaged_part_is_reported(world: World) -> None:

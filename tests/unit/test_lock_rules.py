@@ -207,11 +207,11 @@ def test_who_waits(
 )
 def test_a_conflict_says_what_and_who(scope: Scope, details: dict[str, object]) -> None:
     """Table, part or partition, and holder; of a committed one the CSN."""
-    error = conflict(lock(scope), TID, at=Csn(7), csn=CSN_NONE)
+    error = conflict(lock(scope), TID, csn=CSN_NONE)
     assert error.details == {"table": ORDERS, "holder": str(OTHER), "merge": False, **details}
     assert error.retriable
     assert all(text in error.message for text in (ORDERS, str(OTHER), "run it again"))
-    committed = conflict(lock(scope, merge=True), TID, at=Csn(7), csn=Csn(9))
+    committed = conflict(lock(scope, merge=True), TID, csn=Csn(9))
     assert committed.details["csn"] == 9
     assert "compaction" in committed.message
-    assert "after CSN 7" in committed.message
+    assert f"at CSN 9, after what {TID} reads" in committed.message

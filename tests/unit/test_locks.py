@@ -350,6 +350,19 @@ async def test_what_cannot_be_given_back_goes_later(ensemble: MemoryEnsemble, r2
         assert not await r2.stand()
 
 
+async def test_what_is_locked_is_told_as_a_hint(r1: LockNode, r2: LockNode) -> None:
+    """The parts, whoever holds them, and not what is locked above; at once, or not at all."""
+    assert await r2.locks.locked_parts(ORDERS) == set()
+    await r1.take(1, part_ask(1, 2))
+    await r1.take(1, wide_ask(WholeTable()))
+    assert await r2.locks.locked_parts(ORDERS) == {"r9-1-1", "r9-1-2"}
+    assert isinstance(r2.store, MemoryStore)
+    r2.store.suspend()
+    with pytest.raises(UnavailableError):
+        await r2.locks.locked_parts(ORDERS)
+    r2.store.resume()
+
+
 async def test_an_own_leftover_is_taken_by_the_next(r1: LockNode, r2: LockNode) -> None:
     """It need not be swept before."""
     await r1.take(1, part_ask(1))

@@ -43,7 +43,7 @@ def view(alive: dict[ReplicaId, bool]) -> Any:
     shown = {
         replica: MemberView(
             Member(api=replica, data=replica), SessionState(1, f"d-{replica}", "n", "serving"), 1, lives,
-            Progress(Csn(1), Csn(1)),
+            Progress(Csn(1), Csn(1), (Csn(4),) if replica == R3 else (Csn(3), Csn(7))),
         )
         for replica, lives in alive.items()
     }  # fmt: skip
@@ -83,6 +83,12 @@ async def test_a_question_under_way_serves_all_who_ask() -> None:
     assert sorted(peers.asked) == ["r2", "r3"]
     await asked.ask()
     assert len(peers.asked) == 4
+
+
+@pytest.mark.parametrize(("third", "told"), [(True, {3, 4, 7}), (False, {3, 7})])
+def test_what_long_transactions_read(third: bool, told: set[int]) -> None:
+    """All that live replicas tell: transactions of a home that is gone are over, or as good as."""
+    assert membership(Peers(), {R1: True, R2: True, R3: third}).open_snapshots() == told
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.support.datadir import DataDir
 from tests.support.mutations import Row, after, as_rows, run, stream_file
 from tests.support.rows import batches
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.ids import PartId, TableName
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -157,13 +157,6 @@ def test_what_was_read_is_told(world: World) -> None:
     done = run(world.directory, "t", DeleteRows("p = 'b' AND k IN (SELECT k FROM ns.u)"))
     assert done.ended.reads == {T: ["p=__HIVE_DEFAULT_PARTITION__", "p=a"], "ns.u": None}
     assert run(world.directory, "t", DeleteRows("k = 1")).ended.reads == {T: None}
-
-
-def test_tables_at_other_csns(world: World) -> None:
-    """A table may be read at a CSN of its own."""
-    at = {T: Csn(3), TableName("ns.u"): Csn(6)}
-    done = run(world.directory, "t", DeleteRows("k NOT IN (SELECT k FROM ns.u)"), at=at)
-    assert set(done.affected.parts) == {world.parts[0]}
 
 
 # -- update --------------------------------------------------------------------------------------------------

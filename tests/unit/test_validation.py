@@ -57,11 +57,3 @@ def test_statements_of_read_committed_move_on() -> None:
     one, other = tx(Isolation.READ_COMMITTED), tx(Isolation.SNAPSHOT)
     assert [one.begin_statement(Csn(csn)) for csn in (7, 9, 8, 12)] == [7, 9, 9, 12]
     assert [other.begin_statement(Csn(csn)) for csn in (7, 9)] == [7, 7]
-
-
-def test_a_newer_table_is_read_at_its_own_csn() -> None:
-    """Only while that is newer than the statement: read committed catches up with it."""
-    one = tx()
-    one.table_csn = {A: Csn(9), B: Csn(7)}
-    assert one.newer_tables(Csn(7)) == {A: 9}
-    assert one.newer_tables(Csn(10)) == {}

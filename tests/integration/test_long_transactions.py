@@ -1,0 +1,219 @@
+"""Long transactions that remove from tables which meanwhile get inserts and compaction, at other replicas.
+
+They do not starve: they remove what compaction has made of the parts that they see; what came later stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left, require_clean_audit
+from tests.support.isolation import everywhere, make, refused, rows, seen
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.client import Database, Transaction
+from tidelock.cluster import LocalCluster
+from tidelock.errors import SerializationConflictError
+
+OLD: Final = (1, 2, 3, 4, 5, 6)
+#: What the transaction has left of the old rows, for each statement on partition p = 0.
+STATEMENTS: Final[dict[str, tuple[Callable[[Transaction, str], object], tuple[int, ...]]]] = {
+    "delete": (lambda tx, n: tx.delete(n, where="n % 2 = 0"), (1, 3, 5)),
+    "update": (lambda tx, n: tx.update(n, {"n": "n + 50"}), (51, 52, 53, 54, 55, 56)),
+    "upsert": (lambda tx, n: tx.upsert(n, rows(6, 7), on=["p", "n"]), (*OLD, 7)),
+    "merge": (
+        lambda tx, n: tx.merge(n, rows(1, 2), on=["n"], when_matched_delete="source.n = 2"),
+        (1, 3, 4, 5, 6),
+    ),
+    "drop_partition": (lambda tx, n: tx.drop_partition(n, {"p": 0}), ()),
+    "replace_partition": (lambda tx, n: tx.replace_partition(n, {"p": 0}, rows(8)), (8,)),
+    "truncate": (lambda tx, n: tx.truncate(n), ()),
+}
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """One cluster for the module; it compacts when it is asked to, and heeds whoever is open."""
+    quick = {"reader_workers": 1, "compaction": False, "compaction_heeds_after_s": 0.001}
+    return module_cluster(settings={**QUICK, "progress_interval_s": 0.05, **quick}, epoch_limit=1000)
+
+
+@pytest.fixture(scope="module")
+def sessions(local: LocalCluster) -> Iterator[list[Database]]:
+    """A session at each of three replicas."""
+    found = [local.connect(replica) for replica in local.replicas]
+    yield found
+    for db in found:
+        db.close()
+
+
+def begin(sessions: list[Database], local: LocalCluster, isolation: str = "snapshot") -> Transaction:
+    """Begin at the first replica; the others know of it when this returns."""
+    tx = sessions[0].begin(isolation=isolation)
+
+    def heeded(replica: str) -> bool:
+        told = ask(local, replica, "/status")["replicas"]
+        return any(tx.snapshot_csn in one["open"] for one in told)
+
+    for replica in local.replicas[1:]:
+        eventually(lambda at=replica: heeded(at), what="a transaction that is heeded")  # type: ignore[misc]
+    return tx
+
+
+def churn(sessions: list[Database], table: str, *numbers: int) -> None:
+    """Insert at one replica and merge at another, until all replicas have it."""
+    _, two, three = sessions
+    for number in numbers:
+        three.insert(table, rows(number), wait="all")
+        two.optimize(table)
+    newest = two.status()["snapshot_csn"]
+    for db in sessions:
+        db.table(table, csn=newest)
+
+
+def test_whatever_it_removes(local: LocalCluster, sessions: list[Database]) -> None:
+    """Each statement finds the rows of its snapshot in merged parts; rows that came later stay."""
+    tables = {name: make(sessions, *([n] for n in OLD)) for name in (*STATEMENTS, "move_partition")}
+    target = make(sessions)
+    tx = begin(sessions, local, "snapshot")
+    for name, table in tables.items():
+        churn(sessions, table, 100, 101)
+        assert seen(tx, table) == list(OLD), name
+    for name, (change, left) in STATEMENTS.items():
+        change(tx, tables[name])
+        assert seen(tx, tables[name]) == sorted(left), name
+    tx.move_partition(tables["move_partition"], {"p": 0}, target)
+    assert (seen(tx, tables["move_partition"]), seen(tx, target)) == ([], list(OLD))
+    tx.commit(wait="all")
+    for name, (_, left) in STATEMENTS.items():
+        everywhere(sessions, tables[name], *left, 100, 101)
+    everywhere(sessions, tables["move_partition"], 100, 101)
+    everywhere(sessions, target, *OLD)
+
+
+def test_many_statements_of_one_transaction(local: LocalCluster, sessions: list[Database]) -> None:
+    """Between them others go on; each sees the snapshot, what was done before, and nothing else."""
+    n = make(sessions, [1, 2], [3, 4], [5, 6], rows(1, 2, p=1))
+    tx = begin(sessions, local)
+    churn(sessions, n, 100, 101)
+    tx.delete(n, where="n = 1 AND p = 0")
+    assert seen(tx, n) == [1, 2, 2, 3, 4, 5, 6]
+    churn(sessions, n, 102, 103)
+    tx.insert(n, rows(7))
+    tx.update(n, {"n": "n + 10"}, where="n = 7 OR n = 3")
+    assert seen(tx, n) == [1, 2, 2, 4, 5, 6, 13, 17]
+    churn(sessions, n, 104, 105)
+    tx.delete(n, where="n < 3 AND p = 1")
+    tx.sql(f"INSERT INTO {n} SELECT p, n + 20 FROM {n} WHERE n = 4")
+    assert seen(tx, n) == [2, 4, 5, 6, 13, 17, 24]
+    tx.commit(wait="all")
+    everywhere(sessions, n, 2, 4, 5, 6, 13, 17, 24, *range(100, 106))
+
+
+def test_somebody_else_was_faster(local: LocalCluster, sessions: list[Database]) -> None:
+    """What a commit has changed since is a conflict as ever, merged before or behind."""
+    for change_first in (True, False):
+        n = make(sessions, [1, 2], [3])
+        tx = begin(sessions, local)
+        if not change_first:
+            churn(sessions, n, 100)
+        sessions[1].delete(n, where="n = 2", wait="all")
+        if change_first:
+            churn(sessions, n, 100)
+        with pytest.raises(SerializationConflictError):
+            tx.update(n, {"n": "n + 1"}, where="n < 3")
+        refused(tx)
+        everywhere(sessions, n, 1, 3, 100)
+
+
+@pytest.mark.slow
+def test_a_part_that_it_holds_is_left_out(local: LocalCluster, sessions: list[Database]) -> None:
+    """The others are merged without it, in one go; when it is free, so is all."""
+    n = make(sessions, *([number] for number in range(10)))
+    tx = begin(sessions, local)
+    tx.delete(n, where="n = 3")
+    done = sessions[1].optimize(n, timeout_s=0.5)
+    assert (done["groups"], done["parts_after"], done["done"]) == (1, 2, False)
+    tx.rollback()
+    eventually(lambda: sessions[1].optimize(n)["parts_after"] == 1)
+    everywhere(sessions, n, *range(10))
+
+
+@pytest.mark.slow
+def test_a_home_that_dies_leaves_nothing(local: LocalCluster, sessions: list[Database]) -> None:
+    """Neither what it had adopted, nor what it had removed of that."""
+    n = make(sessions, *([number] for number in OLD))
+    tx = begin(sessions, local)
+    churn(sessions, n, 100)
+    tx.delete(n, where="n < 4")
+    local.kill(local.replicas[0])
+    local.start(local.replicas[0])
+    everywhere(sessions, n, *OLD, 100)
+    eventually(lambda: sessions[1].optimize(n)["parts_after"] == 1)
+    sessions[2].delete(n, where="n = 1", wait="all")
+    everywhere(sessions, n, *OLD[1:], 100)
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+    require_clean_audit(local)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_beside_inserts_and_eager_compaction(cluster: ClusterFactory) -> None:
+    """One after another, each of seconds, while two replicas insert and merge all the time.
+
+    What is merged before the others know of a transaction may be in its way: then it begins anew.
+    """
+    eager = {"compaction_interval_s": 0.1, "compaction_parts_min": 2, "compaction_quiet_s": 0.1}
+    heeding = {"compaction_heeds_after_s": 0.01, "progress_interval_s": 0.05, "reader_workers": 1}
+    local = cluster(settings={**QUICK, **eager, **heeding}, epoch_limit=1000)
+    sessions = [local.connect(replica) for replica in local.replicas]
+    n = make(sessions, *([number] for number in range(20)))
+    stop, numbers = threading.Event(), itertools.count(1_000)
+    added: list[int] = []
+
+    def insert(db: Database) -> None:
+        while not stop.is_set():
+            number = next(numbers)
+            db.insert(n, rows(number))
+            added.append(number)
+
+    removed: list[int] = []
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(insert, db) for db in sessions[1:]]
+        try:
+            tries = [_until_done(sessions, local, n, removed) for _ in range(5)]
+        finally:
+            stop.set()
+        for one in running:
+            one.result()
+    assert max(tries) < 10, tries
+    left = sorted({*range(20), *added} - set(removed))
+    assert len(removed) == len(set(removed)) > 20
+    eventually(lambda: all(seen(db, n) == left for db in sessions), what="all rows everywhere")
+    require_clean_audit(local)
+
+
+def _until_done(sessions: list[Database], local: LocalCluster, table: str, removed: list[int]) -> int:
+    """Remove a third of what is there, in three statements over two seconds; return how often that began."""
+    for tries in itertools.count(1):
+        tx = begin(sessions, local)
+        mine = [number for number in seen(tx, table) if number % 3 == 0]
+        try:
+            for digit in range(3):
+                threading.Event().wait(0.7)
+                tx.delete(table, where=f"n % 3 = 0 AND (n // 3) % 3 = {digit}")
+            tx.commit()
+        except SerializationConflictError:
+            tx.rollback()
+        else:
+            removed += mine
+            return tries
+    raise AssertionError
