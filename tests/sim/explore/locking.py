@@ -55,6 +55,7 @@ class Locking:
         early_look: A planted bug: the catalog is asked before the locks are taken.
         eager: Sweeps also come when nothing is to be found.
         orphan: At the beginning the first home has died, and the first transaction has its locks still.
+        long: The transactions were begun before all others; they lock at what is applied since.
     """
 
     faults = frozenset(
@@ -74,9 +75,10 @@ class Locking:
         early_look: bool = False,
         eager: bool = False,
         orphan: bool = False,
+        long: bool = False,
     ) -> None:
         self.removals, self._returns, self._victims = removals, returns, victims
-        self._fine, self._early, self._eager = fine, early_look, eager
+        self._fine, self._early, self._eager, self._long = fine, early_look, eager, long
         self._disjoint = not any(
             one.covers(part) and other.covers(part)
             for one, other in itertools.combinations(removals, 2)
@@ -252,9 +254,10 @@ class Locking:
         """Begin a transaction: it wants what it sees, and takes its locks."""
         removal = self.removals[number]
         agent = s.agents[removal.home]
-        gone = {part for part, csn in self._removed(s).items() if csn <= agent.applied}
+        snapshot = Agent(0).applied if self._long else agent.applied
+        gone = {part for part, csn in self._removed(s).items() if csn <= snapshot}
         wants = frozenset(part for part in PARTS if removal.covers(part)) - gone
-        after = s.deal(number, phase=TAKING, boot=agent.boot, snapshot=agent.applied, removes=wants)
+        after = s.deal(number, phase=TAKING, boot=agent.boot, snapshot=snapshot, removes=wants)
         if not wants:
             return after.deal(number, phase=DONE)._replace(won=True)
         if self._early and self._conflicts(after, number):

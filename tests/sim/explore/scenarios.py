@@ -135,6 +135,8 @@ SCENARIOS = (
     _locking("part, table, each read", ONE[0], ALL, fast=True, more={"fine": True}, rollback=1),
     _locking("part, table", ONE[0], ALL, fast=True, late=1, reply=1),
     _locking("partition, table, part", PARTITION, ALL, OTHER, fast=True),
+    _locking("partition, table, part, long", PARTITION, ALL, OTHER, fast=True, more={"long": True}),
+    _locking("part, table, long", ONE[0], ALL, more={"long": True}, late=1, reply=1, crash=1),
     _locking("part, part", *ONE[:2], fast=True, silent=1),
     _locking("part, part, for good", *ONE[:2], fast=True, more={"returns": ()}, crash=1),
     _locking("part, part", *ONE[:2], crash=1, late=1),
