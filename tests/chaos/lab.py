@@ -57,6 +57,47 @@ class SupervisedCluster(LocalCluster):
 
 
 @dataclass(frozen=True, slots=True)
+class Power:
+    """What cuts the power of replicas.
+
+    Attributes:
+        cluster: They are of it.
+        disks: By replica.
+        folder: For platters.
+    """
+
+    cluster: LocalCluster
+    disks: Mapping[str, Disk]
+    folder: Path
+
+    def cut(self, *replicas: str) -> list[str]:
+        """Cut the power of replicas at one moment, and give it back; their agents do not run afterwards.
+
+        Returns:
+            What their catalogs claim wrongly, by `platter.broken_claims`.
+        """
+        for replica in replicas:
+            self.cluster.kill(replica, signal.SIGSTOP)
+        for replica in replicas:
+            eventually(lambda replica=replica: self._stopped(replica), what=f"{replica} stands still")  # type: ignore[misc]
+        platters = {replica: self.folder / f"{replica}.platter" for replica in replicas}
+        for replica, copy in platters.items():
+            self.disks[replica].copy(copy)
+        found = []
+        for replica, copy in platters.items():
+            self.cluster.kill(replica)
+            self.disks[replica].revert(copy)
+            found += [f"{replica}: {claim}" for claim in platter.broken_claims(self.disks[replica].at)]
+        return found
+
+    def _stopped(self, replica: str) -> bool:
+        """Whether no thread of an agent is inside a system call any more."""
+        pid = self.cluster.pid(replica)
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
+@dataclass(frozen=True, slots=True)
 class CrashLab:
     """A running cluster that can be hurt; made by `crash_lab`.
 
@@ -189,34 +230,12 @@ class CrashLab:
         return holders
 
     def cut_power(self, *replicas: str) -> list[str]:
-        """Cut the power of replicas at one moment, and give it back; their agents do not run afterwards.
-
-        Returns:
-            What their catalogs claim wrongly, by `platter.broken_claims`.
-        """
-        for replica in replicas:
-            self.lab.cluster.kill(replica, signal.SIGSTOP)
-        for replica in replicas:
-            eventually(lambda replica=replica: self._stopped(replica), what=f"{replica} stands still")  # type: ignore[misc]
-        platters = {replica: self.folder / f"{replica}.platter" for replica in replicas}
-        for replica, copy in platters.items():
-            self.disks[replica].copy(copy)
-        found = []
-        for replica, copy in platters.items():
-            self.lab.cluster.kill(replica)
-            self.disks[replica].revert(copy)
-            found += [f"{replica}: {claim}" for claim in platter.broken_claims(self.disks[replica].at)]
-        return found
+        """As `Power.cut`."""
+        return Power(self.lab.cluster, self.disks, self.folder).cut(*replicas)
 
     def on_disk(self, call: Call) -> bool:
         """Whether a call is about a replica's data or log."""
         return call.subject.startswith(str(self.lab.cluster.folder))
-
-    def _stopped(self, replica: str) -> bool:
-        """Whether no thread of an agent is inside a system call any more."""
-        pid = self.lab.cluster.pid(replica)
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
 
 @contextlib.contextmanager

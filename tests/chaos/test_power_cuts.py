@@ -46,8 +46,7 @@ OF_BOTH: Final = points(
 )
 #: Locks stand in ZooKeeper; their multis touch no disk of a replica.
 OF_NO_DISK: Final = points(["replication.lock"])
-#: Compaction and collection: killed there by test_compaction.py and test_history.py; what they do to the disk
-#: goes through the catalog and through partfs, whose points are above.
+#: Compaction and collection: test_power_cuts_history.py.
 OF_CHORES: Final = points(["agent.compact", "agent.collect"])
 LOSES_REPLIES: Final = "csnlog.commit.after"
 EPOCH_LIMIT: Final = 30

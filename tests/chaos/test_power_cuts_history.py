@@ -1,0 +1,234 @@
+"""Power cuts in the middle of a compaction and of a collection, at each point that these pass.
+
+As in test_power_cuts.py the replica comes back from what its platter holds; what its catalog claims there is
+held against the bytes before it starts. Then each CSN shows the rows of before on every replica, the work is
+done again, and the product's audit, which reads all bytes, finds nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+import urllib3
+
+from tests.chaos import ability, disks
+from tests.chaos.disks import Disk
+from tests.chaos.lab import Power
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left, require_clean_audit
+from tests.support.fault_lab import Gates, points, undo_rows
+from tests.support.lock_reading import part_rows
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import SnapshotTooOldError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+VICTIM: Final = "r1"
+#: What a merge passes on its way; the pack is that of a merge of small parts.
+OF_COMPACTION: Final = points(
+    [
+        *("agent.compact", "partfs.write", "partfs.fsync", "partfs.rename", "agent.seal", "agent.pack"),
+        *("replication.push", "replication.lock", "agent.catalog", "csnlog.commit", "replication.apply"),
+    ]
+)
+#: What a collection passes: with its batch found, with its rows gone and the files still there; and the next
+#: pass of the catalog behind each of the two, which takes the rows, and the notes of deleted files.
+OF_COLLECT: Final = points(["agent.collect"])
+OF_COLLECTION: Final = [
+    *((None, point) for point in OF_COLLECT),
+    *itertools.product(OF_COLLECT, points(["agent.catalog"])),
+]
+SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
+#: Rows of parts that share a pack, and of parts that are files of their own.
+SMALL: Final = (3, 5, 7)
+SIZES: Final = (3, 6000, 5, 6000, 7, 6000)
+SETTINGS: Final = {
+    **QUICK,
+    "reader_workers": 1,
+    "sql_workers": 1,
+    "compaction": False,
+    "inline_part_bytes_max": 16 * 1024,
+    "horizon_interval_s": 0.2,
+    "lock_sweep_interval_s": 0.5,
+    "clean_interval_s": 0.5,
+    "collect_batch_parts": 3,
+    "retry_wait_max_s": 0.2,
+}
+NUMBERS = itertools.count(1)
+
+Rows = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster on whose victim the power can be cut."""
+
+    cluster: LocalCluster
+    gates: Gates
+    power: Power
+
+
+@pytest.fixture(scope="module")
+def world(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One cluster for the module; nothing is left over at its end."""
+    ability.require(disks.unable())
+    folder = tmp_path_factory.mktemp("dark")
+    gates = Gates(folder / "gates", {VICTIM: dict.fromkeys([*OF_COMPACTION, *OF_COLLECT], "pause")})
+    environment = {VICTIM: gates.environment(VICTIM)}
+    cluster = module_cluster(settings=SETTINGS, environment_of=environment, start=False)
+    disk = Disk(folder / "victim.img", cluster.data_dir(VICTIM))
+    try:
+        cluster.up()
+        yield World(cluster, gates, Power(cluster, {VICTIM: disk}, folder))
+        cluster.up()
+        require_clean_audit(cluster, deep=True)
+    finally:
+        for replica in cluster.replicas:
+            cluster.kill(replica)
+        disk.close()
+
+
+@pytest.fixture
+def local(world: World) -> Iterator[LocalCluster]:
+    """The cluster, with all replicas up before and after the test."""
+    world.cluster.up()
+    yield world.cluster
+    world.cluster.up()
+
+
+def rows(seed: int, count: int) -> pa.Table:
+    """Rows that no file makes small."""
+    chosen = random.Random(seed)
+    return pa.table([[chosen.getrandbits(60) for _ in range(count)] for _ in SCHEMA], SCHEMA)
+
+
+def fill(db: Database, sizes: Sequence[int] = SIZES) -> tuple[str, dict[int, Rows]]:
+    """Make a table of parts of both kinds; returns the rows at each CSN."""
+    table = f"t{next(NUMBERS)}"
+    expected: dict[int, Rows] = {}
+    found: Rows = []
+    db.create_table(table, SCHEMA, sort_by=["k"])
+    for number, count in enumerate(sizes):
+        more = rows(number, count)
+        found = found + _pairs(more)
+        csn = db.insert(table, more, wait="all").csn
+        assert csn is not None
+        expected[csn] = sorted(found)
+    return table, expected
+
+
+def _pairs(found: pa.Table) -> Rows:
+    return list(zip(*(found[name].to_pylist() for name in SCHEMA.names), strict=True))
+
+
+def require_rows(local: LocalCluster, table: str, expected: dict[int, Rows]) -> None:
+    """Every replica shows the rows of each CSN, and the last ones at the end of the log."""
+    for replica in local.replicas:
+        with (
+            local.connect(replica) as db,
+            db.snapshot(min_csn=ask(local, "r2", "/status")["end_csn"]) as newest,
+        ):
+            for csn, wanted in {**expected, newest.csn: expected[max(expected)]}.items():
+                with db.snapshot(csn=csn) as snapshot:
+                    assert sorted(_pairs(snapshot.read(table))) == wanted, (replica, csn)
+
+
+def settled(local: LocalCluster) -> None:
+    """Nothing is left over on any replica."""
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+        eventually(partial(undone, local.data_dir(replica)), what=f"no undo rows on {replica}")
+    require_clean_audit(local)
+
+
+def undone(data_dir: Path) -> bool:
+    """Whether no note of a file to delete is left."""
+    return not undo_rows(data_dir)
+
+
+def one_part(data_dir: Path, table: str) -> bool:
+    """Whether a replica knows of one part of a table only."""
+    return len(part_rows(data_dir, table)) == 1
+
+
+@contextlib.contextmanager
+def dark(world: World, begin: Callable[[], object]) -> Iterator[None]:
+    """Let something begin, cut the power where it is held inside, and start the victim again."""
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(begin)
+        yield
+        wrong = world.power.cut(VICTIM)
+        asked.result()
+    assert not wrong, "; ".join(wrong)
+
+
+@pytest.mark.parametrize("point", OF_COMPACTION)
+def test_in_a_compaction(world: World, local: LocalCluster, point: str) -> None:
+    """It is committed or it is not; rows are the same, and what it did not do is done later."""
+    with local.connect("r2") as db:
+        table, expected = fill(db, SMALL if "pack" in point else SIZES)
+        settled(local)
+        hits = world.gates.hits(VICTIM, point)
+        with world.gates.open(VICTIM, point), dark(world, lambda: optimize(local, table)):
+            world.gates.await_hit(VICTIM, point, after=hits)
+        local.start(VICTIM)
+        require_rows(local, table, expected)
+        settled(local)
+        with local.connect(VICTIM) as again:
+            assert again.optimize(table)["parts_after"] == 1
+        require_rows(local, table, expected)
+        settled(local)
+
+
+def optimize(local: LocalCluster, table: str) -> None:
+    """Ask the victim, which dies over it."""
+    url = f"{local.url(VICTIM)}/api/v1/admin/optimize"
+    with contextlib.suppress(urllib3.exceptions.HTTPError):
+        urllib3.request("POST", url, json={"table": table}, retries=False)
+
+
+@pytest.mark.parametrize(("behind", "point"), OF_COLLECTION)
+def test_in_a_collection(world: World, local: LocalCluster, behind: str | None, point: str) -> None:
+    """What was given up goes, everywhere; what is not stays whole."""
+    with local.connect("r2") as db:
+        table, expected = fill(db)
+        kept = expected[max(expected)]
+        assert db.optimize(table)["parts_after"] == 1  # removes the others
+        settled(local)
+        gates = world.gates
+        hits = gates.hits(VICTIM, point)
+        with contextlib.ExitStack() as opened, dark(world, lambda: give_up(db, max(expected))):
+            if behind is None:
+                opened.enter_context(gates.open(VICTIM, point))
+            else:
+                before = gates.hits(VICTIM, behind)
+                with gates.open(VICTIM, behind):
+                    gates.await_hit(VICTIM, behind, after=before)
+                    opened.enter_context(gates.open(VICTIM, point))
+            gates.await_hit(VICTIM, point, after=hits)
+        local.start(VICTIM)
+        end = int(ask(local, "r2", "/status")["end_csn"])
+        for replica in local.replicas:
+            eventually(partial(one_part, local.data_dir(replica), table), what=f"collected on {replica}")
+            with local.connect(replica) as reader, pytest.raises(SnapshotTooOldError):
+                reader.snapshot(csn=max(expected))
+        require_rows(local, table, {end: kept})
+        settled(local)
+
+
+def give_up(db: Database, csn: int) -> None:
+    """Raise the horizon above a CSN, over the pins of whoever reads."""
+    eventually(lambda: db.raise_horizon(drop_pins=True)["horizon"] > csn, what=f"a horizon above {csn}")
