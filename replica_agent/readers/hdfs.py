@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from tidelock.errors import StandbyError
+from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers.paths import NoSuchPathError
 
 #: Reported for every file. Spark splits by its own settings; a whole part in one block gives one location
@@ -34,7 +34,9 @@ def refusal(error: Exception) -> tuple[int, bytes]:
         case _:
             status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.security.AccessControlException"
     name = java_class.rpartition(".")[2]
-    fields = {"exception": name, "javaClassName": java_class, "message": str(error)}
+    # Spark shows the message alone; the name of the error is that of docs/transactions.md.
+    told = f"{type(error).__name__}: {error}" if isinstance(error, TidelockError) else str(error)
+    fields = {"exception": name, "javaClassName": java_class, "message": told}
     return status, json.dumps({"RemoteException": fields}).encode()
 
 

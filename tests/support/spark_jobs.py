@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
 from tests.support.datadir import definitions_at
-from tidelock.client import Database
+from tidelock.client import Database, connect
 
 _CONF = {
     "spark.ui.enabled": "false",
@@ -82,12 +82,16 @@ class Jobs:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._db: StubDatabase | None = None
+        self._db: StubDatabase | Database | None = None
         self._snap: tl.SparkSnapshot | None = None
 
     def connect(self, **options: Any) -> None:
         """Use another cluster; arguments of StubDatabase."""
         self._db = StubDatabase(Path(options.pop("data_dir")), **options)
+
+    def join(self, url: str) -> None:
+        """Use a cluster that runs."""
+        self._db = connect(url)
 
     def attach(self, **options: Any) -> dict[str, Any]:
         """Attach a snapshot in the place of the one before."""
@@ -97,7 +101,7 @@ class Jobs:
 
     def refresh(self, newest: int) -> int:
         """Let the cluster go on to a CSN, then refresh."""
-        assert self._db is not None
+        assert isinstance(self._db, StubDatabase)
         assert self._snap is not None
         self._db.newest = newest
         return self._snap.refresh()
@@ -109,7 +113,7 @@ class Jobs:
 
     def open_pins(self) -> list[int]:
         """CSNs of the snapshots that are not closed."""
-        assert self._db is not None
+        assert isinstance(self._db, StubDatabase)
         return [snapshot.csn for snapshot in self._db.opened if not snapshot.closed]
 
     def sql(self, query: str) -> list[list[Any]]:

@@ -60,13 +60,13 @@ def test_everything_else_is_loud(error: Exception) -> None:
 
 
 def test_refusals_name_the_class_twice() -> None:
-    """A RemoteException has the simple and the full name of its class, and the message."""
+    """A RemoteException has the simple and the full name of its class, and the name of the error too."""
     _, body = hdfs.refusal(errors.BadRequestError('"quoted" ünd\n'))
     assert json.loads(body) == {
         "RemoteException": {
             "exception": "AccessControlException",
             "javaClassName": "org.apache.hadoop.security.AccessControlException",
-            "message": '"quoted" ünd\n',
+            "message": 'BadRequestError: "quoted" ünd\n',
         }
     }
 
