@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,8 +22,9 @@ from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.messages import MultiResult
 from tidelock.csnlog.results import Committed, Reason, Refused, Unknown
 from tidelock.csnlog.store import Delete, Op
+from tidelock.csnlog.visibility import Replaced
 from tidelock.errors import CorruptError, SerializationConflictError
-from tidelock.replica_agent import catalog_collect, catalog_jobs
+from tidelock.replica_agent import adoption, catalog_collect, catalog_jobs
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.ledger import CatalogLedger
 from tidelock.replica_agent.removals import Removals
@@ -187,6 +188,17 @@ def compact_without_locks() -> Iterator[None]:
 
 
 @contextmanager
+def adopt_every_merge() -> Iterator[None]:
+    """A transaction adopts merges that took rows which it does not see."""
+
+    def any_merge(replaced: Iterable[Replaced], _snapshot: Csn, _adopted: Collection[str]) -> set[str]:
+        return {part.merge for part in replaced}
+
+    with mock.patch.object(adoption, "adoptable", any_merge):
+        yield
+
+
+@contextmanager
 def ignore_open_transactions() -> Iterator[None]:
     """The horizon may pass what an open transaction reads."""
     with mock.patch.object(Transactions, "oldest_snapshot", lambda _, default: default):
@@ -220,6 +232,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         look_before_locking,
         keep_marks_of_what_is_rolled_back,
         compact_without_locks,
+        adopt_every_merge,
         ignore_open_transactions,
         delete_locks_by_their_own_version,
     )

@@ -53,6 +53,7 @@ SHOWN_BY = {
     "look-before-locking": replace(_REMOVING, seed=3),
     "keep-marks-of-what-is-rolled-back": replace(_REMOVING, replicas=2, transactions=8),
     "compact-without-locks": replace(_REMOVING, seed=1, changers=6),
+    "adopt-every-merge": replace(_REMOVING, seed=3, changers=6, transactions=24),
     "ignore-open-transactions": _REMOVING,
     "delete-locks-by-their-own-version": replace(
         _REMOVING,
@@ -61,8 +62,8 @@ SHOWN_BY = {
     ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
-#: Bugs that take long to show: the first one's after the time in which a shard has to come to rest.
-LONG = frozenset({"keep-marks-of-what-is-rolled-back", "look-before-locking"})
+#: Bugs that take long to show: some of them after the time in which a shard has to come to rest.
+LONG = frozenset({"adopt-every-merge", "keep-marks-of-what-is-rolled-back", "look-before-locking"})
 
 
 def hold(seed: int) -> None:
