@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -67,34 +67,45 @@ def begin(sessions: list[Database], local: LocalCluster, isolation: str = "snaps
     return tx
 
 
-def churn(sessions: list[Database], table: str, *numbers: int) -> None:
+def churn(sessions: list[Database], numbers: Sequence[int], *tables: str) -> None:
     """Insert at one replica and merge at another, until all replicas have it."""
     _, two, three = sessions
     for number in numbers:
-        three.insert(table, rows(number), wait="all")
-        two.optimize(table)
+        with three.begin() as tx:
+            for table in tables:
+                tx.insert(table, rows(number))
+            tx.commit(wait="all")
+        for table in tables:
+            two.optimize(table)
     newest = two.status()["snapshot_csn"]
     for db in sessions:
-        db.table(table, csn=newest)
+        db.table(tables[0], csn=newest)
 
 
-def test_whatever_it_removes(local: LocalCluster, sessions: list[Database]) -> None:
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param(["delete", "drop_partition"], id="some"),
+        pytest.param([*STATEMENTS], marks=pytest.mark.slow, id="all"),
+    ],
+)
+def test_whatever_it_removes(local: LocalCluster, sessions: list[Database], statements: list[str]) -> None:
     """Each statement finds the rows of its snapshot in merged parts; rows that came later stay."""
-    tables = {name: make(sessions, *([n] for n in OLD)) for name in (*STATEMENTS, "move_partition")}
-    target = make(sessions)
-    tx = begin(sessions, local, "snapshot")
+    tables = {name: make(sessions, *([n] for n in OLD)) for name in statements}
+    source, target = make(sessions, *([n] for n in OLD)), make(sessions)
+    tx = begin(sessions, local)
+    churn(sessions, [100, 101], *tables.values(), source)
     for name, table in tables.items():
-        churn(sessions, table, 100, 101)
+        change, left = STATEMENTS[name]
         assert seen(tx, table) == list(OLD), name
-    for name, (change, left) in STATEMENTS.items():
-        change(tx, tables[name])
-        assert seen(tx, tables[name]) == sorted(left), name
-    tx.move_partition(tables["move_partition"], {"p": 0}, target)
-    assert (seen(tx, tables["move_partition"]), seen(tx, target)) == ([], list(OLD))
+        change(tx, table)
+        assert seen(tx, table) == sorted(left), name
+    tx.move_partition(source, {"p": 0}, target)
+    assert (seen(tx, source), seen(tx, target)) == ([], list(OLD))
     tx.commit(wait="all")
-    for name, (_, left) in STATEMENTS.items():
-        everywhere(sessions, tables[name], *left, 100, 101)
-    everywhere(sessions, tables["move_partition"], 100, 101)
+    for name, table in tables.items():
+        everywhere(sessions, table, *STATEMENTS[name][1], 100, 101)
+    everywhere(sessions, source, 100, 101)
     everywhere(sessions, target, *OLD)
 
 
@@ -102,35 +113,35 @@ def test_many_statements_of_one_transaction(local: LocalCluster, sessions: list[
     """Between them others go on; each sees the snapshot, what was done before, and nothing else."""
     n = make(sessions, [1, 2], [3, 4], [5, 6], rows(1, 2, p=1))
     tx = begin(sessions, local)
-    churn(sessions, n, 100, 101)
+    churn(sessions, [100, 101], n)
     tx.delete(n, where="n = 1 AND p = 0")
     assert seen(tx, n) == [1, 2, 2, 3, 4, 5, 6]
-    churn(sessions, n, 102, 103)
+    churn(sessions, [102], n)
     tx.insert(n, rows(7))
     tx.update(n, {"n": "n + 10"}, where="n = 7 OR n = 3")
     assert seen(tx, n) == [1, 2, 2, 4, 5, 6, 13, 17]
-    churn(sessions, n, 104, 105)
+    churn(sessions, [104], n)
     tx.delete(n, where="n < 3 AND p = 1")
     tx.sql(f"INSERT INTO {n} SELECT p, n + 20 FROM {n} WHERE n = 4")
     assert seen(tx, n) == [2, 4, 5, 6, 13, 17, 24]
     tx.commit(wait="all")
-    everywhere(sessions, n, 2, 4, 5, 6, 13, 17, 24, *range(100, 106))
+    everywhere(sessions, n, 2, 4, 5, 6, 13, 17, 24, 100, 101, 102, 104)
 
 
-def test_somebody_else_was_faster(local: LocalCluster, sessions: list[Database]) -> None:
+@pytest.mark.parametrize("merged_first", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_somebody_else_was_faster(local: LocalCluster, sessions: list[Database], merged_first: bool) -> None:
     """What a commit has changed since is a conflict as ever, merged before or behind."""
-    for change_first in (True, False):
-        n = make(sessions, [1, 2], [3])
-        tx = begin(sessions, local)
-        if not change_first:
-            churn(sessions, n, 100)
-        sessions[1].delete(n, where="n = 2", wait="all")
-        if change_first:
-            churn(sessions, n, 100)
-        with pytest.raises(SerializationConflictError):
-            tx.update(n, {"n": "n + 1"}, where="n < 3")
-        refused(tx)
-        everywhere(sessions, n, 1, 3, 100)
+    n = make(sessions, [1, 2], [3])
+    tx = begin(sessions, local)
+    if merged_first:
+        churn(sessions, [100], n)
+    sessions[1].delete(n, where="n = 2", wait="all")
+    if not merged_first:
+        churn(sessions, [100], n)
+    with pytest.raises(SerializationConflictError):
+        tx.update(n, {"n": "n + 1"}, where="n < 3")
+    refused(tx)
+    everywhere(sessions, n, 1, 3, 100)
 
 
 @pytest.mark.slow
@@ -151,7 +162,7 @@ def test_a_home_that_dies_leaves_nothing(local: LocalCluster, sessions: list[Dat
     """Neither what it had adopted, nor what it had removed of that."""
     n = make(sessions, *([number] for number in OLD))
     tx = begin(sessions, local)
-    churn(sessions, n, 100)
+    churn(sessions, [100], n)
     tx.delete(n, where="n < 4")
     local.kill(local.replicas[0])
     local.start(local.replicas[0])
