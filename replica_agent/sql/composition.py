@@ -33,6 +33,9 @@ TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
 )
 MATCH, MISFIT = "#match", "#misfit"
 
+#: Values of a column from which its distribution is guessed.
+_SAMPLED = 20_000
+
 _PART, _MATCH, _ROW = quote(PART_COLUMN), quote(MATCH), quote(ROW)
 
 _TYPES = {
@@ -264,10 +267,33 @@ def _equal(on: Sequence[str]) -> str:
 # -- rows as they are ----------------------------------------------------------------------------------------
 
 
-def ordered(schema: TableSchema) -> str:
-    """Select all rows of the affected parts in the order of the table."""
+def ordered(schema: TableSchema, within: str = "TRUE") -> str:
+    """Select the rows of the affected parts for which a condition is true, in the order of the table."""
     order = f" ORDER BY {', '.join(map(quote, schema.sort_by))}" if schema.sort_by else ""
-    return f"SELECT {_names(schema.columns)} FROM {quote(AFFECTED)}{order}"
+    return f"SELECT {_names(schema.columns)} FROM {quote(AFFECTED)} WHERE {within}{order}"
+
+
+def quantiles(column: Column, count: int) -> str:
+    """Select, as text, values that cut a column of the affected parts into about equal ranges, in order."""
+    name = quote(column.name)
+    sample = f"SELECT {name} AS v FROM {quote(AFFECTED)} WHERE {name} IS NOT NULL"
+    pieces = (
+        f"SELECT v, ntile({count}) OVER (ORDER BY v) AS piece "
+        f"FROM (FROM ({sample}) USING SAMPLE reservoir({_SAMPLED} ROWS))"
+    )
+    bounds = (
+        f"SELECT DISTINCT min(v) OVER (PARTITION BY piece) AS bound, piece FROM ({pieces}) WHERE piece > 1"
+    )
+    return f"SELECT CAST(bound AS VARCHAR) FROM ({bounds}) GROUP BY bound ORDER BY bound"
+
+
+def in_range(column: Column, *, low: bool, high: bool) -> str:
+    """Return that a column is at least $low and below $high, which are text; nulls are above everything."""
+    name, kind = quote(column.name), type_of(column)
+    found = [f"{name} >= CAST($low AS {kind})"] if low else []
+    found += [f"{name} < CAST($high AS {kind})"] if high else []
+    within = " AND ".join(found) or "TRUE"
+    return within if high else f"({within} OR {name} IS NULL)"
 
 
 def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:

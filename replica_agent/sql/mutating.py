@@ -29,6 +29,7 @@ from tidelock.replica_agent.sql.mutation import (
 from tidelock.replica_agent.sql.plan import Plan, Stream, Target, rows_of
 from tidelock.replica_agent.sql.reading import require_select, without_end
 from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.sql.sorting import in_order
 
 #: View of :class:`DerivedRows`.
 INSERTED = "inserted"
@@ -173,9 +174,7 @@ def _compact(target: Target, action: CompactParts) -> Plan:
     target.show_affected(parts)
     target.session.lock()
     counts = {part: part.rows for part in parts}
-    return Plan(
-        target.affected(counts), [Stream(composition.ordered(target.schema))], rows_of(parts), keeps=True
-    )
+    return Plan(target.affected(counts), in_order(target, parts), rows_of(parts), keeps=True)
 
 
 def _derive(target: Target, action: DerivedRows) -> Plan:

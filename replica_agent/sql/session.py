@@ -56,7 +56,8 @@ class Session:
         self.connection = _locked_connection(config)
         #: Where the expressions of the user stand; for messages.
         self.doing = ""
-        self._config = config
+        #: Limits of this process.
+        self.config = config
         self._request = request
         self._tables: dict[TableName, TableRow] | None = None
         self._scan_error: Exception | None = None
@@ -243,7 +244,7 @@ class Session:
             return error
         text = str(error)
         if isinstance(error, duckdb.OutOfMemoryException | MemoryError) or "Out of Memory Error" in text:
-            limit = self._config.memory_bytes
+            limit = self.config.memory_bytes
             return TooLargeError(
                 f"the statement needs more than {limit} bytes of memory (sql_memory_bytes); "
                 f"let it keep less: {text}",

@@ -1,4 +1,6 @@
-"""A table four times as large as the memory of a SQL process is changed: what agent and process use is told.
+"""A table four times as large as the memory of a SQL process is changed, and one is compacted.
+
+What agent and process use meanwhile is sampled, told, and bounded.
 
 The limits are small by settings, so that the table can be small too.
 """
@@ -25,9 +27,11 @@ from tidelock.cluster import LocalCluster
 MIB = 1 << 20
 #: Of one SQL process, besides what it is itself.
 MEMORY_BYTES = 64 * MIB
-ROW_BYTES = 56
 ROWS = 4_800_000
 BATCH_ROWS = 100_000
+#: Characters of the text of a row, which has 24 bytes besides.
+NARROW, WIDE = 32, 200
+ROW_BYTES = 24
 SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
 SETTINGS = {
     "reader_workers": 1,
@@ -38,21 +42,23 @@ SETTINGS = {
     "staged_memory_bytes_max": 16 * MIB,
     "insert_chunks_ahead": 2,
 }
-#: A join keeps a block of each of up to 128 partitions of either side, so it needs more.
-JOIN_MEMORY_BYTES = 288 * MIB
-JOIN_SHARE = 1 / 3
+#: A join keeps a block of each of up to 128 partitions of either side, so it needs more; but no more than a
+#: quarter of the table, and of the rows that it is joined with.
+JOIN_MEMORY_BYTES = 256 * MIB
 #: What the agent may grow by: row groups that are written, and pieces on the way.
 AGENT_GROWTH_BYTES = 256 * MIB
+#: What a SQL process is itself: code, libraries, stacks.
+SQL_BYTES = 256 * MIB
 
 
-def batches(begin: int, end: int, value: int) -> pa.RecordBatchReader:
-    """Rows of ROW_BYTES in Arrow with keys in no order, made piece by piece."""
+def batches(begin: int, end: int, value: int, width: int = NARROW) -> pa.RecordBatchReader:
+    """Rows of ROW_BYTES + `width` in Arrow with keys in no order, made piece by piece."""
 
     def made() -> Iterator[pa.RecordBatch]:
         for first in range(begin, end, BATCH_ROWS):
             numbers = np.arange(first, min(first + BATCH_ROWS, end))
             keys = numbers * 2_654_435_761 % 1_000_000_007
-            texts = pc.utf8_lpad(pa.array(keys).cast(pa.string()), 32, "0")
+            texts = pc.utf8_lpad(pa.array(keys).cast(pa.string()), width, "0")
             columns = [keys, (numbers % 100).astype("int32"), np.full(len(keys), value), texts]
             yield pa.RecordBatch.from_arrays(
                 [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns],
@@ -81,6 +87,14 @@ class Sampler:
             ended.set()
             watching.join()
 
+    def bounded(self, memory: int) -> str:
+        """Return what to show of it; AssertionError if it was more than a process with this limit may use."""
+        used = {key: value // MIB for key, value in self.largest.items()}
+        told = f"agent {self.at_rest // MIB} -> {used['agent']} MiB, SQL process {used['sql']} MiB"
+        assert 0 < self.largest["sql"] < memory + SQL_BYTES, told
+        assert self.largest["agent"] - self.at_rest < AGENT_GROWTH_BYTES, told
+        return told
+
     def _watch(self, ended: threading.Event) -> None:
         while not ended.wait(0.05):
             self._note("agent", self.agent)
@@ -103,73 +117,113 @@ def _command(process: psutil.Process) -> list[str]:
 Statements = dict[str, Callable[[Transaction], object]]
 
 
-def changed(cluster: LocalCluster, statements: Statements) -> list[str]:
+def changed(cluster: LocalCluster, statements: Statements, memory: int, width: int = NARROW) -> list[str]:
     """Run each statement on all rows, and roll it back; returns what to show, asserts what is bounded."""
     lines = []
+    size = ROWS * (ROW_BYTES + width)
+    assert size >= 4 * memory
     agent = psutil.Process(cluster.pid("r1"))
     with cluster.connect() as db:
         db.create_table("t", SCHEMA, sort_by=["k"], properties={"compaction": "off"})
         for begin in range(0, ROWS, ROWS // 4):
-            db.insert("t", batches(begin, begin + ROWS // 4, 1))
+            db.insert("t", batches(begin, begin + ROWS // 4, 1, width))
         for name, statement in statements.items():
             sampler = Sampler(agent)
             with db.begin() as tx:
                 done = sampler.during(functools.partial(statement, tx))
                 tx.rollback()
-            used = {key: value // MIB for key, value in sampler.largest.items()}
-            agents = f"agent {sampler.at_rest // MIB} -> {used['agent']} MiB"
-            lines.append(f"{name}: {agents}, SQL process {used['sql']} MiB; {done}")
-            assert sampler.largest["agent"] - sampler.at_rest < AGENT_GROWTH_BYTES
-    return lines
+            lines.append(f"{name}: {sampler.bounded(memory)}; {done}")
+    return [f"a table of {size // MIB} MiB, {memory // MIB} MiB for SQL", *lines]
 
 
-def show(title: str, lines: list[str]) -> None:
-    """Print what was sampled."""
-    sys.stdout.write("\n".join(["", title, *lines, ""]))
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], None]:
+    """Prints what was sampled."""
+
+    def write(lines: list[str]) -> None:
+        with capsys.disabled():
+            sys.stdout.write("\n".join(["", *lines, ""]))
+
+    return write
+
+
+Show = Callable[[list[str]], None]
 
 
 @pytest.mark.slow
-def test_a_table_larger_than_the_memory(
-    module_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_larger_than_the_memory(module_cluster: ClusterFactory, show: Show) -> None:
     """Update and delete of rows all over it, and an insert of as many."""
-    size = ROWS * ROW_BYTES
-    assert size >= 4 * MEMORY_BYTES
     cluster = module_cluster(replicas=1, settings=SETTINGS)
-    lines = changed(
-        cluster,
-        {
-            "update of all rows": lambda tx: tx.update("t", {"v": "v + 1", "s": "reverse(s)"}),
-            "delete of half": lambda tx: tx.delete("t", "k % 2 = 0"),
-            "insert select": lambda tx: tx.sql("insert into t select k + 2000000000, g, v, s from t"),
-        },
-    )
-    with capsys.disabled():
-        show(f"A table of {size // MIB} MiB, {MEMORY_BYTES // MIB} MiB for SQL", lines)
+    statements: Statements = {
+        "update of all rows": lambda tx: tx.update("t", {"v": "v + 1", "s": "reverse(s)"}),
+        "delete of half": lambda tx: tx.delete("t", "k % 2 = 0"),
+        "insert select": lambda tx: tx.sql("insert into t select k + 2000000000, g, v, s from t"),
+    }
+    show(changed(cluster, statements, MEMORY_BYTES))
 
 
 @pytest.mark.slow
-def test_rows_larger_than_the_memory_of_a_join(
-    module_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Upsert and merge with as many rows as the table has: three times what the engine may use."""
-    engine = int(JOIN_MEMORY_BYTES * JOIN_SHARE)
-    assert 2.5 * engine < ROWS * ROW_BYTES
-    limits = {"sql_memory_bytes": JOIN_MEMORY_BYTES, "sql_engine_share": JOIN_SHARE}
+@pytest.mark.timeout(1800)
+def test_rows_larger_than_the_memory_of_a_join(module_cluster: ClusterFactory, show: Show) -> None:
+    """Upsert and merge with as many rows as the table has."""
+    limits = {"sql_memory_bytes": JOIN_MEMORY_BYTES, "sql_temp_bytes": 16 << 30, "sql_timeout_s": 1200}
     cluster = module_cluster(replicas=1, settings=SETTINGS | limits)
-    lines = changed(
-        cluster,
-        {
-            "upsert": lambda tx: tx.upsert("t", batches(0, ROWS, 5), on=["k"]),
-            "merge that deletes": lambda tx: tx.merge(
-                "t",
-                batches(0, ROWS, 0),
-                on=["k"],
-                when_matched_delete="target.v = ?",
-                when_not_matched_insert=None,
-                params=[1],
-            ),
-        },
-    )
-    with capsys.disabled():
-        show(f"Source and table of {ROWS * ROW_BYTES // MIB} MiB, {engine // MIB} MiB for joins", lines)
+    statements: Statements = {
+        "upsert": lambda tx: tx.upsert("t", batches(0, ROWS, 5, WIDE), on=["k"]),
+        "merge that deletes": lambda tx: tx.merge(
+            "t",
+            batches(0, ROWS, 0, WIDE),
+            on=["k"],
+            when_matched_delete="target.v = ?",
+            when_not_matched_insert=None,
+            params=[1],
+        ),
+    }
+    show(changed(cluster, statements, JOIN_MEMORY_BYTES, WIDE))
+
+
+#: Of a compaction: parts, and rows of each, of so many columns of 8 bytes that no file makes smaller.
+PARTS, PART_ROWS, COLUMNS = 24, 70_000, 40
+#: Reading takes a buffer, a page and a batch of each column.
+WIDE_MEMORY_BYTES = 128 * MIB
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_compaction_in_little_memory(module_cluster: ClusterFactory, show: Show) -> None:
+    """One merge of wide parts, together four times the memory, in an order that none of them has."""
+    size = PARTS * PART_ROWS * COLUMNS * 8
+    assert size >= 4 * WIDE_MEMORY_BYTES
+    limits = {
+        "sql_memory_bytes": WIDE_MEMORY_BYTES,
+        "sql_timeout_s": 1200,
+        "compaction_bytes_max": 4 << 30,
+        "compaction_target_bytes": 1 << 30,
+        "compaction": False,
+    }
+    cluster = module_cluster(replicas=1, settings=SETTINGS | limits)
+    names = [f"c{number}" for number in range(COLUMNS)]
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    whole = f"select count(*), sum(hash({', '.join(names)})) from w"
+    chosen = np.random.default_rng(1)
+    with cluster.connect() as db:
+        db.create_table("w", schema, sort_by=["c1"])
+        for _ in range(PARTS):
+            columns = chosen.integers(-(1 << 62), 1 << 62, (COLUMNS, PART_ROWS))
+            db.insert("w", pa.table(list(columns), schema))
+        with db.snapshot() as before:
+            rows = before.sql(whole)
+        sampler = Sampler(psutil.Process(cluster.pid("r1")))
+        done = sampler.during(lambda: db.optimize("w", timeout_s=1200))
+        assert (done["groups"], done["parts_before"], done["parts_after"]) == (1, PARTS, 1)
+        assert done["bytes"] >= size // 2
+        show(
+            [
+                f"compaction of {size // MIB} MiB, {WIDE_MEMORY_BYTES // MIB} MiB for SQL",
+                sampler.bounded(WIDE_MEMORY_BYTES),
+            ]
+        )
+        with db.snapshot() as after:
+            assert after.sql(whole) == rows
+        ordered = db.read("w", columns=["c1"])["c1"]
+        assert ordered.to_pylist() == sorted(ordered.to_pylist())

@@ -1,0 +1,65 @@
+"""Puts the rows of parts in the order of their table, also where the engine could not sort them at once.
+
+The engine's sort spills, but merges what it has spilled in pieces of :data:`MERGED_ROWS` rows, each as a
+whole in memory: of wide rows that is more than it may have. Then the first column of the order is cut into
+ranges that fit, and each range is read and sorted by itself, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.schema import Column
+from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.plan import Stream, Target, rows_of
+
+#: Rows that the engine merges at a time in each of its threads (DuckDB).
+MERGED_ROWS: Final = 122_880
+#: Of the engine's memory: for what it merges, and for the rows of one range, which it copies.
+_MERGE_SHARE, _RANGE_SHARE = 1 / 2, 1 / 3
+#: Each range reads all parts, but for row groups that cannot have any of it.
+_RANGES_MAX: Final = 256
+#: Bytes of a value in memory; a text has more, of which the bytes on disk give an idea.
+_VALUE_BYTES, _VARIABLE = 8, frozenset({"string", "binary"})
+#: NaN is above all numbers for the engine, and above none for the reader of files: these are not cut.
+_FLOATING: Final = frozenset({"float", "double"})
+
+
+def in_order(target: Target, parts: Sequence[PartRow]) -> list[Stream]:
+    """Return the statements that give all rows of the parts that `#affected` shows, in this order."""
+    column = _cut(target)
+    count = 1 if column is None else _ranges(target, parts)
+    if column is None or count == 1:
+        return [Stream(composition.ordered(target.schema))]
+    bounds = [bound for (bound,) in target.session.fetch(composition.quantiles(column, count))]
+    return [_between(target, column, low, high) for low, high in pairwise([None, *bounds, None])]
+
+
+def _cut(target: Target) -> Column | None:
+    """Return the column that is cut, the first one of the order, if there is one and it can be."""
+    for column in target.schema.columns:
+        if column.name in target.schema.sort_by[:1] and column.type not in _FLOATING:
+            return column
+    return None
+
+
+def _ranges(target: Target, parts: Sequence[PartRow]) -> int:
+    """Return into how many ranges the rows have to be cut."""
+    columns, config = target.schema.columns, target.session.config
+    rows = max(1, rows_of(parts))
+    size = rows * _VALUE_BYTES * len(columns)
+    if any(column.type in _VARIABLE for column in columns):
+        size += 2 * sum(part.length for part in parts)
+    merged = min(size, size // rows * MERGED_ROWS * config.threads)
+    if merged <= config.engine_bytes * _MERGE_SHARE:
+        return 1
+    return min(_RANGES_MAX, 1 + int(size / (config.engine_bytes * _RANGE_SHARE)))
+
+
+def _between(target: Target, column: Column, low: str | None, high: str | None) -> Stream:
+    params = {name: value for name, value in (("low", low), ("high", high)) if value is not None}
+    within = composition.in_range(column, low=low is not None, high=high is not None)
+    return Stream(composition.ordered(target.schema, within), params)
