@@ -40,7 +40,12 @@ OTHER = Tid(Csn(8), ReplicaId("r2"), 1, 9)
 SEGMENT = st.sampled_from(["y=1", "y=2", "m=1"])
 PATH = st.lists(SEGMENT, max_size=3).map("/".join)
 KEY = st.none() | st.integers(0, 5)
-PART = st.builds(OnePart, st.integers(1, 4).map(lambda n: PartId(f"r1-1-{n}")), PATH)
+#: A part lies in one partition: of each path there are parts of their own.
+PART = st.builds(
+    lambda path, number: OnePart(PartId(f"r1-{number}-{int.from_bytes(path.encode())}"), path),
+    PATH,
+    st.integers(1, 4),
+)
 SCOPE: st.SearchStrategy[Scope] = st.one_of(
     PART, st.just(WholeTable()), st.builds(OnePartition, PATH), st.builds(Keys, KEY, KEY)
 )
