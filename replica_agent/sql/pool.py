@@ -227,8 +227,6 @@ class _Worker:
         self._free = False
         self._ended = False
         self._stalled = False
-        #: Bytes of all its results.
-        self._given = 0
 
     @classmethod
     async def start(cls, settings: AgentSettings, data_dir: Path, number: int) -> _Worker:
@@ -275,9 +273,8 @@ class _Worker:
 
     @property
     def reusable(self) -> bool:
-        """Whether it can be given a request; not after many rows, which leave its heap full of holes."""
-        worn = self._given > self._config.memory_bytes
-        return self._free and not worn and self._process.returncode is None
+        """Whether it can be given a request."""
+        return self._free and self._process.returncode is None
 
     async def run(self, frame: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
         """Run one statement and yield its frames to the end.
@@ -292,7 +289,6 @@ class _Worker:
             asked = clock()
             kind, payload = await self._frame(left_s)
             left_s -= clock() - asked
-            self._given += len(payload)
             if kind in {Kind.DATA, Kind.AFFECTED}:
                 with self._patience():
                     yield kind, payload

@@ -200,8 +200,9 @@ class _Scan:
     ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
         """Yield numbers of rows, each with the columns that the file holds of them."""
         if self._file_columns:
-            for batch in parquet.iter_batches(batch_rows, row_groups=row_groups, columns=self._file_columns):
-                yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+            for group in row_groups:  # one by one: Arrow keeps what it has read until the last of them
+                for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=self._file_columns):
+                    yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
             return
         for group in row_groups:
             rows = parquet.metadata.row_group(group).num_rows

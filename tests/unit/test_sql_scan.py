@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -127,6 +129,22 @@ def test_wide_rows_come_fewer_at_a_time(directory: DataDir) -> None:
     assert max(batch.nbytes for batch in found) <= BATCH_BYTES
     (narrow,) = table.table.scanner(columns=["c7"]).to_reader()
     assert narrow.num_rows == rows.num_rows
+
+
+def test_a_row_group_is_forgotten_when_the_next_one_is_read(directory: DataDir) -> None:
+    """Memory does not grow with the length of a part."""
+    numbers = np.random.default_rng(1).integers(0, 1 << 62, 1_000_000)  # no file makes them small
+    rows = pa.table({"k": numbers})
+    schema = directory.create_table(2, "t", rows.schema)
+    directory.insert(3, {T: rows}, row_group_rows=25_000)
+    table = Scanned(directory, schema).table
+    tracemalloc.start()
+    try:
+        assert sum(batch.num_rows for batch in table.scanner().to_reader()) == rows.num_rows
+        _, largest = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert largest < rows.nbytes / 4
 
 
 def test_a_file_that_is_gone(directory: DataDir) -> None:
