@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -39,6 +40,9 @@ from tidelock.replica_agent.state import AgentState
 from tidelock.replica_agent.tid_lookup import lock_holder, look_up
 from tidelock.replica_agent.unique import UniqueKeys
 from tidelock.replica_agent.validation import Validation
+from tidelock.replica_agent.writes.passes import Passes
+from tidelock.replica_agent.writes.tokens import key_of
+from tidelock.replica_agent.writes.writes import Writes
 from tidelock.replication.apply import Applier
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.lock_rules import LockLimits
@@ -108,6 +112,8 @@ def assemble(
         removals=removals,
         mutations=mutations,
         derived=derived,
+        writes=Writes(inserts, removals),
+        passes=_passes(shared),
         commits=commits,
         snapshots=snapshots,
         read_pins=read_pins,
@@ -144,6 +150,19 @@ def _inserts(shared: Shared, pusher: Pusher) -> Inserts:
         pressure=BackPressure(shared.local.settings, shared.local.counts, shared.metrics),
         reached=lambda: shared.local.waiters.reached,
         hint=lambda tx, parts: pusher.hint(tx.tid, parts),
+    )
+
+
+def _passes(shared: Shared) -> Passes:
+    settings, cluster = shared.local.settings, shared.session.cluster.cluster_id
+    return Passes(
+        settings=settings,
+        key=key_of(settings.secret, cluster, secrets.token_bytes(32)),
+        cluster=cluster,
+        replica=shared.session.replica,
+        transactions=shared.transactions,
+        member=shared.local.member,
+        wall_s=time.time,
     )
 
 

@@ -268,6 +268,7 @@ class Commits:
             raise TransactionClosedError(msg, tid=str(tx.tid), state=TxState.ROLLED_BACK.value)
 
     async def _commit(self, tx: Transaction, deadline: float) -> Committed | None:
+        tx.require_sealed()
         if not tx.changes:
             return None
         behind = await self._lagging(deadline - self._clock())
@@ -412,6 +413,8 @@ class Commits:
         if pushed:
             self._copies.rolled_back(tx.tid)
         await self._removals.release(tx)
+        with contextlib.suppress(TidelockError):  # kept in mind, and removed later
+            await remove_files(self._catalog, self._files, tx.take_unsealed())
         if stored:
             try:
                 unused = await self._catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))

@@ -71,7 +71,7 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
     await _sweep(files, catalog)
     listener = _bind(settings)
     stack.callback(listener.close)
-    readers = ReaderPool(settings, settings.data_dir, callbacks)
+    readers = ReaderPool(settings, settings.data_dir, callbacks, api=_here(listener))
     await readers.start()
     stack.push_async_callback(readers.close)
     waiters = CsnWaiters(catalog.reader.snapshot_csn())
@@ -94,6 +94,13 @@ async def _sweep(files: PartFs, catalog: Catalog) -> None:
             missing=len(swept.missing),
             parts_lost=lost,
         )
+
+
+def _here(listener: socket.socket) -> str:
+    """Return where processes of this machine reach a listener; one bound to every address by loopback."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared with, not bound to
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _bind(settings: AgentSettings) -> socket.socket:

@@ -17,16 +17,18 @@ from typing import TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor
 
+from tidelock.replica_agent.writes.tokens import redact
+
 
 class _Lossy(io.TextIOBase):
-    """Hands text on to a file as long as that takes it."""
+    """Hands text on to a file as long as that takes it, without the tokens in it."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def write(self, text: str, /) -> int:
         with contextlib.suppress(OSError):
-            self._file.write(text)
+            self._file.write(redact(text))
         return len(text)
 
     def flush(self) -> None:

@@ -54,6 +54,8 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.state import Action, AgentState, require
 from tidelock.replica_agent.transactions import Isolation, Transaction, Transactions
 from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replica_agent.writes.passes import Passes
+from tidelock.replica_agent.writes.writes import Writes
 from tidelock.replication.apply import Applier
 from tidelock.replication.locks import Locks
 from tidelock.replication.peers import PeerClient
@@ -92,6 +94,8 @@ class Operations:
     removals: Removals
     mutations: Mutations
     derived: DerivedTables
+    writes: Writes
+    passes: Passes
     locks: Locks
     commits: Commits
     snapshots: Snapshots

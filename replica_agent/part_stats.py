@@ -21,13 +21,16 @@ Statistics = dict[str, list[Any]]
 
 
 def statistics_of(metadata: Any, schema: TableSchema) -> Statistics:
-    """Return the statistics that the Parquet writer has computed anyway, over all row groups."""
+    """Return the statistics in a Parquet footer, over all row groups; a column without any is left out."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    stored = (column for column in schema.columns if column.name not in schema.partition_by)
-    return {
-        column.name: _of_column(column.type, [group.column(index).statistics for group in groups])
-        for index, column in enumerate(stored)
-    }
+    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    found = {}
+    for column in schema.columns:
+        if column.name not in schema.partition_by:
+            known = [group.column(places[column.name]).statistics for group in groups]
+            if all(item is not None and item.has_null_count for item in known):
+                found[column.name] = _of_column(column.type, known)
+    return found
 
 
 def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
@@ -36,6 +39,8 @@ def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
         return [None, None, nulls]
     # As stored: Python has no date beyond the year 9999.
     raw = kind in {"date", "timestamp", "timestamp_ntz"}
+    if any(not group.has_min_max and group.num_values for group in groups):
+        return [None, None, nulls]
     bounds = [
         (group.min_raw, group.max_raw) if raw else (group.min, group.max)
         for group in groups

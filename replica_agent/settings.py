@@ -128,6 +128,7 @@ class AgentSettings(BaseSettings):
     closed_kept_s: Positive = Field(
         600.0, description="How long a finished transaction still answers by its own state."
     )
+    token_ttl_s: Positive = Field(24 * 3600.0, description="Longest life of a token of a transaction.")
     commit_timeout_s: Positive = Field(
         30.0, description="A commit that does not get its copies in this time is refused."
     )

@@ -25,10 +25,12 @@ from tidelock.errors import (
     TransactionClosedError,
     UnavailableError,
     UnknownTransactionError,
+    UnsealedWriteError,
 )
 from tidelock.replica_agent.adoption import Adopted
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.staging import StagedBytes
+from tidelock.replica_agent.writes.staged import TableWrites
 from tidelock.replication.model import PartMeta
 
 
@@ -80,6 +82,7 @@ class Transaction:
         turn: Held by the running statement that depends on what is there.
         changer: The task of that statement.
         commit_task: The one task that decides the transaction, shared by all who ask for the commit.
+        writes: What was written through the file system, by table, and is not sealed.
         closed_at: Monotonic time of the end, None while it lives.
         statement_csn: The CSN of its last statement.
         totals: Rows and parts added and parts removed at its end, when the parts themselves are forgotten.
@@ -111,6 +114,7 @@ class Transaction:
     commit_task: asyncio.Task[Committed | None] | None = None
     outcome: Committed | None = None
     error: TidelockError | None = None
+    writes: dict[TableName, TableWrites] = field(default_factory=dict)
     closed_at: float | None = None
     totals: tuple[int, int, int] | None = None
 
@@ -153,6 +157,22 @@ class Transaction:
         """Every part that the transaction adds."""
         yield from (staged.meta for staged in self.memory.values())
         yield from self.stored.values()
+
+    def require_sealed(self) -> None:
+        """Raise UnsealedWriteError while a job that writes through the file system has not ended well."""
+        for table, writes in self.writes.items():
+            if why := writes.area.unsealed():
+                raise UnsealedWriteError(
+                    f"{self.tid} would commit a part of what was to be written to table {table}: {why}; it "
+                    "is rolled back. Begin again, and commit when the write has ended",
+                    table=table,
+                )
+
+    def take_unsealed(self) -> list[str]:
+        """Forget what was not sealed, and return the files that lie there for nothing."""
+        paths = [path for writes in self.writes.values() for path in writes.take(list(writes.files))]
+        self.writes.clear()
+        return paths
 
     async def cut_uploads(self) -> None:
         """End the running statements; return when each has taken back what it had finished already."""

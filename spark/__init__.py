@@ -10,5 +10,6 @@ documentation of those.
 from __future__ import annotations
 
 from tidelock.spark.attach import SparkSnapshot, attach, read
+from tidelock.spark.writing import write
 
-__all__ = ["SparkSnapshot", "attach", "read"]
+__all__ = ["SparkSnapshot", "attach", "read", "write"]

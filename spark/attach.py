@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.spark.options import Route, order, route
+from tidelock.spark.redaction import redact_tokens
 from tidelock.spark.schema import struct_of
 from tidelock.spark.sessions import name_services
 from tidelock.spark.tables import Definitions, full_name, select, view_names
@@ -105,6 +106,7 @@ class SparkSnapshot:
         self._failover = failover
         # Drawn once: a refresh stays with the replica whose files have just been read.
         self._rotation = random.randrange(1 << 16)
+        redact_tokens(spark)
         self._now = self._attach(csn)
 
     def __repr__(self) -> str:

@@ -42,12 +42,18 @@ __all__ = [
     "TableChangedError",
     "TableExistsError",
     "TidelockError",
+    "TokenExpiredError",
+    "TokenFinishedError",
+    "TokenForeignError",
+    "TokenForgedError",
+    "TokenRightError",
     "TooLargeError",
     "TooManyPartsError",
     "TransactionClosedError",
     "UnavailableError",
     "UnknownTableError",
     "UnknownTransactionError",
+    "UnsealedWriteError",
     "UnsupportedInTransactionError",
     "UnsupportedTypeError",
     "UpgradeNeededError",
@@ -105,6 +111,36 @@ class AccessDeniedError(RefusedError):
     http_status = 401
 
 
+class TokenForgedError(AccessDeniedError):
+    """The token is none that this cluster has made: malformed, changed, or signed by another key."""
+
+    http_status = 403
+
+
+class TokenForeignError(AccessDeniedError):
+    """The token is of another cluster, or for a transaction of another home replica (``home``)."""
+
+    http_status = 403
+
+
+class TokenFinishedError(AccessDeniedError):
+    """The token's transaction takes nothing more: its commit was asked for, or it has ended (``tid``)."""
+
+    http_status = 403
+
+
+class TokenExpiredError(AccessDeniedError):
+    """The token's own time is over (``expires_s``), though its transaction may be open."""
+
+    http_status = 403
+
+
+class TokenRightError(AccessDeniedError):
+    """The token does not allow this (``right``), or not in this table (``table``)."""
+
+    http_status = 403
+
+
 class SerializationConflictError(RefusedError):
     """Another transaction removed, or is removing, the same part (``table``, ``part``, ``holder``)."""
 
@@ -145,6 +181,10 @@ class UnknownTransactionError(RefusedError):
 
 class LeaseExpiredError(TransactionClosedError):
     """No sign of life from the client for the length of the lease, so the transaction was rolled back."""
+
+
+class UnsealedWriteError(RefusedError):
+    """A job that writes to a table has not ended: the transaction would commit a part of it (``table``)."""
 
 
 class UnknownTableError(RefusedError):

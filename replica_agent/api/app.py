@@ -14,7 +14,9 @@ from tidelock.replica_agent.api.removals import RemovalRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
+from tidelock.replica_agent.api.writes import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.readers.webhdfs import no_content_type
 
 #: What a merge does stands in the query string, since its body is rows.
 REQUEST_LINE_BYTES_MAX = 64 << 10
@@ -24,13 +26,15 @@ def application(agent: Operations) -> web.Application:
     """Return the application with all routes."""
     settings = agent.settings
     app = web.Application(
-        middlewares=[errors, authentication(settings.secret)],
+        middlewares=[errors, authentication(settings.secret, open_routes=frozenset({OPEN_ROUTE}))],
         client_max_size=body_limit(settings),
     )
+    app.on_response_prepare.append(no_content_type)
     for group in (
         TransactionRoutes,
         RemovalRoutes,
         MutationRoutes,
+        WriteRoutes,
         TableRoutes,
         ReadingRoutes,
         StatusRoutes,

@@ -93,13 +93,17 @@ def _refusal(request: web.Request, error: Exception) -> web.Response:
             return answer(wire, TidelockError.http_status)
 
 
-def authentication(secret: str) -> Any:
-    """Return the middleware that demands ``Authorization: Bearer <secret>`` when a secret is set."""
+def authentication(secret: str, *, open_routes: frozenset[str] = frozenset()) -> Any:
+    """Return the middleware that demands ``Authorization: Bearer <secret>`` when a secret is set.
+
+    Routes of the names ``open_routes`` look after themselves.
+    """
     expected = f"Bearer {secret}".encode()
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if secret and request.path not in _OPEN_PATHS:
+        opened = request.path in _OPEN_PATHS or request.match_info.route.name in open_routes
+        if secret and not opened:
             given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, expected):
                 msg = (

@@ -18,6 +18,7 @@ class WorkerConfig:
         port: Port that clients connect to, as advertised.
         secret: Shared secret, ``""`` when there is none; asked for on /parts.
         counters_file: Where this worker keeps its counters.
+        api: ``host:port`` of the protocol process, on this machine.
         wait_bound_s: How long the agent lets a read wait for its CSN.
         read_chunk_bytes: Bytes read, verified and sent at a time.
         listing_cache_entries: Serialised listings kept.
@@ -31,6 +32,7 @@ class WorkerConfig:
     port: int
     secret: str = dataclasses.field(repr=False)
     counters_file: str
+    api: str
     wait_bound_s: float
     read_chunk_bytes: int
     listing_cache_entries: int

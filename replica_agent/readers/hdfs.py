@@ -1,4 +1,4 @@
-"""Bodies of the WebHDFS REST protocol (Hadoop 3.5, "WebHDFS REST API"), as far as readers need them. Pure.
+"""Bodies of the WebHDFS REST protocol (Hadoop 3.5, "WebHDFS REST API"), as far as clients need them. Pure.
 
 Bodies are put together as bytes: a listing of 20,000 parts through ``json.dumps`` of nested dicts costs
 several times as much.
@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers.paths import NoSuchPathError
+from tidelock.replica_agent.writes.area import PathExistsError
 
 #: Reported for every file. Spark splits by its own settings; a whole part in one block gives one location
 #: each.
@@ -29,6 +30,8 @@ def refusal(error: Exception) -> tuple[int, bytes]:
     match error:
         case NoSuchPathError():
             status, java_class = HTTPStatus.NOT_FOUND, "java.io.FileNotFoundException"
+        case PathExistsError():
+            status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.fs.FileAlreadyExistsException"
         case StandbyError():
             status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.ipc.StandbyException"
         case _:
@@ -116,6 +119,11 @@ def content_summary(folders: int, files: int, length: int) -> bytes:
 def delegation_token() -> bytes:
     """Return "no token": Kerberos clients then go on without one, if their fallback setting allows it."""
     return _json({"Token": None})
+
+
+def done_answer(*, done: bool) -> bytes:
+    """Return the answer to MKDIRS, RENAME and DELETE."""
+    return _json({"boolean": done})
 
 
 def path_answer(path: str) -> bytes:

@@ -38,10 +38,12 @@ class ReaderPool:
         settings: Of the agent.
         data_dir: The data directory; its catalog has to exist when the pool is started.
         callbacks: What the agent does for its readers.
+        api: ``host:port`` of the protocol process, on this machine.
     """
 
-    def __init__(self, settings: AgentSettings, data_dir: Path, callbacks: Callbacks) -> None:
+    def __init__(self, settings: AgentSettings, data_dir: Path, callbacks: Callbacks, *, api: str) -> None:
         """Nothing is bound or started yet."""
+        self._api = api
         self._settings = settings
         self._data_dir = data_dir.absolute()
         self._callbacks = callbacks
@@ -155,6 +157,7 @@ class ReaderPool:
             port=settings.advertise_data_port or self.port,
             secret=settings.secret,
             counters_file=str(counters.path_of(self._run_dir, slot)),
+            api=self._api,
             wait_bound_s=settings.wait_bound_s,
             read_chunk_bytes=settings.read_chunk_bytes,
             listing_cache_entries=settings.listing_cache_entries,

@@ -128,6 +128,12 @@ def refusal(error: Exception, counters: Counters) -> web.Response:
     return web.Response(status=status, body=body)
 
 
+async def no_content_type(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Hadoop's shaded client lacks the class that parses a Content-Type, and fails on any."""
+    if request.rel_url.raw_path.startswith("/webhdfs/"):
+        response.headers.popall("Content-Type", None)
+
+
 def _body(body: bytes) -> web.Response:
     return web.Response(body=body)
 

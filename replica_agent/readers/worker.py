@@ -22,6 +22,7 @@ from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers import plain, webhdfs
 from tidelock.replica_agent.readers.config import WorkerConfig
 from tidelock.replica_agent.readers.counters import Counters
+from tidelock.replica_agent.readers.forward import Forward
 from tidelock.replica_agent.readers.link import Link
 from tidelock.replica_agent.readers.nodes import Resolver
 from tidelock.replica_agent.readers.paths import Target, parse_target
@@ -58,6 +59,7 @@ class Worker:
         )
         self._webhdfs = webhdfs.WebHdfs(config, resolver, self._streams, self._counters)
         self._plain = plain.Plain(config, resolver, self._streams, self._counters)
+        self._forward = Forward(config.api)
         self._draining = False
         link.on_drain = self._drain
         link.on_released = self._streams.released
@@ -82,6 +84,8 @@ class Worker:
             raise StandbyError(
                 f"replica {self._config.replica} is stopping; another replica serves this snapshot"
             )
+        if target.segments[:3] == (*_WEBHDFS, "transactions"):
+            return await self._forward.handle(request, target)
         if target.segments[:2] == _WEBHDFS:
             return await self._webhdfs.handle(request, Target(target.segments[2:], target.query))
         return await self._plain.handle(request, target)
@@ -94,16 +98,10 @@ class Worker:
             self._link.drained()
 
 
-async def _no_content_type(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Hadoop's shaded client lacks the class that parses a Content-Type, and fails on any."""
-    if request.rel_url.raw_path.startswith("/webhdfs/"):
-        response.headers.popall("Content-Type", None)
-
-
 async def _serve(listen_fd: int, link_fd: int) -> None:
     link, config = await Link.connect(link_fd)
     app = web.Application()
-    app.on_response_prepare.append(_no_content_type)
+    app.on_response_prepare.append(webhdfs.no_content_type)
     app.router.add_route("*", "/{path:.*}", Worker(config, link).handle)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, max_line_size=REQUEST_LINE_BYTES_MAX)
     await runner.setup()

@@ -48,7 +48,7 @@ def _tell(**event: Any) -> None:
 
 async def _run(settings: AgentSettings) -> None:
     agent = Agent()
-    pool = ReaderPool(settings, settings.data_dir, agent)
+    pool = ReaderPool(settings, settings.data_dir, agent, api="")
     await pool.start()
     _tell(port=pool.port, pids=pool.pids)
     commands = asyncio.StreamReader()

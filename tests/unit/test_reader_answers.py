@@ -96,7 +96,7 @@ def test_an_unknown_verdict_is_refused() -> None:
 
 def test_the_configuration_crosses_the_socketpair() -> None:
     """What is written is read back, in one line, and the secret does not show in logs."""
-    config = WorkerConfig("/d", "r1", "host", 1, "se\ncret", "/c", 5.0, 1 << 20, 10, 2, 30.0)
+    config = WorkerConfig("/d", "r1", "host", 1, "se\ncret", "/c", "", 5.0, 1 << 20, 10, 2, 30.0)
     assert WorkerConfig.from_line(config.to_line()) == config
     assert config.to_line().count(b"\n") == 1
     assert "cret" not in repr(config)

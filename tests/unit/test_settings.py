@@ -113,7 +113,7 @@ async def test_a_port_that_stays_taken_is_given_up(tmp_path: Path) -> None:
     """The readers of an agent that was killed may hold the port for a moment, and no longer."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        pool = ReaderPool(settings(data_port=port, bind_retry_s=0.05), tmp_path, cast("Any", None))
+        pool = ReaderPool(settings(data_port=port, bind_retry_s=0.05), tmp_path, cast("Any", None), api="")
         with pytest.raises(ConfigError, match="data_port"):
             await pool.start()
 
@@ -127,7 +127,7 @@ async def test_readers_that_do_not_start_are_given_up(
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(WorkerProcess, "start", hang)
-    pool = ReaderPool(settings(worker_start_timeout_s=0.05), tmp_path, cast("Any", None))
+    pool = ReaderPool(settings(worker_start_timeout_s=0.05), tmp_path, cast("Any", None), api="")
     with pytest.raises(UnavailableError, match="worker_start_timeout_s"):
         await pool.start()
 
@@ -146,7 +146,9 @@ async def test_readers_that_die_are_started_again(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(WorkerProcess, "start", fail)
     monkeypatch.setattr(asyncio, "sleep", note)
-    pool = ReaderPool(settings(reader_workers=1, reader_restart_wait_max_s=0.5), tmp_path, cast("Any", None))
+    pool = ReaderPool(
+        settings(reader_workers=1, reader_restart_wait_max_s=0.5), tmp_path, cast("Any", None), api=""
+    )
     starting = asyncio.create_task(pool.start())
     while len(pauses) < 5:
         await sleep(0)

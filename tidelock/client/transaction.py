@@ -21,6 +21,7 @@ from tidelock.client.decide import decide, undecided_csn
 from tidelock.client.members import Member
 from tidelock.client.results import CommitResult, InsertResult, RemoveResult, TransactionState
 from tidelock.client.scan import Params, Scan, scan
+from tidelock.client.staging import Staging
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import NoAnswerError, segment
 from tidelock.errors import (
@@ -45,7 +46,7 @@ _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 
 
-class Transaction(Changes):
+class Transaction(Staging, Changes):
     """An open transaction; made by `Database.begin`.
 
     As a context manager it commits at the end of the block, and rolls back when the block raises. While it is

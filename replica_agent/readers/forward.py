@@ -1,0 +1,51 @@
+"""Hands what is asked below /transactions on to the protocol process, which alone knows of transactions.
+
+Only the questions: the bytes of files go there straight, to the address that the answer to a CREATE names.
+Asked here all the same, since here is the one address of the file system, and the server that takes names in
+raw UTF-8.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from tidelock.errors import BadRequestError, UnavailableError
+from tidelock.replica_agent.readers.paths import Target
+
+
+class Forward:
+    """Forwards requests.
+
+    Args:
+        api: ``host:port`` of the protocol process, on this machine.
+    """
+
+    def __init__(self, api: str) -> None:
+        """No connection is made before the first request."""
+        self._api = api
+        self._session: aiohttp.ClientSession | None = None
+
+    async def handle(self, request: web.Request, target: Target) -> web.Response:
+        """Return the protocol process's answer, whatever it is.
+
+        Raises:
+            BadRequestError: The request has the bytes of a file.
+            UnavailableError: No answer.
+        """
+        if "data" in target.query:
+            raise BadRequestError("the bytes of a file go to the address that the answer to CREATE names")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=5))
+        path = "/".join(quote(segment, safe="") for segment in target.segments)
+        url = URL(f"http://{self._api}/{path}?{urlencode(target.query)}", encoded=True)
+        try:
+            async with self._session.request(request.method, url, allow_redirects=False) as found:
+                body = await found.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise UnavailableError("this replica's agent does not answer now; try again") from error
+        headers = {"Location": found.headers["Location"]} if "Location" in found.headers else None
+        return web.Response(status=found.status, body=body, headers=headers)

@@ -1,0 +1,345 @@
+"""The staging folder of one table in one transaction: which files it holds, and which of them enter. Pure.
+
+A file system small enough for Hadoop's FileOutputCommitter version 1, and strict where that is lenient: files
+get into place only from committed tasks, one job at a time, and count only when their job is sealed. So
+retries, speculative attempts, aborted ones and zombies come to nothing, whatever their order: what they leave
+is in no committed task, or of a job that is over.
+
+Nothing here touches a disk. A file is a number; operations say which numbers are not wanted any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from tidelock.errors import BadRequestError, RefusedError, UnsealedWriteError
+from tidelock.replica_agent.writes.places import (
+    ROOT,
+    TEMPORARY,
+    Kind,
+    Place,
+    dynamic_job,
+    is_below,
+    job_folder,
+    job_of_file,
+    kind_of,
+    text_of,
+)
+
+#: Names the setting, since whoever sees the message has to change it.
+_VERSION = "mapreduce.fileoutputcommitter.algorithm.version"
+
+
+class PathExistsError(RefusedError):
+    """A file is to be made where there is something already."""
+
+
+class Phase(Enum):
+    """Where the job that writes to the table stands."""
+
+    #: None is at work.
+    IDLE = "idle"
+    #: It has its ``_temporary``.
+    RUNNING = "running"
+    #: ``_temporary`` is gone; what was moved into place waits for the seal.
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or folder as a listing shows it; ``length`` is None for a folder."""
+
+    name: str
+    length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A file that a job has moved into place."""
+
+    number: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What a delete has done.
+
+    Attributes:
+        existed: Whether there was anything.
+        dropped: Files that are not wanted any more.
+        replaces: Folder in whose place other rows are to come: the table's or a partition's, or None.
+        seals: The deletion was the last act of a job that replaces partitions: it is to be sealed.
+    """
+
+    existed: bool
+    dropped: tuple[int, ...] = ()
+    replaces: Place | None = None
+    seals: bool = False
+
+
+def replaces(place: Place) -> bool:
+    """Tell whether to delete this is to replace rows: all of the table's, or those of a partition."""
+    return place == ROOT or (kind_of(place) is Kind.RESULT and job_folder(place) == ROOT and "=" in place[-1])
+
+
+@dataclass(slots=True)
+class _File:
+    number: int
+    job: str
+    length: int | None = None  # None: still being written
+
+
+class StagingArea:
+    """See the module. No operation that raises has changed anything."""
+
+    def __init__(self) -> None:
+        self._files: dict[Place, _File] = {}
+        self._folders: set[Place] = {ROOT}
+        self._places: dict[int, Place] = {}
+        self._last = 0
+        self._phase = Phase.IDLE
+        self._job: str | None = None
+        self._over: set[str] = set()
+        self._marked = False
+        self._replacing = False
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def entry(self, place: Place) -> Entry | None:
+        """Return what is at a place, None for nothing."""
+        name = place[-1] if place else ""
+        if file := self._files.get(place):
+            return Entry(name, file.length or 0)
+        return Entry(name, None) if place in self._folders else None
+
+    def entries(self, folder: Place) -> list[Entry]:
+        """Return what is in a folder, by name."""
+        depth = len(folder) + 1
+        inside = [p for p in (*self._files, *self._folders) if len(p) == depth and is_below(p, folder)]
+        return [entry for place in sorted(inside) if (entry := self.entry(place)) is not None]
+
+    def unsealed(self) -> str | None:
+        """Return why the transaction cannot be committed as things are, None if nothing stands in the way."""
+        if self._phase is Phase.RUNNING or any(TEMPORARY in place for place in self._folders):
+            return f"the job {self._job or 'that writes to it'} has not ended"
+        if self._files:
+            jobs = ", ".join(sorted({file.job for file in self._files.values()}))
+            return f"files of job {jobs} were not sealed: it has failed, or has left no _SUCCESS"
+        if self._replacing:
+            return "its rows were removed for a write that has not ended"
+        return None
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def make_folder(self, place: Place) -> bool:
+        """Make a folder and those that lead to it; False where a file is in the way."""
+        if any(place[:depth] in self._files for depth in range(1, len(place) + 1)):
+            return False
+        self._begin(place)
+        self._add_folders(place)
+        return True
+
+    def check_create(self, place: Place, *, overwrite: bool) -> str:
+        """Return the job of a file that may be made here.
+
+        Raises:
+            BadRequestError: It is no file of Spark's Parquet writer, or not where an attempt writes; its job
+                is over; another job writes to the table.
+            PathExistsError: There is something, and it is not to be replaced.
+        """
+        job = job_of_file(place)
+        if kind_of(place) is not Kind.ATTEMPT or job is None:
+            raise BadRequestError(
+                f"{text_of(place)} cannot be written: only Spark's Parquet writer with its "
+                f"FileOutputCommitter ({_VERSION}=1) writes here, each attempt below _temporary"
+            )
+        if job in self._over:
+            raise BadRequestError(
+                f"job {job} is over, and this attempt of it comes too late; nothing was kept"
+            )
+        if self._phase is Phase.RUNNING and self._job not in {None, job}:
+            raise BadRequestError(
+                f"job {self._job} is still writing to this table in this transaction; write one after the "
+                "other, or roll back if it has failed"
+            )
+        if place in self._folders or (place in self._files and not overwrite):
+            raise PathExistsError(f"{text_of(place)} exists already")
+        if any(place[:depth] in self._files for depth in range(1, len(place))):
+            raise BadRequestError(f"a file is where a folder of {text_of(place)} would be")
+        return job
+
+    def create(self, place: Place, *, overwrite: bool) -> tuple[int, tuple[int, ...]]:
+        """Begin a file; returns its number, and those that it replaces. Raises as :meth:`check_create`."""
+        job = self.check_create(place, overwrite=overwrite)
+        dropped = self._drop([place])
+        self._begin(place)
+        self._job = job
+        self._add_folders(place[:-1])
+        self._last += 1
+        self._files[place] = _File(self._last, job)
+        self._places[self._last] = place
+        return self._last, dropped
+
+    def finish(self, number: int, length: int) -> bool:
+        """A file is written; False if it was deleted meanwhile, and is not wanted."""
+        place = self._places.get(number)
+        if place is None:
+            return False
+        self._files[place].length = length
+        return True
+
+    def abandon(self, number: int) -> None:
+        """A file could not be written."""
+        place = self._places.get(number)
+        if place is not None:
+            self._drop([place])
+
+    def rename(self, source: Place, target: Place) -> bool:
+        """Move a file or a folder with all in it; False where Hadoop expects False.
+
+        Raises:
+            BadRequestError: The committer may not do this; see the module.
+        """
+        if self.entry(source) is None or self.entry(target) is not None or is_below(target, source):
+            return False
+        if self.entry(target[:-1]) is None or target[:-1] in self._files:
+            return False
+        moved = [place for place in self._files if is_below(place, source)]
+        if any(self._files[place].length is None for place in moved):
+            raise BadRequestError(f"{text_of(source)} is still being written")
+        self._check_move(source, target)
+        for place in moved:
+            file = self._files.pop(place)
+            self._files[target + place[len(source) :]] = file
+            self._places[file.number] = target + place[len(source) :]
+        for folder in [place for place in self._folders if is_below(place, source)]:
+            self._folders.remove(folder)
+            self._folders.add(target + folder[len(source) :])
+        return True
+
+    def delete(self, place: Place, *, recursive: bool) -> Deletion:
+        """Delete a file or a folder; what only the caller can do stands in the answer.
+
+        Raises:
+            BadRequestError: The folder is not empty, and all in it is not to be deleted.
+        """
+        if replaces(place):
+            return self._replace(place)
+        if self.entry(place) is None:
+            return Deletion(existed=False)
+        if not recursive and self.entries(place):
+            raise BadRequestError(f"{text_of(place)} is not empty")
+        seals = False
+        if place == (*job_folder(place), TEMPORARY):
+            self._close()
+        elif place == job_folder(place):
+            seals = self._ends_well(place)
+            self._close()
+        return Deletion(existed=True, dropped=self._drop_below(place), seals=seals)
+
+    def mark(self, place: Place) -> bool:
+        """Take a ``_SUCCESS``; returns whether it seals.
+
+        Raises:
+            UnsealedWriteError: Tasks of the job are still at work.
+        """
+        self._require_closed()
+        if job_folder(place) == ROOT:
+            return True
+        self._marked = True
+        return False
+
+    # -- sealing -------------------------------------------------------------------------------------------
+
+    def closing(self) -> list[InPlace]:
+        """Return the files of the job that has ended, which are to become parts.
+
+        Raises:
+            UnsealedWriteError: It has not ended.
+        """
+        self._require_closed()
+        mine = [
+            (file, place)
+            for place, file in self._files.items()
+            if file.job == self._job and kind_of(place) is Kind.RESULT
+        ]
+        return [InPlace(file.number, place) for file, place in sorted(mine, key=lambda item: item[1])]
+
+    def seal(self) -> None:
+        """The files of :meth:`closing` are parts: the job has ended well."""
+        self._drop([item.place for item in self.closing()])
+        self._folders = {
+            place for place in self._folders if any(is_below(file, place) for file in self._files)
+        }
+        self._folders.add(ROOT)
+        self._end()
+        self._replacing = False
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _begin(self, place: Place) -> None:
+        """What is made below ``_temporary`` begins a job, unless one is at work."""
+        if self._phase is not Phase.RUNNING and kind_of(place) in {Kind.SCAFFOLD, Kind.ATTEMPT}:
+            self._end()
+            self._phase, self._job = Phase.RUNNING, dynamic_job(place)
+
+    def _close(self) -> None:
+        if self._phase is Phase.RUNNING:
+            self._phase = Phase.CLOSING
+            if self._job is not None:
+                self._over.add(self._job)
+
+    def _end(self) -> None:
+        self._close()
+        self._phase, self._job, self._marked = Phase.IDLE, None, False
+
+    def _require_closed(self) -> None:
+        if self._phase is Phase.RUNNING:
+            raise UnsealedWriteError("tasks of the job that writes to this table are still at work")
+
+    def _ends_well(self, folder: Place) -> bool:
+        """Whether a job that replaces partitions has moved all it has: an aborted one has files left."""
+        left = any(is_below(place, folder) for place in self._files)
+        return self._phase is Phase.CLOSING and self._marked and not left
+
+    def _replace(self, place: Place) -> Deletion:
+        """Rows of the table, or of a partition, are to go, and what this transaction has staged there."""
+        if place == ROOT:
+            self._end()
+        dropped = self._drop_below(place)
+        self._folders.add(ROOT)
+        self._replacing = True
+        return Deletion(existed=True, dropped=dropped, replaces=place)
+
+    def _check_move(self, source: Place, target: Place) -> None:
+        kinds = kind_of(source), kind_of(target)
+        same = job_folder(source) == job_folder(target)
+        if kinds == (Kind.ATTEMPT, Kind.RESULT):
+            raise BadRequestError(
+                f"a task was to be committed straight into the table, before its job: set {_VERSION}=1 "
+                "(spark.hadoop." + _VERSION + "), and write again"
+            )
+        if same and kinds in {(Kind.ATTEMPT, Kind.TASK), (Kind.TASK, Kind.RESULT)}:
+            return
+        if self._marked and kinds == (Kind.RESULT, Kind.RESULT) and job_folder(target) == ROOT and not same:
+            return
+        raise BadRequestError(
+            f"{text_of(source)} cannot be moved to {text_of(target)}: only Spark's FileOutputCommitter "
+            f"({_VERSION}=1) writes here"
+        )
+
+    def _add_folders(self, place: Place) -> None:
+        self._folders.update(place[:depth] for depth in range(1, len(place) + 1))
+
+    def _drop_below(self, folder: Place) -> tuple[int, ...]:
+        self._folders = {place for place in self._folders if not is_below(place, folder)} | {ROOT}
+        return self._drop([place for place in self._files if is_below(place, folder)])
+
+    def _drop(self, places: Iterable[Place]) -> tuple[int, ...]:
+        files = [file for place in places if (file := self._files.pop(place, None)) is not None]
+        for file in files:
+            del self._places[file.number]
+        return tuple(file.number for file in files)

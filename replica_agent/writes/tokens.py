@@ -1,0 +1,178 @@
+"""Tokens: signed capabilities for one open transaction, which travel inside of paths. Pure.
+
+``tl1.<claims>.<mac>``: base64url without padding, so a token is one segment of a path that no shell, glob or
+URL takes for something else. Who holds one may do what its claims say until it expires or the transaction
+ends, whichever comes first; whether that has ended is for the transaction's home to say.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from tidelock.csnlog.ids import ReplicaId, TableName, Tid
+from tidelock.errors import TokenExpiredError, TokenForeignError, TokenForgedError, TokenRightError
+
+PREFIX: Final = "tl1"
+#: What a token looks like wherever it stands.
+TOKEN: Final = re.compile(rf"\b{PREFIX}\.[\w-]+\.[\w-]+", re.ASCII)
+#: What stands in logs in the place of a token.
+REDACTED: Final = f"{PREFIX}.***"
+
+_CONTEXT: Final = b"tidelock token 1\0"
+_FORM = re.compile(rf"{PREFIX}\.([\w-]+)\.([\w-]+)", re.ASCII)
+
+
+class Right(Enum):
+    """What a token allows."""
+
+    #: Add rows to its tables.
+    APPEND = "append"
+    #: Take rows out of its tables, to put others in their place.
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token says.
+
+    Attributes:
+        cluster: Id of the cluster.
+        tid: The transaction.
+        rights: What may be done in it.
+        tables: In which tables; None for all.
+        expires_s: Unix time from which on it is worth nothing.
+    """
+
+    cluster: str
+    tid: Tid
+    rights: frozenset[Right]
+    tables: frozenset[TableName] | None
+    expires_s: int
+
+    def require(self, right: Right, table: TableName) -> None:
+        """Raise TokenRightError unless the token allows this in that table."""
+        if right not in self.rights:
+            held = ", ".join(sorted(item.value for item in self.rights)) or "nothing"
+            raise TokenRightError(
+                f"the token allows {held}, and {right.value} is asked for; make one with that right "
+                f"(tx.token(rights=...))",
+                right=right.value,
+            )
+        self.require_table(table)
+
+    def require_table(self, table: TableName) -> None:
+        """Raise TokenRightError unless the token is for this table."""
+        if self.tables is not None and table not in self.tables:
+            raise TokenRightError(
+                f"the token is for {', '.join(sorted(self.tables)) or 'no table'}, and {table} is asked for; "
+                "make one for that table (tx.token(tables=...))",
+                table=table,
+            )
+
+
+def key_of(secret: str, cluster: str, boot_key: bytes) -> bytes:
+    """Return the key of a cluster's tokens: derived from its shared secret, or ``boot_key`` without one."""
+    if not secret:
+        return boot_key
+    return hmac.digest(secret.encode(), _CONTEXT + cluster.encode(), hashlib.sha256)
+
+
+def sign(key: bytes, claims: Claims) -> str:
+    """Return the token that says this."""
+    fields: dict[str, Any] = {
+        "c": claims.cluster,
+        "t": str(claims.tid),
+        "r": sorted(right.value for right in claims.rights),
+        "e": claims.expires_s,
+    }
+    if claims.tables is not None:
+        fields["n"] = sorted(claims.tables)
+    payload = _encode(json.dumps(fields, separators=(",", ":"), sort_keys=True).encode())
+    return f"{PREFIX}.{payload}.{_encode(_mac(key, payload))}"
+
+
+def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: float) -> Claims:
+    """Return what a token says, if it is of this cluster, for a transaction of this home, and not expired.
+
+    Raises:
+        TokenForeignError: It says that it is of another cluster, or of another home. Without a shared secret
+            such a one cannot be verified here, so this is asked before its signature.
+        TokenForgedError: It is no token, or was not signed by this key.
+        TokenExpiredError: Its time is over.
+    """
+    payload, mac = _parts(token)
+    claims = _claims(payload)
+    if claims.cluster != cluster:
+        raise TokenForeignError(
+            "the token is of another cluster; use one that tx.token() of this cluster has made"
+        )
+    if claims.tid.home != replica:
+        raise TokenForeignError(
+            f"the token is for a transaction of replica {claims.tid.home}, and this is {replica}; use the "
+            "address that tx.path() gives",
+            home=claims.tid.home,
+        )
+    if not hmac.compare_digest(mac, _mac(key, payload)):
+        raise _forged()
+    if now_s >= claims.expires_s:
+        raise TokenExpiredError(
+            "the token has expired; make another with tx.token()", expires_s=claims.expires_s
+        )
+    return claims
+
+
+def redact(text: str) -> str:
+    """Return a text with every token in it made unreadable."""
+    return TOKEN.sub(REDACTED, text) if f"{PREFIX}." in text else text
+
+
+def _parts(token: str) -> tuple[str, bytes]:
+    form = _FORM.fullmatch(token)
+    if form is None:
+        raise _forged()
+    return form[1], _decode(form[2])
+
+
+def _claims(payload: str) -> Claims:
+    try:
+        fields = json.loads(_decode(payload))
+        tables = fields.get("n")
+        return Claims(
+            str(fields["c"]),
+            Tid.parse(fields["t"]),
+            frozenset(Right(right) for right in fields["r"]),
+            None if tables is None else frozenset(TableName(name) for name in tables),
+            int(fields["e"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise _forged() from error
+
+
+def _mac(key: bytes, payload: str) -> bytes:
+    return hmac.digest(key, _CONTEXT + payload.encode(), hashlib.sha256)
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _forged() from error
+    if _encode(data) != text:  # one token has one form
+        raise _forged()
+    return data
+
+
+def _forged() -> TokenForgedError:
+    return TokenForgedError("this is no token that this cluster has made; take the path from tx.path()")

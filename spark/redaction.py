@@ -1,0 +1,20 @@
+"""Keeps tokens out of what Spark shows and records: plans in its user interface, event logs, explain()."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+#: Runtime setting of a session: what matches is replaced in the texts of plans.
+SETTING: Final = "spark.sql.redaction.string.regex"
+PATTERN: Final = r"tl1\.[\w-]+\.[\w-]+"
+
+
+def redact_tokens(spark: SparkSession) -> None:
+    """Have a session hide tokens, besides what it hides already."""
+    now = spark.conf.get(SETTING, None) or spark.conf.get("spark.redaction.string.regex", None)
+    if not now:
+        spark.conf.set(SETTING, PATTERN)
+    elif PATTERN not in now:
+        spark.conf.set(SETTING, f"{now}|{PATTERN}")

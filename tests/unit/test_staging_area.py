@@ -1,0 +1,334 @@
+"""The staging folder of a table: what Hadoop's committer does to it, and which files enter in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelock.errors import BadRequestError, UnsealedWriteError
+from tidelock.replica_agent.writes.area import PathExistsError, StagingArea
+from tidelock.replica_agent.writes.places import Kind, Place, job_of_file, kind_of
+
+JOBS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(100)]
+TEMPORARY: Place = ("_temporary",)
+SUCCESS: Place = ("_SUCCESS",)
+
+
+def attempt(task: int, number: int = 0, root: Place = ()) -> Place:
+    """The folder of a task attempt."""
+    return (*root, "_temporary", "0", "_temporary", f"attempt_1_m_{task:06d}_{number}")
+
+
+def task_folder(task: int, root: Place = ()) -> Place:
+    """The folder of a committed task."""
+    return (*root, "_temporary", "0", f"task_1_m_{task:06d}")
+
+
+def name(job: str, task: int = 0, number: int = 0) -> str:
+    """The name of a file that Spark's writer makes."""
+    return f"part-{task:05d}-{job}-c{number:03d}.snappy.parquet"
+
+
+def write(area: StagingArea, place: Place, length: int = 10) -> int:
+    """Write a whole file."""
+    number, _ = area.create(place, overwrite=False)
+    assert area.finish(number, length)
+    return number
+
+
+def begun(root: Place = ()) -> StagingArea:
+    """An area with a job at work."""
+    area = StagingArea()
+    assert area.make_folder((*root, "_temporary", "0"))
+    return area
+
+
+def commit_job(area: StagingArea, tasks: int, root: Place = ()) -> None:
+    """What FileOutputCommitter 1 does when all tasks are committed, up to the mark."""
+    for entry in area.entries((*root, "_temporary", "0")):
+        if entry.name != "_temporary":
+            merge(area, (*root, "_temporary", "0", entry.name), root)
+    area.delete((*root, "_temporary"), recursive=True)
+
+
+def merge(area: StagingArea, source: Place, target: Place) -> None:
+    """Hadoop's mergePaths."""
+    found, there = area.entry(source), area.entry(target)
+    assert found is not None
+    if found.length is not None:
+        if there is not None:
+            area.delete(target, recursive=True)
+        assert area.rename(source, target)
+    elif there is None:
+        assert area.rename(source, target)
+    else:
+        for entry in area.entries(source):
+            merge(area, (*source, entry.name), (*target, entry.name))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("_temporary", Kind.SCAFFOLD),
+        ("_temporary/0", Kind.SCAFFOLD),
+        ("_temporary/0/_temporary", Kind.SCAFFOLD),
+        ("_temporary/0/_temporary/attempt_1/k=1/f", Kind.ATTEMPT),
+        ("_temporary/0/task_1", Kind.TASK),
+        ("_temporary/0/task_1/k=1/f", Kind.TASK),
+        ("_SUCCESS", Kind.MARKER),
+        ("k=1/_SUCCESS", Kind.RESULT),
+        ("k=1/f", Kind.RESULT),
+        (f".spark-staging-{JOBS[0]}/_temporary/0/_temporary/attempt_1/f", Kind.ATTEMPT),
+        (f".spark-staging-{JOBS[0]}/_SUCCESS", Kind.MARKER),
+        (f".spark-staging-{JOBS[0]}/k=1", Kind.RESULT),
+    ],
+)
+def test_kinds_of_places(text: str, kind: Kind) -> None:
+    """By the layout of the committer."""
+    assert kind_of(tuple(text.split("/"))) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"part-00000-{JOBS[0]}-c000.snappy.parquet", True),
+        (f"part-00012-{JOBS[0]}.c003.zstd.parquet", True),
+        (f"part-123456-{JOBS[0]}_00004.c000.parquet", True),
+        (f"part-00000-{JOBS[0]}-c000.snappy.orc", False),
+        ("data.parquet", False),
+        (f"part-00000-{JOBS[0]}.crc", False),
+    ],
+)
+def test_jobs_in_names(text: str, found: bool) -> None:
+    """The job is the UUID in the name of a file of Spark's Parquet writer."""
+    assert job_of_file((text,)) == (JOBS[0] if found else None)
+
+
+def test_an_append() -> None:
+    """Two tasks, one with two partitions: three files enter, and a second job may follow."""
+    area = begun()
+    write(area, (*attempt(0), "k=1", name(JOBS[0])))
+    write(area, (*attempt(0), "k=2", name(JOBS[0], 0, 1)))
+    write(area, (*attempt(1), "k=1", name(JOBS[0], 1)))
+    for task in (0, 1):
+        assert area.rename(attempt(task), task_folder(task))
+    assert "has not ended" in str(area.unsealed())
+    with pytest.raises(UnsealedWriteError):
+        area.closing()
+    commit_job(area, 2)
+    assert "were not sealed" in str(area.unsealed())
+    assert area.mark(SUCCESS)
+    assert [item.place[0] for item in area.closing()] == ["k=1", "k=1", "k=2"]
+    area.seal()
+    assert area.unsealed() is None
+    assert area.entries(()) == []
+    area.make_folder((*TEMPORARY, "0"))
+    write(area, (*attempt(0), "k=1", name(JOBS[1])))
+    assert area.unsealed()
+
+
+def test_version_2_is_refused_by_name() -> None:
+    """At the first rename of an attempt into the table, before anything of it is there."""
+    area = begun()
+    write(area, (*attempt(0), "k=1", name(JOBS[0])))
+    for source, target in (((*attempt(0), "k=1"), ("k=1",)), (attempt(0), ("x",))):
+        with pytest.raises(BadRequestError, match=r"fileoutputcommitter\.algorithm\.version=1"):
+            area.rename(source, target)
+    assert area.entries(()) == area.entries(())[:1]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [("k=1", name(JOBS[0])), (name(JOBS[0]),), (*task_folder(0), name(JOBS[0])), (*attempt(0), "a.parquet")],
+)
+def test_only_attempts_are_written(place: Place) -> None:
+    """No writer puts a file straight into the table, nor one without a job."""
+    with pytest.raises(BadRequestError):
+        begun().create(place, overwrite=True)
+
+
+def test_zombies() -> None:
+    """An attempt whose job is over is refused; one that is still writing then is not wanted any more."""
+    area = begun()
+    late, _ = area.create((*attempt(0), name(JOBS[0])), overwrite=False)
+    write(area, (*attempt(1), name(JOBS[0], 1)))
+    area.delete(TEMPORARY, recursive=True)
+    assert not area.finish(late, 5)
+    with pytest.raises(BadRequestError, match="is over"):
+        area.create((*attempt(2), name(JOBS[0])), overwrite=False)
+    assert not area.rename(attempt(1), task_folder(1))
+    assert area.unsealed() is None
+
+
+def test_two_jobs_at_once() -> None:
+    """The committer of the first would take the tasks of the second: refused when that begins to write."""
+    area = begun()
+    write(area, (*attempt(0), name(JOBS[0])))
+    with pytest.raises(BadRequestError, match="still writing"):
+        area.create((*attempt(1), name(JOBS[1])), overwrite=False)
+
+
+def test_a_job_that_fails_in_the_middle_of_its_commit() -> None:
+    """What it has moved stays unsealed, whatever later jobs do; an overwrite clears it."""
+    area = begun()
+    write(area, (*attempt(0), name(JOBS[0])))
+    assert area.rename(attempt(0), task_folder(0))
+    merge(area, task_folder(0), ())
+    area.delete(TEMPORARY, recursive=True)
+    area.make_folder((*TEMPORARY, "0"))
+    write(area, (*attempt(0), name(JOBS[1])))
+    assert area.rename(attempt(0), task_folder(0))
+    commit_job(area, 1)
+    assert area.mark(SUCCESS)
+    assert [job_of_file(item.place) for item in area.closing()] == [JOBS[1]]
+    area.seal()
+    assert JOBS[0] in str(area.unsealed())
+    assert area.delete((), recursive=True).dropped == (1,)
+
+
+def test_an_overwrite_must_end() -> None:
+    """The rows are gone at once; without the job's seal the transaction would commit that alone."""
+    area = StagingArea()
+    assert area.delete((), recursive=True).replaces == ()
+    assert "its rows were removed" in str(area.unsealed())
+    area.make_folder((*TEMPORARY, "0"))
+    area.delete(TEMPORARY, recursive=True)
+    assert "its rows were removed" in str(area.unsealed())
+    assert area.mark(SUCCESS)
+    area.seal()
+    assert area.unsealed() is None
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_partitions_are_replaced(aborted: bool) -> None:
+    """The job works in a folder of its own; it is sealed when that is deleted with nothing left in it."""
+    root: Place = (f".spark-staging-{JOBS[0]}",)
+    area = begun(root)
+    for task in (0, 1):
+        write(area, (*attempt(task, 0, root), f"k={task}", name(JOBS[0], task)))
+        assert area.rename(attempt(task, 0, root), task_folder(task, root))
+    with pytest.raises(BadRequestError):
+        area.rename((*root, "_temporary"), ("k=0",))
+    commit_job(area, 2, root)
+    assert not area.mark((*root, "_SUCCESS"))
+    for task in range(1 if aborted else 2):
+        found = area.delete((f"k={task}",), recursive=True)
+        assert found.replaces == (f"k={task}",)
+        assert area.rename((*root, f"k={task}"), (f"k={task}",))
+    found = area.delete(root, recursive=True)
+    assert found.seals is not aborted
+    assert len(found.dropped) == aborted
+    if not aborted:
+        assert [item.place[0] for item in area.closing()] == ["k=0", "k=1"]
+        area.seal()
+    assert bool(area.unsealed()) is aborted
+
+
+def test_like_a_file_system() -> None:
+    """What Hadoop's client expects of names that are, or are not, there."""
+    area = begun()
+    place = (*attempt(0), "k=1", name(JOBS[0]))
+    first = write(area, place)
+    with pytest.raises(PathExistsError):
+        area.create(place, overwrite=False)
+    second, dropped = area.create(place, overwrite=True)
+    assert dropped == (first,)
+    with pytest.raises(BadRequestError, match="still being written"):
+        area.rename(attempt(0), task_folder(0))
+    assert area.finish(second, 7)
+    assert area.entries((*attempt(0), "k=1")) == [area.entry(place)]
+    assert area.entry(place) is not None
+    assert not area.make_folder((*place, "x"))
+    assert not area.rename((*attempt(3),), task_folder(3))
+    assert not area.delete(("_temporary", "1"), recursive=True).existed
+    with pytest.raises(BadRequestError, match="not empty"):
+        area.delete(attempt(0), recursive=False)
+    assert area.delete(attempt(0), recursive=True).dropped == (second,)
+    assert area.entry(attempt(0)) is None
+
+
+@dataclass
+class Driver:
+    """Spark jobs one after the other; attempts are retried, duplicated, aborted, or hang on."""
+
+    random: random.Random
+    area: StagingArea = field(default_factory=StagingArea)
+    expected: set[int] = field(default_factory=set)
+    parts: set[int] = field(default_factory=set)
+    alive: set[int] = field(default_factory=set)
+    #: Attempts that go on although their job does not: (place, number being written).
+    zombies: list[tuple[Place, int]] = field(default_factory=list)
+
+    def run(self, job: str) -> None:
+        """One job; its driver may fail at any point."""
+        self.area.make_folder((*TEMPORARY, "0"))
+        tasks = self.random.randrange(1, 4)
+        committed: dict[int, set[int]] = {}
+        fails = self.random.random() < 0.3
+        for number in range(tasks * 3):
+            task = self.random.randrange(tasks)
+            self.attempt(job, task, number, committed)
+            self.disturb(job)
+        done = set(committed) == set(range(tasks))
+        if fails or not done:
+            self.area.delete(TEMPORARY, recursive=True)
+        else:
+            commit_job(self.area, tasks)
+            self.disturb(job)
+            assert self.area.mark(SUCCESS)
+            self.expected |= {number for numbers in committed.values() for number in numbers}
+            self.parts |= {item.number for item in self.area.closing()}
+            self.area.seal()
+
+    def attempt(self, job: str, task: int, number: int, committed: dict[int, set[int]]) -> None:
+        """One attempt: it writes, then is committed, aborted, or forgotten in the middle."""
+        folder = attempt(task, number)
+        written: set[int] = set()
+        for file in range(self.random.randrange(1, 3)):
+            place = (*folder, f"k={self.random.randrange(2)}", name(job, task, file))
+            found, dropped = self.area.create(place, overwrite=True)
+            written -= set(dropped)
+            if self.random.random() < 0.2:
+                self.zombies.append((place, found))
+                return
+            assert self.area.finish(found, 1)
+            written.add(found)
+        match self.random.randrange(3):
+            case 0:
+                self.area.delete(folder, recursive=True)
+            case 1:
+                self.area.delete(task_folder(task), recursive=True)
+                if self.area.rename(folder, task_folder(task)):
+                    committed[task] = written
+
+    def disturb(self, job: str) -> None:
+        """Attempts that were forgotten write on, begin other files, abort, or try to be committed."""
+        for place, number in self.random.sample(self.zombies, min(2, len(self.zombies))):
+            with contextlib.suppress(BadRequestError):
+                match self.random.randrange(4):
+                    case 0:
+                        self.area.finish(number, 1)
+                    case 1:
+                        other = name(job_of_file(place) or job, 9, 9)
+                        self.area.create((*place[:-1], other), overwrite=True)
+                    case 2:
+                        self.area.delete(place[:4], recursive=True)
+                    case _:
+                        self.area.rename(place[:4], ("k=0",))
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 1 << 32), st.integers(1, 4))
+def test_exactly_what_sealed_jobs_have_committed_enters(seed: int, jobs: int) -> None:
+    """Whatever retries, aborts, duplicates and zombies do before, between and after."""
+    driver = Driver(random.Random(seed))
+    for job in JOBS[:jobs]:
+        driver.run(job)
+        driver.disturb(job)
+    assert driver.parts == driver.expected
+    assert {entry.name for entry in driver.area.entries(())} <= {"_temporary"}

@@ -1,0 +1,99 @@
+"""The folder that a transaction is written through by other processes: tokens, paths, the seal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from tidelock.client.connection import Connection
+from tidelock.client.members import Member
+from tidelock.client.results import InsertResult
+from tidelock.client.transport import segment
+
+T = TypeVar("T")
+
+DEFAULT_NAMESPACE = "default"
+
+
+class Staging:
+    """What a transaction offers to writers of files, e.g. Spark; part of `Transaction`."""
+
+    tid: str
+    snapshot_csn: int
+    _connection: Connection
+    _home: Member
+
+    def path(self, table: str) -> str:
+        """Return the folder through which Spark writes to a table, as a part of this transaction.
+
+        `df.write.mode("append").parquet(tx.path("orders"))`, with `partitionBy` as the table is partitioned.
+        The path holds a token: who knows it may write to that table until the transaction ends. It is not for
+        reading. See docs/spark-writes.md, and `tidelock.spark.write`, which makes all settings itself.
+
+        Raises:
+            BadRequestError: It is no name of a table.
+            TransactionClosedError: The transaction takes no statements.
+            UnavailableError: The home does not answer; it may be repeated.
+        """
+        namespace, _, name = table.rpartition(".")
+        namespace = namespace or DEFAULT_NAMESPACE
+        return f"{self._pass(tables=[f'{namespace}.{name}'])['url']}/{namespace}/{name}"
+
+    def token(
+        self,
+        rights: Iterable[str] = ("append", "replace"),
+        tables: Iterable[str] | None = None,
+        ttl_s: float | None = None,
+    ) -> str:
+        """Return a token with which other processes write to this transaction through the file system.
+
+        Args:
+            rights: "append" to add rows, "replace" to remove those that are there (mode "overwrite").
+            tables: Names; None = all.
+            ttl_s: Seconds after which it is worth nothing; with the end of the transaction it is at once.
+                Default: the agents' `token_ttl_s`.
+
+        Raises as `path`, and BadRequestError for a right that does not exist or a time out of range.
+        """
+        named = None if tables is None else list(tables)
+        return str(self._pass(rights=list(rights), tables=named, ttl_s=ttl_s)["token"])
+
+    def seal(self, table: str) -> InsertResult:
+        """End a write through `path` whose committer leaves no `_SUCCESS`, when that has returned.
+
+        Harmless after one that does: then nothing is left to be sealed (0 rows).
+
+        Raises:
+            UnsealedWriteError: Tasks are still at work.
+            SchemaMismatchError: A file does not fit the table; the transaction takes rollback() only.
+            TransactionClosedError, UnavailableError: As `path`.
+        """
+        path = f"/transactions/{segment(self.tid)}/seal/{segment(table)}"
+        answer = self._statement(
+            lambda: self._connection.transport.call(self._home.api, "POST", path), reads=False
+        )
+        return InsertResult(rows=answer["rows"], parts=answer["parts"])
+
+    def definition(self, table: str) -> dict[str, Any]:
+        """Return a table as it is for this transaction: its columns, `partition_by`, `sort_by`, properties.
+
+        Raises:
+            UnknownTableError: There is no such table at its snapshot.
+            UnavailableError: The home does not answer; it may be repeated.
+        """
+        path, query = f"/tables/{segment(table)}", {"csn": self.snapshot_csn}
+        found: dict[str, Any] = self._statement(
+            lambda: self._connection.transport.call(self._home.api, "GET", path, query=query), reads=True
+        )
+        return found
+
+    def _pass(self, **body: Any) -> dict[str, Any]:
+        path = f"/transactions/{segment(self.tid)}/token"
+        made: dict[str, Any] = self._statement(
+            lambda: self._connection.transport.call(self._home.api, "POST", path, body=body), reads=True
+        )
+        return made
+
+    def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
+        """Run a statement of the transaction."""
+        raise NotImplementedError
