@@ -259,7 +259,9 @@ class Transaction(Staging, Changes):
                 self._end(TransactionState.COMMITTED, csn=csn)
             raise
         except TidelockError as error:
-            if isinstance(error, BadRequestError | AccessDeniedError):  # the home has not even looked at it
+            # The home has not even looked at it; or a write of others, by a token, has made it fail there.
+            unseen = isinstance(error, BadRequestError | AccessDeniedError)
+            if unseen or error.details.get("state") == TransactionState.FAILED:
                 with contextlib.suppress(TidelockError):
                     self._roll_back_at_home()
             self._end(TransactionState.ROLLED_BACK, why=error)

@@ -1,0 +1,507 @@
+"""Writes through the file system of running agents, by plain HTTP: what Spark's committer does, and zombies.
+
+The cluster has a shared secret, which none of these requests carries: the token in the path is all they have.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import http.client
+import itertools
+import re
+import signal
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.hdfs_client import JOB, Folder, file_name, parquet, send
+from tests.support.waiting import TIMEOUT_S, eventually
+from tidelock.client import Database, Transaction
+from tidelock.cluster import LocalCluster
+from tidelock.errors import (
+    BadRequestError,
+    SchemaMismatchError,
+    SerializationConflictError,
+    TransactionClosedError,
+    UnsealedWriteError,
+    UnsupportedInTransactionError,
+)
+
+SECRET = "a shared secret"
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("city", pa.string()),
+        ("price", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+STORED = pa.schema([field for field in SCHEMA if field.name != "city"])
+NUMBERS = itertools.count(1)
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas, both needed for a commit."""
+    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "secret": SECRET})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table, partitioned by city."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, partition_by=["city"])
+    return name
+
+
+@pytest.fixture
+def tx(db: Database) -> Iterator[Transaction]:
+    """A transaction that is rolled back if the test has not ended it."""
+    found = db.begin()
+    yield found
+    if found.state in {"open", "failed"}:
+        found.rollback()
+
+
+def stored(*ids: int | None, schema: pa.Schema = STORED) -> pa.Table:
+    """Rows as a file of one partition has them."""
+    rows = {"id": ids, "price": [Decimal("1.50")] * len(ids), "at": [AT] * len(ids)}
+    return pa.table(rows, schema=pa.schema([field.with_nullable(True) for field in schema]))
+
+
+def ids(reader: Database | Transaction, table: str) -> list[int]:
+    """What is in the table."""
+    return sorted(reader.read(table, ["id"])["id"].to_pylist())
+
+
+def clean(local: LocalCluster) -> None:
+    """Neither replica holds anything that no commit needs."""
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_two_tasks(local: LocalCluster, db: Database, table: str, tx: Transaction) -> None:
+    """Its rows are the transaction's when it is sealed, and everybody's, everywhere, when that commits."""
+    folder = Folder(tx.path(table))
+    folder.setup()
+    attempts = [folder.write_task({"city=Zürich": parquet(stored(1, 2)), "city=a%2Fb": parquet(stored(3))})]
+    attempts.append(folder.write_task({"city=Zürich": parquet(stored(4))}, task=1))
+    for task, attempt in enumerate(attempts):
+        folder.commit_task(attempt, task)
+    assert ids(tx, table) == []
+    assert folder.commit_job().status == 201
+    assert ids(tx, table) == [1, 2, 3, 4]
+    assert ids(db, table) == []
+    csn = tx.commit(wait="all").csn
+    assert csn is not None
+    for replica in local.replicas:
+        with local.connect(replica) as reader, reader.snapshot(csn) as snap:
+            found = snap.sql(f"SELECT city, sum(id), sum(price) FROM {table} GROUP BY 1 ORDER BY 2 DESC")
+            assert [list(row.values()) for row in found.to_pylist()] == [
+                ["Zürich", 7, Decimal("4.50")],
+                ["a/b", 3, Decimal("1.50")],
+            ]
+    clean(local)
+
+
+def test_an_aborted_attempt_and_a_speculative_one(local: LocalCluster, db: Database, table: str) -> None:
+    """What was not committed by its task does not enter, and leaves no file."""
+    with db.begin() as tx:
+        folder = Folder(tx.path(table))
+        folder.setup()
+        failed = folder.write_task({"city=a": parquet(stored(1))})
+        assert folder.done("DELETE", "DELETE", failed, recursive="true")
+        folder.write_task({"city=a": parquet(stored(2))}, attempt=1)
+        folder.commit_task(folder.write_task({"city=a": parquet(stored(3))}, attempt=2))
+        assert folder.commit_job().status == 201
+    assert ids(db, table) == [3]
+    clean(local)
+
+
+def test_a_job_without_rows(local: LocalCluster, db: Database, table: str) -> None:
+    """Spark writes a file without rows for an empty DataFrame; no part comes of it."""
+    with db.begin() as tx:
+        assert Folder(tx.path(table)).write({"city=a": parquet(stored())}).status == 201
+    assert tx.csn is None
+    clean(local)
+
+
+def test_without_the_mark(db: Database, table: str) -> None:
+    """A committer that leaves no _SUCCESS is sealed by the client; a second time adds nothing."""
+    with db.begin() as tx:
+        folder = Folder(tx.path(table))
+        folder.setup()
+        with pytest.raises(UnsealedWriteError):
+            tx.seal(table)
+        tx.rollback()
+    with db.begin() as tx:
+        folder = Folder(tx.path(table))
+        folder.setup()
+        folder.commit_task(folder.write_task({"city=a": parquet(stored(1, 2))}))
+        assert folder.rename("_temporary/0/task_1_m_000000/city=a", "city=a").status == 200
+        assert folder.done("DELETE", "DELETE", "_temporary", recursive="true")
+        assert (tx.seal(table).rows, tx.seal(table).rows) == (2, 0)
+    assert ids(db, table) == [1, 2]
+
+
+def test_version_2_is_refused_by_name(table: str, tx: Transaction) -> None:
+    """At its first rename, before anything is in place."""
+    folder = Folder(tx.path(table))
+    folder.setup()
+    attempt = folder.write_task({"city=a": parquet(stored(1))})
+    answer = folder.rename(f"{attempt}/city=a", "city=a")
+    assert (answer.status, answer.exception) == (403, "AccessControlException")
+    assert "mapreduce.fileoutputcommitter.algorithm.version=1" in answer.json()["RemoteException"]["message"]
+    with pytest.raises(UnsealedWriteError):
+        tx.commit()
+
+
+def test_the_folder_is_not_for_reading(table: str, tx: Transaction) -> None:
+    """No listing of it can be taken for the table: it fails, in every mode of Spark's."""
+    folder = Folder(tx.path(table))
+    assert folder.write({"city=a": parquet(stored(1))}).status == 201
+    for op in ("LISTSTATUS", "OPEN", "GETCONTENTSUMMARY"):
+        answer = folder.ask("GET", op)
+        assert (answer.status, answer.exception) == (403, "AccessControlException")
+        assert "Content-Type" not in answer.headers
+
+
+# -- jobs that do not end well -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["running", "in place", "overwrite"])
+def test_a_job_that_has_not_ended(local: LocalCluster, db: Database, table: str, how: str) -> None:
+    """The commit is refused, nothing of it is visible, no file is left."""
+    db.insert(table, pa.table({"id": [9], "city": ["a"], "price": [None], "at": [None]}, SCHEMA))
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    if how == "overwrite":
+        assert folder.done("DELETE", "DELETE", recursive="true")
+    else:
+        folder.setup()
+        folder.commit_task(folder.write_task({"city=a": parquet(stored(1))}))
+        if how == "in place":
+            assert folder.rename("_temporary/0/task_1_m_000000/city=a", "city=a").status == 200
+            assert folder.done("DELETE", "DELETE", "_temporary", recursive="true")
+    with pytest.raises(UnsealedWriteError) as refused:
+        tx.commit()
+    assert refused.value.details["table"] == f"default.{table}"
+    assert ids(db, table) == [9]
+    clean(local)
+
+
+WRONG: dict[str, tuple[bytes, str, str]] = {
+    "a null": (parquet(stored(1, None)), "city=a", "column id .* is required"),
+    "decimal": (
+        parquet(stored(1).set_column(1, "price", pa.array([Decimal("1.5")], pa.decimal128(9, 1)))),
+        "city=a",
+        r"column price .* is decimal128\(9, 1\), expected decimal\(9,2\)",
+    ),
+    "milliseconds": (
+        parquet(stored(1).set_column(2, "at", pa.array([AT], pa.timestamp("ms", "UTC")))),
+        "city=a",
+        "column at .*=TIMESTAMP_MICROS",
+    ),
+    "no zone": (
+        parquet(stored(1).set_column(2, "at", pa.array([0], pa.timestamp("us")))),
+        "city=a",
+        "column at .*=TIMESTAMP_MICROS",
+    ),
+    "int96": (
+        parquet(stored(1), use_deprecated_int96_timestamps=True),
+        "city=a",
+        "column at .* int96.*=TIMESTAMP_MICROS",
+    ),
+    "narrower": (
+        parquet(stored(1).set_column(0, "id", pa.array([1], pa.int32()))),
+        "city=a",
+        "column id .* int32",
+    ),
+    "missing": (parquet(stored(1).drop_columns(["price"])), "city=a", "column price .* is missing"),
+    "surplus": (
+        parquet(stored(1).append_column("x", pa.array([1]))),
+        "city=a",
+        "column x .* not in the table",
+    ),
+    "partition column": (
+        parquet(stored(1).append_column("city", pa.array(["a"]))),
+        "city=a",
+        "column city .* use partitionBy",
+    ),
+    "no partition": (parquet(stored(1)), "", r'partitionBy\("city"\)'),
+    "another partition": (parquet(stored(1)), "id=1", r'partitionBy\("city"\)'),
+    "two partitions": (parquet(stored(1)), "city=a/id=1", r'partitionBy\("city"\)'),
+    "codec": (parquet(stored(1), compression="brotli"), "city=a", "BROTLI"),
+    "no Parquet": (b"PAR1 and nothing else", "city=a", "cannot be read as Parquet"),
+    "nothing": (b"", "city=a", "cannot be read as Parquet"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_file(local: LocalCluster, db: Database, table: str, kind: str) -> None:
+    """The job fails where it is sealed, by the column's name; the transaction takes rollback only."""
+    data, partition, message = WRONG[kind]
+    tx = db.begin()
+    answer = Folder(tx.path(table)).write({partition: data})
+    assert (answer.status, answer.exception) == (403, "AccessControlException")
+    text = answer.json()["RemoteException"]["message"]
+    assert re.search(message, text), text
+    with pytest.raises((SchemaMismatchError, TransactionClosedError)):
+        tx.commit()
+    tx.rollback()
+    clean(local)
+
+
+def test_another_order_of_columns(local: LocalCluster, db: Database, table: str) -> None:
+    """Columns are found by their names, by every reader, and so are their statistics."""
+    with db.begin() as tx:
+        Folder(tx.path(table)).write({"city=a": parquet(stored(5, 6).select(["at", "id", "price"]))})
+    assert db.read(table, where="id > 5 AND price = 1.5")["id"].to_pylist() == [6]
+    assert db.read(table, where="id > 6").num_rows == 0
+
+
+def test_tables_whose_rows_have_to_be_looked_at(db: Database, tx: Transaction) -> None:
+    """Files cannot be added to a table with a unique key."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, properties={"unique_key": "id"})
+    with db.begin() as later:
+        answer = Folder(later.path(name)).ask("PUT", "MKDIRS", "_temporary/0")
+        assert "use tx.insert" in answer.json()["RemoteException"]["message"]
+        with pytest.raises(UnsupportedInTransactionError):
+            later.seal(name)
+        later.rollback()
+
+
+# -- replacing -----------------------------------------------------------------------------------------------
+
+
+def row(city: str, number: int) -> pa.Table:
+    """One row for an insert."""
+    return pa.table({"id": [number], "city": [city], "price": [None], "at": [None]}, SCHEMA)
+
+
+def test_overwrite(local: LocalCluster, db: Database, table: str) -> None:
+    """The table's rows, and what the transaction had added, make way for those of the job."""
+    db.insert(table, row("a", 1))
+    with db.begin() as tx:
+        tx.insert(table, row("b", 2))
+        folder = Folder(tx.path(table))
+        assert folder.write({"city=b": parquet(stored(3))}).status == 201
+        assert folder.done("DELETE", "DELETE", recursive="true")
+        assert folder.write({"city=a": parquet(stored(4))}, job=str(uuid.uuid4())).status == 201
+        assert ids(tx, table) == [4]
+        assert ids(db, table) == [1]
+    assert ids(db, table) == [4]
+    clean(local)
+
+
+def test_two_who_overwrite(db: Database, table: str) -> None:
+    """The second is told at once, before its job has written anything."""
+    db.insert(table, row("a", 1))
+    with db.begin() as one, db.begin() as two:
+        assert Folder(one.path(table)).done("DELETE", "DELETE", recursive="true")
+        answer = Folder(two.path(table)).ask("DELETE", "DELETE", recursive="true")
+        assert str(one.tid) in str(answer.json())
+        with pytest.raises((SerializationConflictError, TransactionClosedError)):
+            two.commit()
+        two.rollback()
+        one.rollback()
+
+
+def test_partitions_are_replaced(local: LocalCluster, db: Database, table: str) -> None:
+    """A job of Spark's dynamic mode replaces the partitions that it writes, and leaves the others."""
+    for number, city in enumerate("abc"):
+        db.insert(table, row(city, number))
+    with db.begin() as tx:
+        folder = Folder(tx.path(table))
+        inner = Folder(f"{folder.url}/.spark-staging-{JOB}")
+        assert inner.write({"city=a": parquet(stored(10)), "city=b": parquet(stored(11))}).status == 201
+        for city in "ab":
+            assert folder.done("DELETE", "DELETE", f"city={city}", recursive="true")
+            moved = folder.rename(f".spark-staging-{JOB}/city={city}", f"city={city}")
+            assert moved.json() == {"boolean": True}
+        assert folder.done("DELETE", "DELETE", f".spark-staging-{JOB}", recursive="true")
+    assert ids(db, table) == [2, 10, 11]
+    clean(local)
+
+
+# -- tokens --------------------------------------------------------------------------------------------------
+
+
+def refusal(url: str, method: str = "PUT", op: str = "MKDIRS", place: str = "_temporary/0") -> str:
+    """What an operation is refused with; as an access error, which no setting of Spark's hides."""
+    answer = Folder(url).ask(method, op, place, recursive="true")
+    assert (answer.status, answer.exception) == (403, "AccessControlException")
+    return str(answer.json()["RemoteException"]["message"])
+
+
+def test_each_token_that_is_not_good(local: LocalCluster, db: Database, table: str) -> None:
+    """Forged, foreign, expired, without the right, for another table, finished: each says what it is."""
+    tx = db.begin()
+    path = tx.path(table)
+    token = path.split("/")[4]
+
+    def other(**asked: Any) -> str:
+        return path.replace(token, tx.token(**asked))
+
+    assert "no token" in refusal(path.replace(token, token[:-4] + "AAAA"))
+    assert "no token" in refusal(path.replace(token, "tl1"))
+    with local.connect("r2") as there, there.begin() as foreign:
+        assert "of replica r2" in refusal(path.replace(token, foreign.path(table).split("/")[4]))
+    short = other(ttl_s=1)
+    eventually(lambda: "has expired" in str(Folder(short).ask("GET", "GETFILESTATUS").body))
+    assert "has expired" in refusal(short)
+    appends = other(rights=["append"])
+    assert "allows append" in refusal(appends, "DELETE", "DELETE", "")
+    assert "allows append" in refusal(appends, "DELETE", "DELETE", "city=a")
+    assert "allows replace" in refusal(other(rights=["replace"]))
+    assert "is for default.x" in refusal(other(tables=["x"]))
+    for wrong in ({"rights": ["all"]}, {"rights": []}, {"ttl_s": 0.5}, {"ttl_s": 1e9}):
+        with pytest.raises(BadRequestError):
+            tx.token(**wrong)
+        tx = db.begin()
+    old = tx.path(table)
+    tx.rollback()
+    assert "rolled_back" in refusal(old)
+    with db.begin() as tx:
+        old = tx.path(table)
+    assert "committed" in refusal(old)
+    with pytest.raises(TransactionClosedError):
+        tx.path(table)
+
+
+def test_a_token_opens_nothing_else(db: Database, table: str, tx: Transaction) -> None:
+    """It is not the shared secret; and a path that leads out of its folder is refused."""
+    folder = Folder(tx.path(table))
+    told = folder.ask("PUT", "CREATE", f"_temporary/0/_temporary/attempt_1_m_000000_0/{file_name()}")
+    api = urlsplit(told.headers["Location"]).netloc
+    token = folder.path.split("/")[2]
+    for target in ("/api/v1/status", f"/api/v1/transactions/{tx.tid}", "/metrics"):
+        assert send(api, "GET", target).status == 401
+    assert send(api, "GET", f"/webhdfs/v1/transactions/{token}/../../../api/v1/status?op=OPEN").status == 403
+    assert folder.rename("_temporary/0", "../x").status in {200, 403}
+    answer = folder.ask("PUT", "RENAME", "_temporary", destination="/transactions/x/default/y/_temporary")
+    assert answer.status == 403
+    data = f"/webhdfs/v1{folder.path}/_temporary/0/_temporary/a/{file_name()}?op=CREATE&data=true"
+    assert send(folder.address, "PUT", data, b"x").status == 403
+
+
+def test_no_log_shows_a_token(local: LocalCluster, db: Database, table: str) -> None:
+    """Whatever was asked for and refused."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    token = folder.path.split("/")[2]
+    folder.ask("GET", "NONSENSE")
+    folder.ask("PUT", "RENAME", "x", destination="\0")
+    folder.write({"": b"wrong"})
+    folder.ask("GET", "GETFILESTATUS", "%zz")
+    tx.rollback()
+    folder.ask("GET", "GETFILESTATUS")
+    for replica in local.replicas:
+        log = local.log(replica).read_text(encoding="utf-8")
+        assert token not in log
+        assert token.split(".")[2] not in log
+
+
+# -- zombies and deaths --------------------------------------------------------------------------------------
+
+
+class HalfWritten:
+    """An upload that has sent half of its file."""
+
+    def __init__(self, folder: Folder, task: int = 0) -> None:
+        place = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_7/{file_name(task)}"
+        told = folder.ask("PUT", "CREATE", place)
+        at = urlsplit(told.headers["Location"])
+        self._connection = http.client.HTTPConnection(at.netloc, timeout=TIMEOUT_S)
+        self._connection.putrequest("PUT", f"{at.path}?{at.query}")
+        self._connection.putheader("Transfer-Encoding", "chunked")
+        self._connection.endheaders()
+        self.send(b"x" * 100_000)
+
+    def send(self, data: bytes) -> None:
+        """Send more of it."""
+        self._connection.send(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def end(self) -> int:
+        """Send the rest; returns the status of the answer, 0 for none."""
+        try:
+            self.send(b"y")
+            self._connection.send(b"0\r\n\r\n")
+            return self._connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            self._connection.close()
+
+
+def test_an_attempt_that_outlives_its_transaction(local: LocalCluster, db: Database, table: str) -> None:
+    """By rollback, by its commit, by the end of the lease: it is refused, and leaves no file."""
+    for end in ("rollback", "commit"):
+        tx = db.begin()
+        folder = Folder(tx.path(table))
+        if end == "commit":
+            folder.setup()
+            folder.commit_task(folder.write_task({"city=a": parquet(stored(1))}))
+            zombie = HalfWritten(folder, 1)
+            assert folder.commit_job().status == 201
+            tx.commit()
+        else:
+            zombie = HalfWritten(folder)
+            tx.rollback()
+        assert zombie.end() in {0, 403}
+        assert folder.create(f"_temporary/0/_temporary/a/{file_name()}", b"late").status == 403
+    assert ids(db, table) == [1]
+    clean(local)
+
+
+def test_an_upload_is_no_sign_of_life(local: LocalCluster, db: Database, table: str) -> None:
+    """Executors may write on when the driver is dead: the lease ends all the same, and all staged goes."""
+    tx = db.begin(lease="1s")
+    folder = Folder(tx.path(table))
+    folder.setup()
+    folder.write_task({"city=a": parquet(stored(1))})
+    db._connection.leases.remove(tx)  # the driver has died
+    eventually(lambda: not folder.exists())
+    assert "no sign of life" in refusal(folder.url)
+    with pytest.raises(TransactionClosedError):
+        tx.commit()
+    clean(local)
+
+
+def test_a_home_that_dies_while_files_come_in(local: LocalCluster, db: Database, table: str) -> None:
+    """Its next life removes what was staged; a token of the former one is finished."""
+    with local.connect("r2") as there:
+        tx = there.begin()
+        folder = Folder(tx.path(table))
+        folder.setup()
+        folder.write_task({"city=a": parquet(stored(1))})
+        zombie = HalfWritten(folder, 1)
+        local.kill("r2", signal.SIGKILL)
+        assert zombie.end() == 0
+        local.start("r2")
+        url = there.begin().path(table)
+        there.close()
+    token = folder.path.split("/")[2]
+    assert "has ended" in refusal(url.replace(url.split("/")[4], token))
+    clean(local)
+    with local.connect() as everywhere:
+        assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []

@@ -1,0 +1,130 @@
+"""A WebHDFS client that writes as Hadoop's does, and Spark's committer on top of it."""
+
+from __future__ import annotations
+
+import http.client
+import io
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.readers import Answer
+from tests.support.waiting import TIMEOUT_S
+
+JOB = "00000000-0000-4000-8000-000000000001"
+
+
+def send(address: str, method: str, target: str, body: bytes | None = None) -> Answer:
+    """Send one request on a connection of its own; a redirect is an answer."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    try:
+        connection.request(method, target, body)
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.headers), response.read())
+    finally:
+        connection.close()
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    """A file as Spark writes it: no schema of Arrow's, decimals as integers."""
+    sink = io.BytesIO()
+    layout = {"store_schema": False, "store_decimal_as_integer": True, "compression": "snappy"}
+    pq.write_table(table, sink, **(layout | options))
+    return sink.getvalue()
+
+
+def file_name(task: int = 0, job: str = JOB) -> str:
+    """The name of a task's file."""
+    return f"part-{task:05d}-{job}-c000.snappy.parquet"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder by its URL, as `tx.path` gives it."""
+
+    url: str
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the file system."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def path(self) -> str:
+        """The path in it."""
+        return urlsplit(self.url).path
+
+    def ask(self, method: str, op: str, place: str = "", **query: Any) -> Answer:
+        """One operation; names in the place are percent-encoded."""
+        fields = "".join(f"&{name}={quote(str(value), safe='')}" for name, value in query.items())
+        place = f"/{quote(place)}" if place else ""
+        return send(self.address, method, f"/webhdfs/v1{self.path}{place}?op={op}{fields}")
+
+    def done(self, method: str, op: str, place: str = "", **query: Any) -> bool:
+        """One operation that is answered with a boolean."""
+        answer = self.ask(method, op, place, **query)
+        assert answer.status == 200, answer.body
+        return bool(answer.json()["boolean"])
+
+    def exists(self, place: str = "") -> bool:
+        """Whether there is anything."""
+        return self.ask("GET", "GETFILESTATUS", place).status == 200
+
+    def names(self, place: str) -> list[str]:
+        """What is in a folder."""
+        listed = self.ask("GET", "LISTSTATUS", place).json()["FileStatuses"]["FileStatus"]
+        return [entry["pathSuffix"] for entry in listed]
+
+    def create(self, place: str, data: bytes = b"", *, overwrite: bool = False) -> Answer:
+        """Write a file by both steps; returns the answer that decides."""
+        told = self.ask("PUT", "CREATE", place, overwrite=str(overwrite).lower(), permission=644)
+        if told.status != 307:
+            return told
+        at = urlsplit(told.headers["Location"])
+        return send(at.netloc, "PUT", f"{at.path}?{at.query}", data)
+
+    def rename(self, source: str, target: str) -> Answer:
+        """Move a file or folder."""
+        return self.ask("PUT", "RENAME", source, destination=f"{self.path}/{target}")
+
+    def setup(self) -> None:
+        """What the committer does before the first task."""
+        assert self.done("PUT", "MKDIRS", "_temporary/0", permission=755)
+
+    def write_task(self, files: dict[str, bytes], task: int = 0, attempt: int = 0, job: str = JOB) -> str:
+        """Write the files of a task attempt, by partition; returns its folder."""
+        folder = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}"
+        for partition, data in files.items():
+            answer = self.create("/".join(filter(None, (folder, partition, file_name(task, job)))), data)
+            assert answer.status == 201, answer.body
+        return folder
+
+    def commit_task(self, folder: str, task: int = 0) -> None:
+        """What version 1 of the committer does."""
+        assert self.exists(folder)
+        assert self.rename(folder, f"_temporary/0/task_1_m_{task:06d}").json() == {"boolean": True}
+
+    def commit_job(self) -> Answer:
+        """Move the tasks' files into place, clean up, leave the mark; returns the answer to that."""
+        for task in self.names("_temporary/0"):
+            if task != "_temporary":
+                self._merge(f"_temporary/0/{task}", "")
+        assert self.done("DELETE", "DELETE", "_temporary", recursive="true")
+        return self.create("_SUCCESS", overwrite=True)
+
+    def _merge(self, source: str, target: str) -> None:
+        for name in self.names(source):
+            inner, place = f"{source}/{name}", f"{target}/{name}".lstrip("/")
+            if self.exists(place):
+                self._merge(inner, place)
+            else:
+                assert self.rename(inner, place).json() == {"boolean": True}
+
+    def write(self, files: dict[str, bytes], job: str = JOB) -> Answer:
+        """A whole job of one task."""
+        self.setup()
+        self.commit_task(self.write_task(files, job=job))
+        return self.commit_job()
