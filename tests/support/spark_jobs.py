@@ -1,6 +1,7 @@
 """A process with one Spark session that runs jobs for a test: ``python -m tests.support.spark_jobs <kind>``.
 
-Kinds: `classic`, `cluster` (local-cluster with two executors) and `connect`. A request is a line of JSON on
+Kinds: `classic`, `retrying` (as classic, but a task that fails is tried again), `cluster` (local-cluster with
+two executors) and `connect`. A request is a line of JSON on
     standard input, ``{"job", "args"}`` with the name of a method of :class:`Jobs`; the answer is a line on
     standard output, ``{"result"}`` or ``{"error"}``.
 """
@@ -142,6 +143,26 @@ class Jobs:
         """Make a view of a path without any option of the helpers; its files are listed now."""
         self._spark.read.parquet(path).createOrReplaceTempView(view)
 
+    def write(
+        self, url: str, query: str, tables: list[str], mode: str = "append", **settings: str
+    ) -> int | None:
+        """Write the rows of a query to tables in one transaction, by `tl.write`; returns its CSN."""
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
+        with connect(url) as db, db.begin() as tx:
+            for table in tables:
+                tl.write(self._spark.sql(query), tx, table, cast("Any", mode))
+        for name, value in settings.items():
+            assert self._spark.conf.get(name) == value, "tl.write has changed the session"
+        return tx.csn
+
+    def write_path(
+        self, path: str, query: str, partition_by: list[str], mode: str, options: dict[str, str]
+    ) -> None:
+        """Write the rows of a query to a path, as users do it with Spark alone."""
+        frame = self._spark.sql(query)
+        frame.write.mode(mode).options(**options).partitionBy(*partition_by).parquet(path)
+
     def views(self) -> list[str]:
         """The temporary views that exist."""
         return sorted(table.name for table in self._spark.catalog.listTables() if table.isTemporary)
@@ -156,6 +177,8 @@ def _session(kind: str) -> SparkSession:
     for name, value in _CONF.items():
         builder = builder.config(name, value)
     match kind:
+        case "retrying":
+            return builder.master("local[2,3]").getOrCreate()
         case "connect":
             return builder.remote("local[2]").getOrCreate()
         case "cluster":

@@ -1,0 +1,160 @@
+"""Spark writes into transactions, from real sessions: right rows everywhere, or nothing."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.spark_process import SparkJobError, SparkProcess
+from tests.support.waiting import TIMEOUT_S
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import TransactionClosedError, UnsealedWriteError
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("city", pa.string()),
+        ("price", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+    ]
+)
+ROWS = 1000
+#: Two tasks, each with rows of all partitions.
+QUERY = (
+    "SELECT {id} AS id, CASE id % 4 WHEN 0 THEN 'Zürich' WHEN 1 THEN 'a/b=c' WHEN 2 THEN '007' END AS city, "
+    "CAST(id / 4 AS decimal(9, 2)) AS price, timestamp_micros(id) AS at, date_add(DATE'1500-01-01', "
+    f"CAST(id AS int)) AS day FROM range(0, {ROWS}, 1, 2)"
+)
+#: The last row of a task fails the attempt that meets it first, in the middle of its file.
+FAIL_ONCE = (
+    "CASE WHEN id IN (499, 999) "
+    "AND reflect('java.lang.System', 'setProperty', concat('{run}', id), 'x') = 'null' "
+    "THEN CAST(raise_error('this attempt fails') AS bigint) ELSE id END"
+)
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas, both needed for a commit."""
+    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    """A session whose tasks are tried again."""
+    with SparkProcess("retrying", tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table, partitioned by city."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, partition_by=["city"])
+    return name
+
+
+def totals(db: Database, table: str, csn: int | None = None) -> tuple[int, int, str]:
+    """Rows, the sum of their ids, and the sum of their prices."""
+    with db.snapshot(csn) as snap:
+        found = snap.sql(f"SELECT count(*) AS n, sum(id) AS ids, sum(price) AS prices FROM {table}")
+    row = found.to_pylist()[0]
+    return row["n"], int(row["ids"] or 0), str(row["prices"])
+
+
+EXPECTED = (ROWS, sum(range(ROWS)), "124875.00")
+
+
+def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
+    """Two tables in one transaction, with attempts that fail; then all rows, and a partition, are replaced."""
+    flat = f"{table}_flat"
+    db.create_table(flat, SCHEMA)
+    query = QUERY.format(id=FAIL_ONCE.format(run=table))
+    csn = spark.call(
+        "write",
+        url=local.url("r1"),
+        query=query,
+        tables=[table, flat],
+        **{"spark.sql.parquet.outputTimestampType": "INT96"},
+    )
+    for replica in local.replicas:
+        with local.connect(replica) as reader:
+            assert totals(reader, table, csn) == totals(reader, flat, csn) == EXPECTED
+            with reader.snapshot(csn) as snap:
+                found = snap.sql(
+                    f"SELECT city, day, epoch_us(at) AS us FROM {table} WHERE id = 3"
+                ).to_pylist()
+            assert [str(value) for value in found[0].values()] == ["None", "1500-01-04", "3"]
+    for mode, expected in (("overwrite", 7), ("overwrite_partitions", 7 - 2 + 3)):
+        limit, city = (7, "id < 7") if mode == "overwrite" else (3, "city = '007'")
+        picked = f"SELECT * FROM ({QUERY.format(id='id')}) WHERE {city} ORDER BY id LIMIT {limit}"
+        spark.call("write", url=local.url("r1"), query=picked, tables=[table], mode=mode)
+        assert totals(db, table)[0] == expected
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+    with local.connect() as everywhere:
+        assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
+
+
+def test_by_path(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
+    """What users write with Spark alone; each thing that has to be set is named if it is not."""
+    query, good = QUERY.format(id="id"), {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
+    spark.sql("SET spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS")
+    with db.begin() as tx:
+        asked = {"path": tx.path(table), "query": query, "partition_by": ["city"], "mode": "append"}
+        spark.call("write_path", options=good, **asked)
+    assert totals(db, table) == EXPECTED
+
+    tx = db.begin()
+    asked["path"] = tx.path(table)
+    version = "mapreduce.fileoutputcommitter.algorithm.version"
+    with pytest.raises(SparkJobError, match=re.escape(f"set {version}=1")):
+        spark.call("write_path", options={version: "2"}, **asked)
+    tx.rollback()
+
+    spark.sql("SET spark.sql.parquet.outputTimestampType=INT96")
+    tx = db.begin()
+    asked["path"] = tx.path(table)
+    with pytest.raises(SparkJobError, match=r"column at .* is stored as int96"):
+        spark.call("write_path", options=good, **asked)
+    with pytest.raises(TransactionClosedError, match="column at"):
+        tx.commit()
+
+    tx = db.begin()
+    asked["path"] = tx.path(table)
+    failing = query.replace("SELECT id", "SELECT CASE WHEN id < 900 THEN id ELSE raise_error('no') END", 1)
+    with pytest.raises(SparkJobError):
+        spark.call("write_path", options=good, **(asked | {"query": failing, "mode": "overwrite"}))
+    with pytest.raises(UnsealedWriteError, match="its rows were removed"):
+        tx.commit()
+    assert totals(db, table) == EXPECTED
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+
+
+def test_no_plan_shows_a_token(db: Database, spark: SparkProcess, table: str) -> None:
+    """After a write by `tl.write` the session hides tokens in the plans that it shows and records."""
+    with db.begin() as tx:
+        path = tx.path(table)
+        plan = spark.call("explain", query=f"INSERT OVERWRITE DIRECTORY '{path}' USING parquet SELECT 1 AS a")
+        tx.rollback()
+    assert "transactions" in plan
+    assert path.split("/")[4].split(".")[2] not in plan
