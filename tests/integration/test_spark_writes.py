@@ -84,7 +84,7 @@ EXPECTED = (ROWS, sum(range(ROWS)), "124875.00")
 
 
 def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
-    """Two tables in one transaction, with attempts that fail; then all rows, and a partition, are replaced."""
+    """Two tables in one transaction, some attempts fail; then all rows, or a partition, are replaced."""
     flat = f"{table}_flat"
     db.create_table(flat, SCHEMA)
     query = QUERY.format(id=FAIL_ONCE.format(run=table))

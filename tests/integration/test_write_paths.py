@@ -346,6 +346,9 @@ def test_partitions_are_replaced(local: LocalCluster, db: Database, table: str) 
 # -- tokens --------------------------------------------------------------------------------------------------
 
 
+WRONG_TOKENS: list[dict[str, Any]] = [{"rights": ["all"]}, {"rights": []}, {"ttl_s": 0.5}, {"ttl_s": 1e9}]
+
+
 def refusal(url: str, method: str = "PUT", op: str = "MKDIRS", place: str = "_temporary/0") -> str:
     """What an operation is refused with; as an access error, which no setting of Spark's hides."""
     answer = Folder(url).ask(method, op, place, recursive="true")
@@ -374,10 +377,11 @@ def test_each_token_that_is_not_good(local: LocalCluster, db: Database, table: s
     assert "allows append" in refusal(appends, "DELETE", "DELETE", "city=a")
     assert "allows replace" in refusal(other(rights=["replace"]))
     assert "is for default.x" in refusal(other(tables=["x"]))
-    for wrong in ({"rights": ["all"]}, {"rights": []}, {"ttl_s": 0.5}, {"ttl_s": 1e9}):
-        with pytest.raises(BadRequestError):
-            tx.token(**wrong)
-        tx = db.begin()
+    for wrong in WRONG_TOKENS:
+        with db.begin() as asking:
+            with pytest.raises(BadRequestError):
+                asking.token(**wrong)
+            asking.rollback()
     old = tx.path(table)
     tx.rollback()
     assert "rolled_back" in refusal(old)
