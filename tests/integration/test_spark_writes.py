@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
         pa.field("id", pa.int64(), nullable=False),
         ("city", pa.string()),
         ("price", pa.decimal128(9, 2)),
-        ("at", pa.timestamp("us", "UTC")),
+        ("moment", pa.timestamp("us", "UTC")),
         ("day", pa.date32()),
     ]
 )
@@ -32,7 +32,7 @@ ROWS = 1000
 #: Two tasks, each with rows of all partitions.
 QUERY = (
     "SELECT {id} AS id, CASE id % 4 WHEN 0 THEN 'Zürich' WHEN 1 THEN 'a/b=c' WHEN 2 THEN '007' END AS city, "
-    "CAST(id / 4 AS decimal(9, 2)) AS price, timestamp_micros(id) AS at, date_add(DATE'1500-01-01', "
+    "CAST(id / 4 AS decimal(9, 2)) AS price, timestamp_micros(id) AS moment, date_add(DATE'1500-01-01', "
     f"CAST(id AS int)) AS day FROM range(0, {ROWS}, 1, 2)"
 )
 #: The last row of a task fails the attempt that meets it first, in the middle of its file.
@@ -100,7 +100,7 @@ def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: st
             assert totals(reader, table, csn) == totals(reader, flat, csn) == EXPECTED
             with reader.snapshot(csn) as snap:
                 found = snap.sql(
-                    f"SELECT city, day, epoch_us(at) AS us FROM {table} WHERE id = 3"
+                    f"SELECT city, day, epoch_us(moment) AS us FROM {table} WHERE id = 3"
                 ).to_pylist()
             assert [str(value) for value in found[0].values()] == ["None", "1500-01-04", "3"]
     for mode, expected in (("overwrite", 7), ("overwrite_partitions", 7 - 2 + 3)):
@@ -133,9 +133,9 @@ def test_by_path(local: LocalCluster, db: Database, spark: SparkProcess, table: 
     spark.sql("SET spark.sql.parquet.outputTimestampType=INT96")
     tx = db.begin()
     asked["path"] = tx.path(table)
-    with pytest.raises(SparkJobError, match=r"column at .* is stored as int96"):
+    with pytest.raises(SparkJobError, match=r"column moment .* is stored as int96"):
         spark.call("write_path", options=good, **asked)
-    with pytest.raises(TransactionClosedError, match="column at"):
+    with pytest.raises(TransactionClosedError, match="column moment"):
         tx.commit()
 
     tx = db.begin()
