@@ -54,7 +54,6 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.state import Action, AgentState, require
 from tidelock.replica_agent.transactions import Isolation, Transaction, Transactions
 from tidelock.replica_agent.waiters import CsnWaiters
-from tidelock.replica_agent.writes.passes import Passes
 from tidelock.replica_agent.writes.writes import Writes
 from tidelock.replication.apply import Applier
 from tidelock.replication.locks import Locks
@@ -95,7 +94,6 @@ class Operations:
     mutations: Mutations
     derived: DerivedTables
     writes: Writes
-    passes: Passes
     locks: Locks
     commits: Commits
     snapshots: Snapshots

@@ -74,8 +74,8 @@ class WriteRoutes:
         """Make a token for an open transaction, and tell the folder that it opens."""
         tx, asked = self._find(request), await body(request, TokenBody)
         tables = None if asked.tables is None else [full_name(name) for name in asked.tables]
-        made = self._agent.passes.give(tx, asked.rights, tables, asked.ttl_s)
-        url = f"webhdfs://{self._agent.passes.member.data}/transactions/{made.token}"
+        made = self._agent.writes.passes.give(tx, asked.rights, tables, asked.ttl_s)
+        url = f"webhdfs://{self._agent.writes.passes.member.data}/transactions/{made.token}"
         return answer({"token": made.token, "expires_s": made.expires_s, "url": url}, 201)
 
     async def seal(self, request: web.Request) -> web.Response:
@@ -116,7 +116,7 @@ class WriteRoutes:
         """Return who asks for what; nothing of an error's text comes from the token."""
         if not target.segments:
             raise NoSuchPathError("folders of transactions are below /transactions/<token>")
-        claims, tx = self._agent.passes.admit(target.segments[0])
+        claims, tx = self._agent.writes.passes.admit(target.segments[0])
         self._agent.require(Action.INSERT)
         match target.segments[1:]:
             case (namespace, name, *inner):
@@ -175,7 +175,7 @@ class WriteRoutes:
                 writes.area.check_create(asked.place, overwrite=overwrite)
             path = "/".join(quote(segment, safe="") for segment in (*_BASE, *asked.target.segments))
             fields = urlencode({"op": "CREATE", "overwrite": str(overwrite).lower(), "data": "true"})
-            location = f"http://{self._agent.passes.member.api}/{path}?{fields}"
+            location = f"http://{self._agent.writes.passes.member.api}/{path}?{fields}"
             return web.Response(status=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": location})
         if marks:
             if await asked.request.content.readany():

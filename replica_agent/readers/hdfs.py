@@ -11,7 +11,6 @@ from http import HTTPStatus
 
 from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers.paths import NoSuchPathError
-from tidelock.replica_agent.writes.area import PathExistsError
 
 #: Reported for every file. Spark splits by its own settings; a whole part in one block gives one location
 #: each.
@@ -30,8 +29,6 @@ def refusal(error: Exception) -> tuple[int, bytes]:
     match error:
         case NoSuchPathError():
             status, java_class = HTTPStatus.NOT_FOUND, "java.io.FileNotFoundException"
-        case PathExistsError():
-            status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.fs.FileAlreadyExistsException"
         case StandbyError():
             status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.ipc.StandbyException"
         case _:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tidelock.errors import BadRequestError, RefusedError, UnsealedWriteError
+from tidelock.errors import BadRequestError, UnsealedWriteError
 from tidelock.replica_agent.writes.places import (
     ROOT,
     TEMPORARY,
@@ -30,10 +30,6 @@ from tidelock.replica_agent.writes.places import (
 
 #: Names the setting, since whoever sees the message has to change it.
 _VERSION = "mapreduce.fileoutputcommitter.algorithm.version"
-
-
-class PathExistsError(RefusedError):
-    """A file is to be made where there is something already."""
 
 
 class Phase(Enum):
@@ -147,8 +143,7 @@ class StagingArea:
 
         Raises:
             BadRequestError: It is no file of Spark's Parquet writer, or not where an attempt writes; its job
-                is over; another job writes to the table.
-            PathExistsError: There is something, and it is not to be replaced.
+                is over; another job writes to the table; there is something, and it is not to be replaced.
         """
         job = job_of_file(place)
         if kind_of(place) is not Kind.ATTEMPT or job is None:
@@ -166,7 +161,7 @@ class StagingArea:
                 "other, or roll back if it has failed"
             )
         if place in self._folders or (place in self._files and not overwrite):
-            raise PathExistsError(f"{text_of(place)} exists already")
+            raise BadRequestError(f"{text_of(place)} exists already")
         if any(place[:depth] in self._files for depth in range(1, len(place))):
             raise BadRequestError(f"a file is where a folder of {text_of(place)} would be")
         return job

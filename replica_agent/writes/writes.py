@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 
@@ -31,10 +32,14 @@ from tidelock.replica_agent.transactions import Transaction, TxState
 from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.writes.area import InPlace
 from tidelock.replica_agent.writes.parquet_files import examine, partition_path
+from tidelock.replica_agent.writes.passes import Passes
 from tidelock.replica_agent.writes.places import Place, text_of
 from tidelock.replica_agent.writes.staged import StagedFile, TableWrites
 from tidelock.replication.model import PartMeta
 from tidelock.replication.partfs import BUFFER_BYTES, PartSink
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,10 @@ class Sealed:
 
 
 class Writes:
-    """Keeps the staging folders of the transactions of this home."""
+    """Keeps the staging folders of the transactions of this home; ``passes`` tells who may use them."""
 
-    def __init__(self, inserts: Inserts, removals: Removals) -> None:
+    def __init__(self, inserts: Inserts, removals: Removals, passes: Passes) -> None:
+        self.passes = passes
         self._inserts, self._removals = inserts, removals
         self._settings, self._catalog, self._files = inserts.settings, inserts.catalog, inserts.files
         self._transactions = inserts.transactions
@@ -96,8 +102,8 @@ class Writes:
         """Take a file; when this returns it is durable, and at its place.
 
         Raises:
-            BadRequestError, PathExistsError: As :meth:`StagingArea.check_create`; or it was cut, or deleted
-                while it was written.
+            BadRequestError: As :meth:`StagingArea.check_create`; or it was cut, or deleted while it was
+                written.
             TooLargeError: It has more than ``insert_bytes_max`` bytes.
             TransactionClosedError: The transaction has ended meanwhile.
             DiskFullError, UnavailableError: Nothing of it was kept.
@@ -110,12 +116,13 @@ class Writes:
             try:
                 await self._remove(writes.take(dropped))
                 await self._catalog.write(lambda db: jobs.note_undo(db, [file.path]))
-                sink = await asyncio.to_thread(self._files.begin, part)
+                sink = self._files.begin(part)  # only opens a file; in a thread it might be lost
                 try:
                     await self._receive(content, sink)
-                    location = await asyncio.to_thread(sink.finish)
-                finally:
-                    await asyncio.shield(asyncio.to_thread(sink.abandon))
+                    location = await _to_the_end(sink.finish)
+                except BaseException:
+                    await _to_the_end(sink.abandon)
+                    raise
                 self._transactions.require_open(tx)
                 if not writes.area.finish(number, location.length):
                     raise _deleted(place)  # noqa: TRY301 - cleaned up below
@@ -135,13 +142,13 @@ class Writes:
                 pieces.append(piece)
                 size += len(piece)
                 if size >= BUFFER_BYTES:
-                    await asyncio.to_thread(sink.write, b"".join(pieces))
+                    await _to_the_end(sink.write, b"".join(pieces))
                     pieces, size = [], 0
                     self._check_size(sink.length)
         except (web.RequestPayloadError, ConnectionError) as error:
             raise BadRequestError("the file was cut on its way; nothing of it was kept") from error
         if pieces:
-            await asyncio.to_thread(sink.write, b"".join(pieces))
+            await _to_the_end(sink.write, b"".join(pieces))
         self._check_size(sink.length)
 
     def _check_size(self, found: int) -> None:
@@ -279,6 +286,19 @@ class Writes:
         """Delete files; what cannot go now is kept in mind, and goes later."""
         with contextlib.suppress(TidelockError):
             await remove_files(self._catalog, self._files, paths)
+
+
+async def _to_the_end(call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Run a blocking call in a thread; who is cancelled meanwhile goes on when that has ended.
+
+    Else a file would be discarded while a thread still writes, or renames, it.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(call, *args, **named))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 def _deleted(place: Place) -> BadRequestError:

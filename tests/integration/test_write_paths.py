@@ -208,50 +208,11 @@ def test_a_job_that_has_not_ended(local: LocalCluster, db: Database, table: str,
     clean(local)
 
 
+#: What the footer says is looked at in tests/unit/test_parquet_files.py.
 WRONG: dict[str, tuple[bytes, str, str]] = {
     "a null": (parquet(stored(1, None)), "city=a", "column id .* is required"),
-    "decimal": (
-        parquet(stored(1).set_column(1, "price", pa.array([Decimal("1.5")], pa.decimal128(9, 1)))),
-        "city=a",
-        r"column price .* is decimal128\(9, 1\), expected decimal\(9,2\)",
-    ),
-    "milliseconds": (
-        parquet(stored(1).set_column(2, "at", pa.array([AT], pa.timestamp("ms", "UTC")))),
-        "city=a",
-        "column at .*=TIMESTAMP_MICROS",
-    ),
-    "no zone": (
-        parquet(stored(1).set_column(2, "at", pa.array([0], pa.timestamp("us")))),
-        "city=a",
-        "column at .*=TIMESTAMP_MICROS",
-    ),
-    "int96": (
-        parquet(stored(1), use_deprecated_int96_timestamps=True),
-        "city=a",
-        "column at .* int96.*=TIMESTAMP_MICROS",
-    ),
-    "narrower": (
-        parquet(stored(1).set_column(0, "id", pa.array([1], pa.int32()))),
-        "city=a",
-        "column id .* int32",
-    ),
-    "missing": (parquet(stored(1).drop_columns(["price"])), "city=a", "column price .* is missing"),
-    "surplus": (
-        parquet(stored(1).append_column("x", pa.array([1]))),
-        "city=a",
-        "column x .* not in the table",
-    ),
-    "partition column": (
-        parquet(stored(1).append_column("city", pa.array(["a"]))),
-        "city=a",
-        "column city .* use partitionBy",
-    ),
     "no partition": (parquet(stored(1)), "", r'partitionBy\("city"\)'),
-    "another partition": (parquet(stored(1)), "id=1", r'partitionBy\("city"\)'),
-    "two partitions": (parquet(stored(1)), "city=a/id=1", r'partitionBy\("city"\)'),
-    "codec": (parquet(stored(1), compression="brotli"), "city=a", "BROTLI"),
     "no Parquet": (b"PAR1 and nothing else", "city=a", "cannot be read as Parquet"),
-    "nothing": (b"", "city=a", "cannot be read as Parquet"),
 }
 
 

@@ -59,6 +59,9 @@ PURE = (
     "replica_agent/audit/findings.py",
     "replica_agent/audit/judgements.py",
     "replica_agent/audit/rules.py",
+    "replica_agent/writes/area.py",
+    "replica_agent/writes/places.py",
+    "replica_agent/writes/tokens.py",
 )
 IMPURE_IMPORTS = (
     *("aiohttp", "asyncio", "concurrent", "duckdb", "http", "io", "kazoo", "logging", "multiprocessing"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelock.errors import BadRequestError, UnsealedWriteError
-from tidelock.replica_agent.writes.area import PathExistsError, StagingArea
+from tidelock.replica_agent.writes.area import StagingArea
 from tidelock.replica_agent.writes.places import Kind, Place, job_of_file, kind_of
 
 JOBS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(100)]
@@ -234,7 +234,7 @@ def test_like_a_file_system() -> None:
     area = begun()
     place = (*attempt(0), "k=1", name(JOBS[0]))
     first = write(area, place)
-    with pytest.raises(PathExistsError):
+    with pytest.raises(BadRequestError, match="exists already"):
         area.create(place, overwrite=False)
     second, dropped = area.create(place, overwrite=True)
     assert dropped == (first,)
@@ -260,7 +260,7 @@ class Driver:
     area: StagingArea = field(default_factory=StagingArea)
     expected: set[int] = field(default_factory=set)
     parts: set[int] = field(default_factory=set)
-    alive: set[int] = field(default_factory=set)
+    failed: int = 0
     #: Attempts that go on although their job does not: (place, number being written).
     zombies: list[tuple[Place, int]] = field(default_factory=list)
 
@@ -276,6 +276,7 @@ class Driver:
             self.disturb(job)
         done = set(committed) == set(range(tasks))
         if fails or not done:
+            self.failed += 1
             self.area.delete(TEMPORARY, recursive=True)
         else:
             commit_job(self.area, tasks)
@@ -332,3 +333,14 @@ def test_exactly_what_sealed_jobs_have_committed_enters(seed: int, jobs: int) ->
         driver.disturb(job)
     assert driver.parts == driver.expected
     assert {entry.name for entry in driver.area.entries(())} <= {"_temporary"}
+
+
+def test_the_driver_commits_and_fails() -> None:
+    """The property above is about something: there are jobs that are sealed, jobs that fail, and zombies."""
+    drivers = [Driver(random.Random(seed)) for seed in range(30)]
+    for driver in drivers:
+        for job in JOBS[:4]:
+            driver.run(job)
+    assert sum(len(driver.parts) for driver in drivers) > 30
+    assert sum(driver.failed for driver in drivers) > 10
+    assert sum(len(driver.zombies) for driver in drivers) > 30
