@@ -114,6 +114,7 @@ def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: st
         assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
 
 
+@pytest.mark.slow
 def test_by_path(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
     """What users write with Spark alone; each thing that has to be set is named if it is not."""
     query, good = QUERY.format(id="id"), {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
