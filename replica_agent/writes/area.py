@@ -263,15 +263,15 @@ class StagingArea:
         ]
         return [InPlace(file.number, place) for file, place in sorted(mine, key=lambda item: item[1])]
 
-    def seal(self) -> None:
-        """The files of :meth:`closing` are parts: the job has ended well."""
-        self._drop([item.place for item in self.closing()])
-        self._folders = {
-            place for place in self._folders if any(is_below(file, place) for file in self._files)
-        }
-        self._folders.add(ROOT)
-        self._end()
-        self._replacing = False
+    def seal(self, sealed: Iterable[InPlace]) -> None:
+        """The files of :meth:`closing` are parts: their job has ended well. Another may have begun since."""
+        self._drop([item.place for item in sealed])
+        if self._phase is Phase.CLOSING:
+            files = [*self._files]
+            self._folders = {place for place in self._folders if any(is_below(file, place) for file in files)}
+            self._folders.add(ROOT)
+            self._end()
+            self._replacing = False
 
     # -- inside --------------------------------------------------------------------------------------------
 

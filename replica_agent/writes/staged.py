@@ -38,5 +38,6 @@ class TableWrites:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, numbers: Iterable[int]) -> list[str]:
-        """Forget files, and return their paths."""
-        return [file.path for number in numbers if (file := self.files.pop(number, None)) is not None]
+        """Forget files, and return the paths of those that lie there; an upload removes its own."""
+        found = [self.files.pop(number, None) for number in numbers]
+        return [file.path for file in found if file is not None and file.location is not None]

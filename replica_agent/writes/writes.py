@@ -222,6 +222,9 @@ class Writes:
     async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
         await STAGE.before()
         schema, found = self._schema(tx, table), writes.area.closing()
+        if not found:
+            writes.area.seal(found)
+            return Sealed(0, 0)
         files = {item.number: writes.files[item.number] for item in found}
         loop = asyncio.get_running_loop()
         staged = await loop.run_in_executor(self._inserts.encoders, self._examine, tx, schema, found, files)
@@ -230,7 +233,7 @@ class Writes:
         await self._catalog.write(lambda db: jobs.add_staged(db, staged, []))
         self._transactions.require_open(tx)
         tx.stored.update({part.meta.part: part.meta for part in staged})
-        writes.area.seal()
+        writes.area.seal(found)
         kept = {part.meta.part for part in staged}
         empty = [number for number, file in files.items() if file.part not in kept]
         for number in files.keys() - empty:

@@ -130,6 +130,9 @@ def test_an_aborted_attempt_and_a_speculative_one(local: LocalCluster, db: Datab
         failed = folder.write_task({"city=a": parquet(stored(1))})
         assert folder.done("DELETE", "DELETE", failed, recursive="true")
         folder.write_task({"city=a": parquet(stored(2))}, attempt=1)
+        aborted = HalfWritten(folder)
+        assert folder.done("DELETE", "DELETE", aborted.attempt, recursive="true")
+        assert aborted.end() == 403
         folder.commit_task(folder.write_task({"city=a": parquet(stored(3))}, attempt=2))
         assert folder.commit_job().status == 201
     assert ids(db, table) == [3]
@@ -393,14 +396,15 @@ class HalfWritten:
     """An upload that has sent half of its file."""
 
     def __init__(self, folder: Folder, task: int = 0) -> None:
-        place = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_7/{file_name(task)}"
-        told = folder.ask("PUT", "CREATE", place)
+        self.attempt = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_7"
+        told = folder.ask("PUT", "CREATE", f"{self.attempt}/{file_name(task)}")
         at = urlsplit(told.headers["Location"])
         self._connection = http.client.HTTPConnection(at.netloc, timeout=TIMEOUT_S)
         self._connection.putrequest("PUT", f"{at.path}?{at.query}")
         self._connection.putheader("Transfer-Encoding", "chunked")
         self._connection.endheaders()
         self.send(b"x" * 100_000)
+        eventually(lambda: folder.exists(self.attempt), what="the upload")
 
     def send(self, data: bytes) -> None:
         """Send more of it."""

@@ -124,7 +124,7 @@ def test_an_append() -> None:
     assert "were not sealed" in str(area.unsealed())
     assert area.mark(SUCCESS)
     assert [item.place[0] for item in area.closing()] == ["k=1", "k=1", "k=2"]
-    area.seal()
+    area.seal(area.closing())
     assert area.unsealed() is None
     assert area.entries(()) == []
     area.make_folder((*TEMPORARY, "0"))
@@ -186,21 +186,37 @@ def test_a_job_that_fails_in_the_middle_of_its_commit() -> None:
     commit_job(area, 1)
     assert area.mark(SUCCESS)
     assert [job_of_file(item.place) for item in area.closing()] == [JOBS[1]]
-    area.seal()
+    area.seal(area.closing())
     assert JOBS[0] in str(area.unsealed())
     assert area.delete((), recursive=True).dropped == (1,)
+
+
+def test_a_job_that_begins_while_one_is_sealed() -> None:
+    """What the first has moved into place is sealed, and the second goes on."""
+    area = begun()
+    write(area, (*attempt(0), name(JOBS[0])))
+    assert area.rename(attempt(0), task_folder(0))
+    commit_job(area, 1)
+    found = area.closing()
+    area.make_folder((*TEMPORARY, "0"))
+    second = write(area, (*attempt(0), name(JOBS[1])))
+    area.seal(found)
+    assert area.rename(attempt(0), task_folder(0))
+    commit_job(area, 1)
+    assert [item.number for item in area.closing()] == [second]
 
 
 def test_an_overwrite_must_end() -> None:
     """The rows are gone at once; without the job's seal the transaction would commit that alone."""
     area = StagingArea()
     assert area.delete((), recursive=True).replaces == ()
+    area.seal(area.closing())  # there is no job
     assert "its rows were removed" in str(area.unsealed())
     area.make_folder((*TEMPORARY, "0"))
     area.delete(TEMPORARY, recursive=True)
     assert "its rows were removed" in str(area.unsealed())
     assert area.mark(SUCCESS)
-    area.seal()
+    area.seal(area.closing())
     assert area.unsealed() is None
 
 
@@ -225,7 +241,7 @@ def test_partitions_are_replaced(aborted: bool) -> None:
     assert len(found.dropped) == aborted
     if not aborted:
         assert [item.place[0] for item in area.closing()] == ["k=0", "k=1"]
-        area.seal()
+        area.seal(area.closing())
     assert bool(area.unsealed()) is aborted
 
 
@@ -284,7 +300,7 @@ class Driver:
             assert self.area.mark(SUCCESS)
             self.expected |= {number for numbers in committed.values() for number in numbers}
             self.parts |= {item.number for item in self.area.closing()}
-            self.area.seal()
+            self.area.seal(self.area.closing())
 
     def attempt(self, job: str, task: int, number: int, committed: dict[int, set[int]]) -> None:
         """One attempt: it writes, then is committed, aborted, or forgotten in the middle."""
