@@ -159,3 +159,14 @@ def test_no_plan_shows_a_token(db: Database, spark: SparkProcess, table: str) ->
         tx.rollback()
     assert "transactions" in plan
     assert path.split("/")[4].split(".")[2] not in plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
+def test_other_sessions(
+    local: LocalCluster, db: Database, table: str, kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Executors that are processes of their own write to the home, as does the server of Connect."""
+    with SparkProcess(kind, tmp_path_factory.mktemp(kind)) as session:
+        session.call("write", url=local.url("r1"), query=QUERY.format(id="id"), tables=[table])
+    assert totals(db, table) == EXPECTED

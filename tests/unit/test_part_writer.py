@@ -215,6 +215,14 @@ def test_statistics_cover_all_row_groups() -> None:
     assert part.stats == {"n": [1, 9, 0], "text": [None, None, 0], "none": [None, None, 4]}
 
 
+def test_a_row_group_without_bounds() -> None:
+    """Parquet leaves the bounds of very long texts out; those of other row groups do not tell of them."""
+    batch = pa.RecordBatch.from_pydict({"text": ["a", "b", "z" * 5000, "z" * 5000]})
+    schema = TableSchema.from_request("t", batch.schema)
+    [part] = encode_small(stream(batch), Sinks().maker(schema, row_group_rows=2))
+    assert part.stats == {"text": [None, None, 0]}
+
+
 # -- row groups, sizes, limits
 
 
