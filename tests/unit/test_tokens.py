@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.logs import _Lossy
 from tidelock.replica_agent.writes.tokens import REDACTED, TOKEN, Claims, Right, key_of, redact, sign, verify
+from tidelock.spark.redaction import PATTERN
 
 KEY = b"k" * 32
 HOME = ReplicaId("r1")
@@ -108,4 +110,5 @@ def test_what_is_logged_holds_no_token(claims: Claims, before: str, after: str) 
     out = io.StringIO()
     _Lossy(out).write(f"{before}/transactions/{token}/default/{after}")
     assert token not in out.getvalue()
+    assert re.fullmatch(PATTERN, token)  # what Spark is told to hide
     assert f"/transactions/{REDACTED}/default/{after}" in redact(f"/transactions/{token}/default/{after}")
