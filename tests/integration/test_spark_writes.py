@@ -106,8 +106,8 @@ def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: st
     for mode, expected in (("overwrite", 7), ("overwrite_partitions", 7 - 2 + 3)):
         limit, city = (7, "id < 7") if mode == "overwrite" else (3, "city = '007'")
         picked = f"SELECT * FROM ({QUERY.format(id='id')}) WHERE {city} ORDER BY id LIMIT {limit}"
-        spark.call("write", url=local.url("r1"), query=picked, tables=[table], mode=mode)
-        assert totals(db, table)[0] == expected
+        csn = spark.call("write", url=local.url("r1"), query=picked, tables=[table], mode=mode)
+        assert totals(db, table, csn)[0] == expected
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
     with local.connect() as everywhere:
@@ -168,5 +168,5 @@ def test_other_sessions(
 ) -> None:
     """Executors that are processes of their own write to the home, as does the server of Connect."""
     with SparkProcess(kind, tmp_path_factory.mktemp(kind)) as session:
-        session.call("write", url=local.url("r1"), query=QUERY.format(id="id"), tables=[table])
-    assert totals(db, table) == EXPECTED
+        csn = session.call("write", url=local.url("r1"), query=QUERY.format(id="id"), tables=[table])
+    assert totals(db, table, csn) == EXPECTED
