@@ -6,8 +6,13 @@ import os
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support import engine
+
+# An example that takes long says that the machine is shared, not that the code is wrong.
+settings.register_profile("patient", parent=settings(), deadline=None)
+settings.load_profile("patient")
 
 pytest_plugins = [
     "pytester",
