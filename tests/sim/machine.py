@@ -77,7 +77,11 @@ class SimSecrets:
 
     def token_hex(self, count: int) -> str:
         """Return a text that nobody else has."""
-        return self._chance.randbytes(count).hex()
+        return self.token_bytes(count).hex()
+
+    def token_bytes(self, count: int) -> bytes:
+        """Return bytes that nobody else has."""
+        return self._chance.randbytes(count)
 
 
 class SimReaders:
