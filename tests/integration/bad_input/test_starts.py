@@ -122,6 +122,7 @@ def test_data_directory_of_another_cluster(
         assert [row["id"] for row in db.status()["replicas"]] == ["r1"]
 
 
+@pytest.mark.slow
 def test_zookeeper_that_was_emptied(two: LocalCluster, copy: Path, intact: None) -> None:
     """Where its cluster is gone a replica makes no other one, although it is told how to make one."""
     for _ in range(2):  # the first try leaves nothing that the second could take for a cluster
