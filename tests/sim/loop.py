@@ -100,6 +100,10 @@ class SimLoop(base_events.BaseEventLoop):
         if self._now_s > self._horizon_s:
             raise HorizonError(f"the run has taken {self._now_s - START_S:.0f} s of virtual time")
 
+    def extend(self, seconds: float) -> None:
+        """Let the run take so much longer from now on, whatever was its horizon."""
+        self._horizon_s = self._now_s + seconds
+
     def create_future(self) -> SimFuture:
         """Make a future."""
         return SimFuture(loop=self)

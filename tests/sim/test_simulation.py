@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim import machine, world
 from tests.sim.__main__ import command
 from tests.sim.bugs import BUGS
 from tests.sim.plan import KINDS, Fault, Plan, draw
@@ -107,6 +108,15 @@ def test_the_product_holds_under_many_seeds() -> None:
     sys.stdout.write(f"python -m tests.sim --seeds {MANY} --first {first}\n")
     for seed in range(first, first + MANY):
         hold(seed)
+
+
+def test_a_run_that_does_not_come_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that was found before its horizon."""
+    monkeypatch.setattr(world, "HORIZON_S", 3.0)
+    monkeypatch.delattr(machine.SimSecrets, "token_bytes")  # no agent can start
+    told = [str(violation) for violation in simulate(_SMALL).violations]
+    assert any("unforeseen in the start of" in what for what in told), told
+    assert any("virtual time" in what for what in told), told
 
 
 def test_the_same_seed_is_the_same_run() -> None:

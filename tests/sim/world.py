@@ -36,6 +36,8 @@ from tidelock.csnlog.memory import MemoryStore
 
 #: Virtual seconds that a run may take in all; a healthy one takes about two minutes.
 HORIZON_S: Final = 900.0
+#: Virtual seconds that what is cancelled may take to end.
+_END_S: Final = 60.0
 #: Virtual seconds in which all clients have ended after the last fault.
 CLIENTS_S: Final = 120.0
 
@@ -235,10 +237,11 @@ def _adopt(task: SimTask, context: Any) -> None:
 
 
 def _end(loop: SimLoop) -> None:
-    """End all that still runs."""
+    """End all that still runs, also at the horizon: what was found by then is to be told."""
+    loop.extend(2 * _END_S)
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
     if tasks:
-        loop.run_until_complete(asyncio.wait(tasks, timeout=60.0))
+        loop.run_until_complete(asyncio.wait(tasks, timeout=_END_S))
     loop.run_until_complete(loop.shutdown_asyncgens())
