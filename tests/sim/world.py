@@ -190,9 +190,13 @@ def simulate(
     gc.disable()  # finalisers must not run at moments of their own
     try:
         with warnings.catch_warnings():
-            # A task that is killed before its first step leaves the coroutine that it was to await.
+            # A task that is killed before its first step leaves the coroutine that it was to await, a killed
+            # life the files that it had open.
             warnings.simplefilter("ignore", RuntimeWarning)
-            return _simulate(plan, folder, keep_trace, around, brief)
+            warnings.simplefilter("ignore", ResourceWarning)
+            result = _simulate(plan, folder, keep_trace, around, brief)
+            gc.collect()  # here, where they are no surprise
+            return result
     finally:
         if waiting_gc:
             gc.enable()
