@@ -23,7 +23,7 @@ from tests.support.telling import Tell
 from tests.support.waiting import eventually
 from tests.support.workload import ROWS
 from tidelock.csnlog import faults
-from tidelock.csnlog.ids import sequence_of
+from tidelock.csnlog.ids import Csn, sequence_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -105,7 +105,7 @@ def leave_room_in_the_epoch(rare: CrashLab) -> None:
         with rare.lab.transaction(HOME) as attempt:
             ending = attempt.finish()
         assert ending.csn is not None, ending
-        if sequence_of(ending.csn) < EPOCH_LIMIT // 2:
+        if sequence_of(Csn(ending.csn)) < EPOCH_LIMIT // 2:
             return
 
 
