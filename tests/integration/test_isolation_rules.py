@@ -11,7 +11,6 @@ are clients of different replicas. Where ClickHouse's outcome is another one, th
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,15 +31,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     return module_cluster(
         settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False}, epoch_limit=1000
     )
-
-
-@pytest.fixture(scope="module")
-def sessions(local: LocalCluster) -> Iterator[list[Database]]:
-    """A session at each of three replicas."""
-    found = [local.connect(replica) for replica in local.replicas]
-    yield found
-    for db in found:
-        db.close()
 
 
 class TestMutations:

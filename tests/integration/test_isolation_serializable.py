@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -27,15 +26,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
         settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False} | unheeded,
         epoch_limit=1000,
     )
-
-
-@pytest.fixture(scope="module")
-def sessions(local: LocalCluster) -> Iterator[list[Database]]:
-    """A session at each of three replicas."""
-    found = [local.connect(replica) for replica in local.replicas]
-    yield found
-    for db in found:
-        db.close()
 
 
 class TestSerializable:

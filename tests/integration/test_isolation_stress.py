@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -49,15 +49,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
             "log_keep_records": 100,
         }
     )
-
-
-@pytest.fixture(scope="module")
-def sessions(local: LocalCluster) -> Iterator[list[Database]]:
-    """A session at each of three replicas."""
-    found = [local.connect(replica) for replica in local.replicas]
-    yield found
-    for db in found:
-        db.close()
 
 
 class Crowd:

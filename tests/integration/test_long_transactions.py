@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -43,15 +43,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module; it compacts when it is asked to, and heeds whoever is open."""
     quick = {"reader_workers": 1, "compaction": False, "compaction_heeds_after_s": 0.001}
     return module_cluster(settings={**QUICK, "progress_interval_s": 0.05, **quick}, epoch_limit=1000)
-
-
-@pytest.fixture(scope="module")
-def sessions(local: LocalCluster) -> Iterator[list[Database]]:
-    """A session at each of three replicas."""
-    found = [local.connect(replica) for replica in local.replicas]
-    yield found
-    for db in found:
-        db.close()
 
 
 def begin(sessions: list[Database], local: LocalCluster, isolation: str = "snapshot") -> Transaction:

@@ -21,7 +21,8 @@ import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import nothing_left
-from tests.support.hdfs_client import JOB, Folder, file_name, parquet, send
+from tests.support.hdfs_client import JOB, Folder, file_name, parquet
+from tests.support.readers import send
 from tests.support.waiting import TIMEOUT_S, eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.forked import ForkedCluster
 from tests.support.zookeeper import READY_TIMEOUT_S
+from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.zookeeper import LocalZooKeeper
 
@@ -148,3 +149,12 @@ def module_cluster(
     """Makes clusters for all tests of a module, which must not damage them."""
     with _factory(tmp_path_factory.mktemp("clusters"), zookeeper_server) as factory:
         yield factory
+
+
+@pytest.fixture(scope="module")
+def sessions(local: LocalCluster) -> Iterator[list[Database]]:
+    """A session at each replica of the module's own fixture `local`."""
+    found = [local.connect(replica) for replica in local.replicas]
+    yield found
+    for db in found:
+        db.close()

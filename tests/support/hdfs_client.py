@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import io
 from dataclasses import dataclass
 from typing import Any
@@ -11,21 +10,9 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.readers import Answer
-from tests.support.waiting import TIMEOUT_S
+from tests.support.readers import Answer, send
 
 JOB = "00000000-0000-4000-8000-000000000001"
-
-
-def send(address: str, method: str, target: str, body: bytes | None = None) -> Answer:
-    """Send one request on a connection of its own; a redirect is an answer."""
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
-    try:
-        connection.request(method, target, body)
-        response = connection.getresponse()
-        return Answer(response.status, dict(response.headers), response.read())
-    finally:
-        connection.close()
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:

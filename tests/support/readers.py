@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +39,23 @@ class Answer:
         fields = self.json()["RemoteException"]
         assert fields["javaClassName"].endswith("." + fields["exception"])
         return str(fields["exception"])
+
+
+def send(
+    address: str,
+    method: str,
+    target: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """Send one request on a connection of its own; a redirect is an answer, and a cut answer an error."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    try:
+        connection.request(method, target, body, headers or {})
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.headers), response.read())
+    finally:
+        connection.close()
 
 
 class ReaderHost:
@@ -101,13 +119,7 @@ class ReaderHost:
 
     def request(self, method: str, target: str, headers: dict[str, str] | None = None) -> Answer:
         """Send one request on a connection of its own; http.client's errors tell of a cut answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, target, headers=headers or {})
-            response = connection.getresponse()
-            return Answer(response.status, dict(response.headers), response.read())
-        finally:
-            connection.close()
+        return send(f"127.0.0.1:{self.port}", method, target, headers=headers)
 
     def get(self, path: str, **headers: str) -> Answer:
         """Plain GET of a path."""
