@@ -79,10 +79,13 @@ class Acceptor:
         fresh: list[StagedBytes] = []
         prepared: list[Tid] = []
         ready: list[str] = []
+        named: list[PartMeta] = []
         for sealed in push.tids:
             if str(sealed.tid) in push.damaged:
                 continue
             held = self._catalog.reader.held(meta.part for meta in sealed.parts)
+            nameless = self._catalog.reader.nameless(held)
+            named += [meta for meta in sealed.parts if meta.part in nameless]
             lacking = [meta for meta in sealed.parts if meta.part not in held]
             absent = [meta for meta in lacking if meta.part not in push.inline]
             fresh += [
@@ -96,6 +99,8 @@ class Acceptor:
                 ready.append(str(sealed.tid))
                 if self._catalog.reader.outcome(str(sealed.tid)) is None:
                     prepared.append(sealed.tid)
+        if named:
+            await self._catalog.write(lambda db: jobs.describe(db, named))
         if fresh or prepared:
             await self._stager.store(fresh, prepared)
         for staged in fresh:
@@ -104,7 +109,13 @@ class Acceptor:
         return Held(self._replica, self._disk, self._boot, self._waiters.reached, tuple(ready), push.damaged)
 
     def hint(self, tid: Tid, parts: Sequence[PartMeta]) -> None:
-        """Fetch large parts while their transaction is still being written."""
+        """Fetch large parts while their transaction is still being written.
+
+        A hint may come when the record is applied already; what that has wanted, and what has gone since, is
+        not this one's business.
+        """
+        if self._catalog.reader.outcome(str(tid)) is not None:
+            return
         held = self._catalog.reader.held(part.part for part in parts)
         for meta in parts:
             if meta.part not in held and meta.length > self._inline_bytes_max:
