@@ -79,13 +79,10 @@ class Acceptor:
         fresh: list[StagedBytes] = []
         prepared: list[Tid] = []
         ready: list[str] = []
-        named: list[PartMeta] = []
         for sealed in push.tids:
             if str(sealed.tid) in push.damaged:
                 continue
             held = self._catalog.reader.held(meta.part for meta in sealed.parts)
-            nameless = self._catalog.reader.nameless(held)
-            named += [meta for meta in sealed.parts if meta.part in nameless]
             lacking = [meta for meta in sealed.parts if meta.part not in held]
             absent = [meta for meta in lacking if meta.part not in push.inline]
             fresh += [
@@ -99,8 +96,6 @@ class Acceptor:
                 ready.append(str(sealed.tid))
                 if self._catalog.reader.outcome(str(sealed.tid)) is None:
                     prepared.append(sealed.tid)
-        if named:
-            await self._catalog.write(lambda db: jobs.describe(db, named))
         if fresh or prepared:
             await self._stager.store(fresh, prepared)
         for staged in fresh:
