@@ -3,8 +3,9 @@
 Pure. The shape of the multi is fixed (design section 4, Commit)::
 
     check(replicas/<me>/session, fence)  check(csn/epoch, v)  [check(csn/head, v) of a serializable tid]
-    check(tables/<t>, version) of each table touched  [create or set tables/<t>]  [create labels/<hash>]
-    set(csn/head)  create(csn/<epoch>/csn-, sequential)
+    check(tables/<t>, version) of each table touched  [check(labels, version) where one is moved]
+    [create or set tables/<t>]  [create or set labels/<hash>]  set(csn/head)
+    create(csn/<epoch>/csn-, sequential)
 
 All or nothing, so one refused element refuses the whole batch. :func:`plan` therefore notes for each element
 whom it stands for, and the committer sends the others again (protocol review F10, F21 "Labels").
@@ -15,9 +16,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tidelock.csnlog import codec, tree
 from tidelock.csnlog.ids import ReplicaId, TableName
+from tidelock.csnlog.labels import Move
 from tidelock.csnlog.model import Kind, LabelState, Record, TidRecord
 from tidelock.csnlog.store import Check, Create, Op, SetData, multi_bytes
 
@@ -32,7 +35,8 @@ class Proposal:
         record: What the log will say of it.
         tables: Every table that it touches, with the version of the definition that it was made for.
         ddl: Creates or sets of ``tables/<table>``, in the same multi.
-        label: Its label, or None; the znode of the label is created in the same multi.
+        label: Its label, or None; the znode of the label is created in the same multi, or moved.
+        move: Where a label that exists is taken further, as it was read; None creates it.
         head_version: For a serializable transaction the version of ``csn/head``, read before the log was
             read to its end and the read set was validated; None otherwise. Such a transaction travels alone,
             since two in one batch could invalidate each other (protocol review F11).
@@ -43,6 +47,7 @@ class Proposal:
     ddl: tuple[Create | SetData, ...] = ()
     label: str | None = None
     head_version: int | None = None
+    move: Move | None = None
 
     @property
     def tid(self) -> str:
@@ -104,8 +109,14 @@ class Part(enum.Enum):
     TABLE = "table"
     DEFINITION = "definition"
     LABEL = "label"
+    #: No label of a stream was deleted since one that is moved was read.
+    LABELS = "labels"
     #: Elements that nobody else can make fail while the checks before them hold.
     OWN = "own"
+
+
+#: Checks that transactions of a batch share.
+_SHARED: Final = frozenset({Part.TABLE, Part.HEAD, Part.LABELS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +233,8 @@ class _Claims:
     def add(self, proposal: Proposal) -> bool:
         """Add a proposal; False, and nothing is added, when it cannot share the batch."""
         versions = {tree.table(table): version for table, version in proposal.tables.items()}
+        if proposal.move is not None:
+            versions[tree.LABELS] = proposal.move.deletions
         defined = {op.path for op in proposal.ddl}
         if proposal.label is not None and proposal.label in self._labels:
             return False
@@ -246,7 +259,7 @@ def plan(batch: tuple[Queued, ...], *, home: ReplicaId, fence: int, epoch: int, 
     checked: set[str] = set()
     for item in batch:
         for op, part in _elements(item.proposal):
-            if part is Part.TABLE or part is Part.HEAD:
+            if part in _SHARED:
                 if op.path not in checked:
                     checked.add(op.path)
                     ops.append(op)
@@ -280,5 +293,10 @@ def _elements(proposal: Proposal) -> Iterable[tuple[Op, Part]]:
     for op in proposal.ddl:
         yield op, Part.DEFINITION
     if proposal.label is not None:
-        data = codec.encode_label(LabelState(proposal.record.tid))
-        yield Create(tree.label(proposal.label), data), Part.LABEL
+        path = tree.label(proposal.label)
+        data = codec.encode_label(LabelState(proposal.tid, proposal.record.batch))
+        if proposal.move is None:
+            yield Create(path, data), Part.LABEL
+        else:
+            yield Check(tree.LABELS, proposal.move.deletions), Part.LABELS
+            yield SetData(path, data, proposal.move.version), Part.LABEL

@@ -90,6 +90,9 @@ _CAUSES: Final = {
     (Part.DEFINITION, Reason.NO_NODE): Cause.TABLE_CHANGED,
     (Part.DEFINITION, Reason.NODE_EXISTS): Cause.TABLE_EXISTS,
     (Part.LABEL, Reason.NODE_EXISTS): Cause.LABEL_EXISTS,
+    (Part.LABEL, Reason.BAD_VERSION): Cause.LABEL_MOVED,
+    (Part.LABEL, Reason.NO_NODE): Cause.LABEL_MOVED,
+    (Part.LABELS, Reason.BAD_VERSION): Cause.LABEL_MOVED,
     (Part.HEAD, Reason.BAD_VERSION): Cause.HEAD_MOVED,
 }
 

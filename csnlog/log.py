@@ -20,6 +20,7 @@ from tidelock.csnlog.bootstrap import OwnSession
 from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
 from tidelock.csnlog.fence import seize
 from tidelock.csnlog.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.labels import LabelRead
 from tidelock.csnlog.messages import (
     Cause,
     DeadlinePassed,
@@ -159,8 +160,8 @@ class CsnLog:
         """Commit a sealed transaction; it may be repeated with the same tid, it never gets a second CSN.
 
         Raises:
-            TableChangedError, TableExistsError, LabelExistsError, HeadMovedError, TooLargeError, FencedError:
-                Certainly not committed.
+            TableChangedError, TableExistsError, LabelExistsError, LabelMovedError, HeadMovedError,
+            TooLargeError, FencedError: Certainly not committed.
             UnavailableError: Certainly not committed: not sent within the time, the queue is full, or the log
                 has ended.
             CommitUnknownError: Sent, and the outcome is not known yet. It is found out in the background:
@@ -369,6 +370,33 @@ class CsnLog:
             if any(entry.tid == tid for entry in one.record.tids):
                 return Committed(one.csn)
         return None
+
+    async def label(self, name: str, *, newest: bool = False) -> LabelRead:
+        """Read a label. It decides nothing for a commit: the multi checks what was read.
+
+        Args:
+            name: The label.
+            newest: What is read contains every commit that was acknowledged before the call.
+
+        Raises:
+            FencedError: Another has raised the own fence.
+            UnavailableError: Not connected, or the session changed again and again.
+            CorruptError, UpgradeNeededError: The znode cannot be read.
+        """
+        for attempt in range(_ATTEMPTS):
+            session = await self._connected_session(attempt)
+            if newest and not isinstance(await self.fenced(()), Ok):
+                continue
+            parent = await self._store.get(tree.LABELS)
+            node = await self._store.get(tree.label(name))
+            if not isinstance(parent, Ok) or self._store.session != session:
+                continue
+            if isinstance(node, Ok):
+                state = codec.decode_label(node.value.data)
+                return LabelRead(state, node.value.version, parent.value.version)
+            if isinstance(node, Refused) and node.reason is Reason.NO_NODE:
+                return LabelRead(None)
+        raise UnavailableError("ZooKeeper could not be read; try again", label=name)
 
     async def records(self, after: Csn, limit: int) -> list[LogRecord]:
         """Return at most ``limit`` records after a CSN, from ZooKeeper, as far as they are kept there.

@@ -29,6 +29,8 @@ class Cause(enum.Enum):
     TABLE_CHANGED = "table_changed"
     TABLE_EXISTS = "table_exists"
     LABEL_EXISTS = "label_exists"
+    #: It is not what it was when it was read; read it again.
+    LABEL_MOVED = "label_moved"
     HEAD_MOVED = "head_moved"
     TOO_LARGE = "too_large"
     QUEUE_FULL = "queue_full"

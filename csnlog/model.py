@@ -81,6 +81,7 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         label: Name that makes a repeated run harmless, or None.
         data_change: False for compaction: the rows visible are the same before and after.
         meta: Up to 1 KiB (as JSON) of the user's own data.
+        batch: Number of the batch where the label is a streaming query's; None for any other label.
     """
 
     tid: str = msgspec.field(name="i")
@@ -90,6 +91,7 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     label: str | None = msgspec.field(name="l", default=None)
     data_change: bool = msgspec.field(name="x", default=True)
     meta: dict[str, Any] | None = msgspec.field(name="u", default=None)
+    batch: int | None = msgspec.field(name="b", default=None)
 
 
 class Kind(enum.Enum):
@@ -118,10 +120,19 @@ class Record(
     tids: tuple[TidRecord, ...] = msgspec.field(name="t", default=())
 
 
-class LabelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
-    """Data of ``labels/<hash>``: the transaction that committed under this label."""
+class LabelState(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``labels/<hash>``: the transaction that committed under this label last.
+
+    Attributes:
+        tid: That transaction.
+        batch: Its number, where the label is a streaming query's: such a label moves, upwards only. None for
+            any other label, which is made once.
+    """
 
     tid: str
+    batch: int | None = None
 
 
 class LockState(

@@ -15,6 +15,7 @@ from tidelock.errors import (
     FencedError,
     HeadMovedError,
     LabelExistsError,
+    LabelMovedError,
     TableChangedError,
     TableExistsError,
     TidelockError,
@@ -45,6 +46,11 @@ def error_of(proposal: Proposal, verdict: Rejected | Undecided) -> TidelockError
             return LabelExistsError(
                 f"tid {tid}: label {proposal.label!r} was committed before", tid=tid, label=proposal.label
             )
+        case Cause.LABEL_MOVED:
+            return LabelMovedError(
+                f"tid {tid}: label {proposal.label!r} was moved or deleted after it was read; read it again",
+                tid=tid, label=proposal.label,
+            )  # fmt: skip
         case Cause.HEAD_MOVED:
             return HeadMovedError(
                 f"tid {tid}: another commit came first; validate its read set again", tid=tid

@@ -28,6 +28,7 @@ from tidelock.replica_agent.derived import DerivedTables
 from tidelock.replica_agent.history import History
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.ledger import CatalogLedger
+from tidelock.replica_agent.labels import Labels
 from tidelock.replica_agent.local import Local
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.mutations import Mutations
@@ -82,7 +83,8 @@ def assemble(
     stack.callback(inserts.close)
     locks = _locks(shared, store, lambda: operations)
     removals = _removals(shared, inserts, locks)
-    commits = _commits(shared, base.copies, removals)
+    labels = Labels(shared.log, local.catalog.reader, local.waiters, settings)
+    commits = _commits(shared, base.copies, removals, labels)
     sql = SqlPool(settings, settings.data_dir)
     stack.push_async_callback(sql.close)
     compactor = _compactor(shared, inserts, commits, locks, sql, condition, events)
@@ -115,6 +117,7 @@ def assemble(
         writes=Writes(inserts, removals, _passes(shared)),
         commits=commits,
         snapshots=snapshots,
+        labels=labels,
         read_pins=read_pins,
         history=history,
         auditor=_auditor(shared, store, locks, snapshots, events, lambda: operations),
@@ -165,7 +168,7 @@ def _passes(shared: Shared) -> Passes:
     )
 
 
-def _commits(shared: Shared, copies: CopyMaker, removals: Removals) -> Commits:
+def _commits(shared: Shared, copies: CopyMaker, removals: Removals, labels: Labels) -> Commits:
     return Commits(
         replica=shared.session.replica,
         boot=shared.session.boot,
@@ -179,6 +182,7 @@ def _commits(shared: Shared, copies: CopyMaker, removals: Removals) -> Commits:
         validation=Validation(shared.local.catalog.reader, shared.log, shared.local.waiters),
         log=shared.log,
         waiters=shared.local.waiters,
+        labels=labels,
         metrics=shared.metrics,
         lagging=shared.membership.wait_for_lagging,
         applied_on=shared.membership.wait_applied,

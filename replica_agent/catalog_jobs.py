@@ -44,6 +44,7 @@ class AppliedTid:
     entries: Sequence[Entry]
     label: str | None
     data_change: bool
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,17 +278,25 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
     db.execute("UPDATE parts SET creation_csn = ? WHERE creation_tid = ? AND kind = 'manifest'", (csn, tid))
     db.execute("DELETE FROM prepared WHERE tid = ?", (tid,))
     db.execute(
-        "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?)", (tid, csn, record.time_ms, applied.label)
+        "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?)",
+        (tid, csn, record.time_ms, applied.label, applied.batch),
     )
 
 
-def prune_outcomes(db: sqlite3.Connection, older_than_ms: int) -> int:
-    """Forget outcomes older than the retention; returns the new floor (the largest CSN forgotten, or 0)."""
+def prune_outcomes(db: sqlite3.Connection, older_than_ms: int, streams_older_than_ms: int) -> int:
+    """Forget outcomes older than the retention; returns the new floor (the largest CSN forgotten, or 0).
+
+    That of a streaming query's last batch is kept with its label.
+    """
     floor = db.execute(
         "SELECT coalesce(max(csn), 0) FROM outcomes WHERE time_ms < ?", (older_than_ms,)
     ).fetchone()[0]
     if floor:
-        db.execute("DELETE FROM outcomes WHERE csn <= ?", (floor,))
+        db.execute(
+            "DELETE FROM outcomes AS o WHERE csn <= ? AND (batch IS NULL OR time_ms < ? OR csn < "
+            "(SELECT max(csn) FROM outcomes WHERE label = o.label))",
+            (floor, streams_older_than_ms),
+        )
         db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'outcome_floor'", (floor,))
     return int(floor)
 

@@ -84,7 +84,26 @@ class TableRow:
     common_metadata: bytes
 
 
-_PART = (
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A committed transaction: its tid, its CSN, and that CSN's effective time (Unix, ms)."""
+
+    tid: str
+    csn: Csn
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndingLabel:
+    """A label whose time is over: the transaction that it named last, and whether it is a stream's."""
+
+    tid: str
+    name: str
+    stream: bool
+
+
+#: Columns of ``parts`` in the order of :class:`PartRow`.
+PART_COLUMNS = (
     "part, table_name, path, rows, length, checksum, creation_tid, creation_csn, file, offset, "
     "coalesce(blocks, x''), kind, state"
 )
@@ -184,22 +203,34 @@ class CatalogReader:
         """Return every part that a transaction has created and that is known here."""
         return [
             PartRow(*row)
-            for row in self._db.execute(f"SELECT {_PART} FROM parts WHERE creation_tid = ?", (tid,))
+            for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE creation_tid = ?", (tid,))
         ]
 
-    def csn_of_label(self, label: str) -> Csn | None:
-        """Return the CSN at which a label was committed last, or None."""
-        row = self._db.execute("SELECT max(csn) FROM outcomes WHERE label = ?", (label,)).fetchone()
-        return None if row[0] is None else Csn(row[0])
+    def run_of_batch(self, label: str, batch: int) -> Run | None:
+        """Return the commit of a batch of a streaming query, or None where that is not known any more."""
+        sql = "SELECT tid, csn, time_ms FROM outcomes WHERE label = ? AND batch = ? ORDER BY csn DESC LIMIT 1"
+        row = self._db.execute(sql, (label, batch)).fetchone()
+        return Run(*row) if row else None
 
-    def labels_before(self, home: ReplicaId, before_ms: int) -> list[tuple[str, str]]:
-        """Return (tid, label) of a home's transactions whose outcomes go with those before a time."""
-        sql = (
-            "SELECT tid, label FROM outcomes WHERE label IS NOT NULL AND csn <= "
-            "(SELECT max(csn) FROM outcomes WHERE time_ms < ?)"
-        )
+    def ending_labels(self, home: ReplicaId, before_ms: int, streams_before_ms: int) -> list[EndingLabel]:
+        """Return the labels that a home gives back: their outcomes go with those before a time (Unix, ms).
+
+        Args:
+            home: The home of their transactions.
+            before_ms: For plain labels.
+            streams_before_ms: For those of streaming queries whose last batch is older.
+        """
+        sql = """
+            SELECT tid, label, batch IS NOT NULL FROM outcomes o WHERE label IS NOT NULL AND CASE
+                WHEN batch IS NULL THEN csn <= (SELECT max(csn) FROM outcomes WHERE time_ms < ?)
+                ELSE time_ms < ? AND csn = (SELECT max(csn) FROM outcomes WHERE label = o.label)
+            END
+        """
+        rows = self._db.execute(sql, (before_ms, streams_before_ms))
         return [
-            (tid, label) for tid, label in self._db.execute(sql, (before_ms,)) if Tid.parse(tid).home == home
+            EndingLabel(tid, label, bool(stream))
+            for tid, label, stream in rows
+            if Tid.parse(tid).home == home
         ]
 
     def files(self) -> tuple[set[str], list[str]]:
@@ -209,7 +240,10 @@ class CatalogReader:
 
     def not_held(self) -> list[PartRow]:
         """Return the parts that must be fetched from a peer."""
-        return [PartRow(*row) for row in self._db.execute(f"SELECT {_PART} FROM parts WHERE state <> 'held'")]
+        return [
+            PartRow(*row)
+            for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE state <> 'held'")
+        ]
 
     def table(self, name: TableName, at: Csn) -> TableRow | None:
         """Return the table as defined at ``at``, or None if it does not exist there."""
@@ -265,7 +299,7 @@ class CatalogReader:
         With ``own`` inside that transaction, which has adopted the merges ``adopted``.
         """
         sql = (
-            f"SELECT {_PART} FROM parts WHERE table_name = :table AND kind = 'part' AND "
+            f"SELECT {PART_COLUMNS} FROM parts WHERE table_name = :table AND kind = 'part' AND "
             f"{VISIBLE_SQL} ORDER BY path, part"
         )
         args = {"table": table} | visible_args(at, own, adopted)
@@ -276,8 +310,8 @@ class CatalogReader:
     ) -> list[PartRow]:
         """Return the parts of one partition of ``table``, as :meth:`parts` does."""
         sql = (
-            f"SELECT {_PART} FROM parts WHERE table_name = :table AND path = :path AND kind = 'part' AND "
-            f"{VISIBLE_SQL} ORDER BY part"
+            f"SELECT {PART_COLUMNS} FROM parts WHERE table_name = :table AND path = :path "
+            f"AND kind = 'part' AND {VISIBLE_SQL} ORDER BY part"
         )
         args = {"table": table, "path": path} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
@@ -347,7 +381,7 @@ class CatalogReader:
 
     def part(self, part: PartId) -> PartRow | None:
         """Return one part, committed or not, or None."""
-        row = self._db.execute(f"SELECT {_PART} FROM parts WHERE part = ?", (part,)).fetchone()
+        row = self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE part = ?", (part,)).fetchone()
         return PartRow(*row) if row else None
 
     def statistics(self, part: PartId) -> dict[str, list[Any]]:

@@ -5,7 +5,7 @@ The one place where its SQL schema is written.
 
 from __future__ import annotations
 
-FORMAT = 2
+FORMAT = 3
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -34,7 +34,7 @@ CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID
 CREATE TABLE undo (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE prepared (tid TEXT PRIMARY KEY, home TEXT NOT NULL, boot INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE outcomes (
-    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT
+    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT, batch INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX outcomes_by_csn ON outcomes (csn);
 CREATE INDEX outcomes_by_label ON outcomes (label) WHERE label IS NOT NULL;

@@ -26,6 +26,7 @@ from tidelock.errors import (
     CommitUnknownError,
     HeadMovedError,
     LabelExistsError,
+    LabelMovedError,
     NotCommittedError,
     TidelockError,
     TransactionClosedError,
@@ -36,6 +37,7 @@ from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.copies import CopyMaker
 from tidelock.replica_agent.departures import Departures
+from tidelock.replica_agent.labels import Labels
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.removals import Removals
 from tidelock.replica_agent.settings import AgentSettings
@@ -85,6 +87,7 @@ class Commits:
         copies: CopyMaker,
         removals: Removals,
         validation: Validation,
+        labels: Labels,
         log: CsnLog,
         waiters: CsnWaiters,
         metrics: Metrics,
@@ -96,17 +99,33 @@ class Commits:
         self._replica, self._boot, self._settings = replica, boot, settings
         self._transactions, self._catalog, self._files, self._numbers = transactions, catalog, files, numbers
         self._copies, self._csn_log, self._waiters, self._metrics = copies, log, waiters, metrics
-        self._removals, self._validation = removals, validation
+        self._removals, self._validation, self._labels = removals, validation, labels
         self._lagging, self._applied_on, self._clock = lagging, applied_on, clock
         self._departures = Departures(settings.commit_gather_s)
 
     # -- what clients ask
     # ----------------------------------------------------------------------------------------
 
-    async def commit(self, tid: Tid, *, wait: WaitFor, timeout_s: float | None) -> Committed | None:
+    async def commit(
+        self,
+        tid: Tid,
+        *,
+        wait: WaitFor,
+        timeout_s: float | None,
+        label: str | None = None,
+        batch: int | None = None,
+    ) -> Committed | None:
         """Commit and return the CSN, or None for a transaction that changed nothing.
 
+        Args:
+            tid: The transaction.
+            wait: Where it is to be applied.
+            timeout_s: How long to wait for that, and for the decision.
+            label: Its label, where it has got none at its beginning.
+            batch: Number of the batch, where the label is a streaming query's.
+
         Raises:
+            BadRequestError: It has another label.
             RefusedError: Certainly not committed, and rolled back.
             CommitUnknownError: Not decided within ``timeout_s``; repeat the call.
         """
@@ -117,6 +136,8 @@ class Commits:
         except UnknownTransactionError:
             done: Committed | None = self._remembered(tid)
         else:
+            if label is not None:
+                tx.take_label(label, batch)
             done = await self._decided(tx, timeout)
         return None if done is None else await self.applied(tid, done, wait, until - self._clock())
 
@@ -308,17 +329,28 @@ class Commits:
             raise UnavailableError(f"unforeseen: {error!r}; see the agent's log") from error
 
     async def _log(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+        """Commit; a label that is not what it was taken for is read, and judged again."""
+        if tx.batch is not None:
+            proposal = await self._placed(tx, proposal, deadline)
+        while True:
+            try:
+                return await self._log_once(proposal, deadline)
+            except (LabelExistsError, LabelMovedError):
+                if self._clock() > deadline:
+                    raise
+                proposal = await self._placed(tx, proposal, deadline)
+
+    async def _placed(self, tx: Transaction, proposal: Proposal, deadline: float) -> Proposal:
+        assert tx.label is not None
+        left = max(0.1, deadline - self._clock())
+        move = await self._labels.place(tx.label, tx.batch, proposal.tid, left)
+        return dataclasses.replace(proposal, move=move)
+
+    async def _log_once(self, proposal: Proposal, deadline: float) -> Committed:
         try:
             return await self._csn_log.commit(proposal, timeout_s=max(0.1, deadline - self._clock()))
         except CommitUnknownError:
             return await self._settle(proposal)
-        except LabelExistsError as error:
-            csn = await self._first_run(tx.label or "", deadline)
-            msg = (
-                f"label {tx.label!r} was committed before, at CSN {csn or 'unknown here'}: what it stands "
-                f"for is there, and {tx.tid} was rolled back; take another label for other rows"
-            )
-            raise LabelExistsError(msg, **(error.details | {"csn": csn})) from error
 
     async def _proposal(self, tx: Transaction, deadline: float) -> Proposal:
         """Return what goes into the log once every part has its copies. Until then nothing is sent there."""
@@ -346,21 +378,10 @@ class Commits:
             label=tx.label,
             data_change=tx.data_change,
             meta=tx.meta,
+            batch=tx.batch,
         )
         ddl = tuple(_defining(item) for item in tx.definitions)
         return Proposal(record, dict(tx.tables), ddl, tx.label)
-
-    async def _first_run(self, label: str, deadline: float) -> Csn | None:
-        """Return the CSN at which a label was committed, maybe by another replica a moment ago.
-
-        None when that CSN is not applied here in time.
-        """
-        csn = self._catalog.reader.csn_of_label(label)
-        if csn is None:
-            with contextlib.suppress(TidelockError):  # the refusal is certain without it
-                await self._waiters.wait(await self._csn_log.barrier(), max(0.0, deadline - self._clock()))
-            csn = self._catalog.reader.csn_of_label(label)
-        return csn
 
     def _manifest(self, tx: Transaction, entries: tuple[Entry, ...]) -> Manifest | None:
         data = encode_entries(entries)

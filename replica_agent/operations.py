@@ -20,7 +20,6 @@ from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.errors import (
-    BadRequestError,
     CorruptError,
     NoSuchCsnError,
     SnapshotTooOldError,
@@ -41,6 +40,7 @@ from tidelock.replica_agent.derived import DerivedTables
 from tidelock.replica_agent.history import History, Moved
 from tidelock.replica_agent.inserts import Inserts
 from tidelock.replica_agent.membership import Membership
+from tidelock.replica_agent.labels import Labels
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.mutations import Mutations
 from tidelock.replica_agent.partitions import path_in
@@ -97,6 +97,7 @@ class Operations:
     locks: Locks
     commits: Commits
     snapshots: Snapshots
+    labels: Labels
     read_pins: ReadPins
     history: History
     auditor: Auditor
@@ -124,6 +125,7 @@ class Operations:
         isolation: Isolation = Isolation.SNAPSHOT,
     ) -> Transaction:
         """Begin a transaction at S = what is applied here.
+        batch: int | None = None,
 
         Waits for ``min_csn`` before, or for the end of the log (``fresh``).
 
@@ -131,19 +133,19 @@ class Operations:
             BadRequestError, TooLargeError: The label or the metadata.
             StandbyError: ``min_csn`` was not reached in time.
             UnavailableError: The agent takes no new transactions now.
+            LabelExistsError: The label was committed before, as far as is known at once.
         """
         self.require(Action.BEGIN)
-        if label is not None and not label:
-            msg = "the label is empty; leave it out, or name the run"
-            raise BadRequestError(msg)
-        self._bounded("label", len((label or "").encode()), self.settings.label_bytes_max)
+        self.labels.require_form(label, batch)
         self._bounded("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
         if fresh:
             min_csn = max(min_csn or Csn(0), await self.log.barrier())
+        if label is not None:
+            await self.labels.refuse_repeated(label, batch)
         if min_csn is not None:
             await self.snapshots.reach(min_csn)
         return self.transactions.begin(
-            self.waiters.reached, lease_s=lease_s, label=label, meta=meta, isolation=isolation
+            self.waiters.reached, lease_s=lease_s, label=label, batch=batch, meta=meta, isolation=isolation
         )
 
     @staticmethod

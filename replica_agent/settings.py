@@ -35,6 +35,7 @@ _IN_ORDER = (
     ("snapshot_ttl_s", "snapshot_ttl_max_s", "the default lease must be one that a client may ask for"),
     ("compaction_parts_min", "compaction_parts_max", "so many parts must fit one compaction"),
     ("parts_delay_insert", "parts_refuse_insert", "inserts wait before they are refused"),
+    ("outcome_retention_s", "stream_label_retention_s", "no outcome is kept for less than the others"),
 )
 
 
@@ -386,6 +387,11 @@ class AgentSettings(BaseSettings):
     audit_settle_s: Positive = Field(15.0, description="An audit reports what has lasted for so long.")
     audit_timeout_s: Positive = Field(3600.0, description="Longest run of an audit that reads all bytes.")
     audit_bytes_per_s: Bytes = Field(128 << 20, description="Most bytes that an audit reads in a second.")
+    stream_label_retention_s: Positive = Field(
+        90 * 24 * 3600.0,
+        description="How long the label of a streaming query is kept after its last batch, with that one's "
+        "outcome. A query that comes back later is a new one.",
+    )
     audit_findings_max: Count = Field(1000, description="Most findings in the answer to an audit.")
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."

@@ -72,6 +72,7 @@ class Transaction:
         adopted: Merges above its CSN whose results it sees in place of what they have replaced: the same
             rows (:mod:`tidelock.csnlog.visibility`).
         begun_at: Monotonic time of its beginning.
+        batch: Number of the batch where the label is a streaming query's.
         data_change: False for a compaction, which leaves all rows as they are.
         reads: What a serializable transaction has read.
         untold: Queries that have given rows and of which it is not known what they read: those that run, and
@@ -117,6 +118,20 @@ class Transaction:
     writes: dict[TableName, TableWrites] = field(default_factory=dict)
     closed_at: float | None = None
     totals: tuple[int, int, int] | None = None
+    batch: int | None = None
+
+    def take_label(self, label: str, batch: int | None) -> None:
+        """Take the label with which the commit is asked for; the one that it has may be repeated.
+
+        Raises:
+            BadRequestError: It has another one, or its commit was asked for without any.
+        """
+        if self.label is None and self.commit_task is None:
+            self.label, self.batch = label, batch
+        elif (self.label, self.batch) != (label, batch):
+            had = "no label" if self.label is None else f"label {self.label!r}, batch {self.batch}"
+            msg = f"{self.tid} has {had}: it cannot be committed under {label!r}, batch {batch}"
+            raise BadRequestError(msg, tid=str(self.tid), label=self.label, batch=self.batch)
 
     def use(self, table: TableName, version: int) -> None:
         """Note by which version of a table's definition a statement goes; the commit checks it.
@@ -192,6 +207,7 @@ class Transaction:
             "statement_csn": max(self.statement_csn, self.tid.snapshot),
             "isolation": self.isolation.value,
             "label": self.label,
+            "batch": self.batch,
             "tables": sorted(self.tables),
             "rows": rows,
             "parts": parts,
@@ -235,6 +251,7 @@ class Transactions:
         *,
         lease_s: float | None = None,
         label: str | None = None,
+        batch: int | None = None,
         meta: dict[str, Any] | None = None,
         isolation: Isolation = Isolation.SNAPSHOT,
         data_change: bool = True,
@@ -261,7 +278,9 @@ class Transactions:
         self._counter += 1
         tid = Tid(snapshot, self._replica, self._boot, self._counter)
         now = self._clock()
-        tx = Transaction(tid, lease, now + lease, label, meta, isolation, data_change, begun_at=now)
+        tx = Transaction(
+            tid, lease, now + lease, label, meta, isolation, data_change, begun_at=now, batch=batch
+        )
         self._live[str(tid)] = tx
         return tx
 

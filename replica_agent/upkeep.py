@@ -122,7 +122,11 @@ class Upkeep:
     async def _clean(self) -> None:
         await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
-        await self._outcomes.forget(int((time.time() - self._settings.outcome_retention_s) * 1000))
+        now, settings = time.time(), self._settings
+        await self._outcomes.forget(
+            int((now - settings.outcome_retention_s) * 1000),
+            int((now - settings.stream_label_retention_s) * 1000),
+        )
 
     async def _keep_history(self) -> None:
         """Move horizon and tail, then delete what they have passed, whoever has moved them."""

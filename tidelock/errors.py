@@ -30,6 +30,7 @@ __all__ = [
     "FencedError",
     "HeadMovedError",
     "LabelExistsError",
+    "LabelMovedError",
     "LeaseExpiredError",
     "NoSuchCsnError",
     "NotCommittedError",
@@ -154,7 +155,17 @@ class HeadMovedError(RefusedError):
 
 
 class LabelExistsError(RefusedError):
-    """The label was committed before; ``csn`` is the CSN of that first run."""
+    """The label was committed before; ``csn`` is the CSN of that first run, ``tid`` its transaction.
+
+    ``batch`` is the newest one where the label is a streaming query's. ``csn`` and ``tid`` are those of the
+    batch asked for, None where that is older than what is kept.
+    """
+
+
+class LabelMovedError(RefusedError):
+    """Others moved the label of a streaming query (``label``) again and again; begin again."""
+
+    retriable = True
 
 
 class SnapshotTooOldError(RefusedError):

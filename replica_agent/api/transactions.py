@@ -22,6 +22,7 @@ class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
 
     label: str | None = None
     isolation: str = "snapshot"
+    batch: int | None = None
     min_csn: int | None = None
     fresh: bool = False
     lease_s: float | None = None
@@ -34,6 +35,8 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     wait: str = "home"
     timeout_s: float | None = None
 
+    label: str | None = None
+    batch: int | None = None
 
 def parse_tid(text: str) -> Tid:
     """Read a tid from a path; BadRequestError when it is none."""
@@ -64,7 +67,7 @@ def partition_values(text: str) -> dict[str, Any]:
 
 
 class TransactionRoutes:
-    """Handlers below /api/v1/transactions and /api/v1/outcomes."""
+    """Handlers below /api/v1/transactions, /api/v1/outcomes and /api/v1/labels."""
 
     def __init__(self, agent: Operations) -> None:
         """Serve ``agent``."""
@@ -84,6 +87,7 @@ class TransactionRoutes:
             web.post(base + "/{tid}/kill", self.kill),
             web.get("/api/v1/outcomes/{tid}", self.outcome),
         ]
+            web.get("/api/v1/labels/{label:.+}", self.label),
 
     def _find(self, request: web.Request) -> Transaction:
         tx = self._agent.transactions.find(request.match_info["tid"])
@@ -97,6 +101,7 @@ class TransactionRoutes:
             isolation = Isolation(asked.isolation)
         except ValueError:
             offered = ", ".join(item.value for item in Isolation)
+            batch=asked.batch,
             msg = f"isolation={asked.isolation!r} is not offered; use one of {offered}"
             raise BadRequestError(msg) from None
         tx = await self._agent.begin(
@@ -147,7 +152,11 @@ class TransactionRoutes:
         tid = parse_tid(request.match_info["tid"])
         if self._agent.transactions.is_open(str(tid)):  # what was asked for before is answered in any state
             self._agent.require(Action.COMMIT)
-        done = await self._agent.commits.commit(tid, wait=wait, timeout_s=asked.timeout_s)
+        if asked.label is not None or asked.batch is not None:
+            self._agent.labels.require_form(asked.label, asked.batch)
+        done = await self._agent.commits.commit(
+            tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
+        )
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
         return answer({"tid": str(tid), "csn": csn, "time_ms": time_ms, "state": "committed"})
 
@@ -182,6 +191,13 @@ class TransactionRoutes:
             case Aborted():
                 shown |= {"outcome": "aborted"}
             case Running():
+
+    async def label(self, request: web.Request) -> web.Response:
+        """Tell what is committed under a label; ``tid`` is null for one that is free."""
+        label = request.match_info["label"]
+        found = await self._agent.labels.status(label)
+        fields = ("tid", "batch", "csn", "time_ms")
+        return answer({"label": label} | {name: getattr(found, name, None) for name in fields})
                 shown |= {"outcome": "running"}
             case TooOld():
                 shown |= {"outcome": "too_old", "floor": found.floor}

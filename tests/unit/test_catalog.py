@@ -111,7 +111,7 @@ async def test_parts_become_visible_with_their_record(catalog: Catalog) -> None:
     assert reader.parts(TABLE, Csn(4)) == []
     assert reader.totals(TABLE, Csn(5)) == (2, 10, 20)
     assert (reader.snapshot_csn(), reader.prepared(), reader.outcome(str(TID))) == (5, [], (5, 5000))
-    assert (reader.csn_of_label("run"), reader.csn_at(5000), reader.csn_at(4999)) == (5, 5, None)
+    assert (reader.csn_at(5000), reader.csn_at(4999)) == (5, None)
     assert [t.name for t in reader.tables(Csn(5))] == [TABLE]
     assert reader.table(TABLE, Csn(4)) is None
 
@@ -169,8 +169,8 @@ async def test_outcomes_are_kept_for_their_time(catalog: Catalog) -> None:
     """Pruned outcomes raise the floor, below which nobody says "aborted" (too old to tell)."""
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1)], [TID]))
     await catalog.write(lambda db: jobs.apply(db, [record(5, added(1))]))
-    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5000)) == 0
-    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5001)) == 5
+    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5000, 0)) == 0
+    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5001, 0)) == 5
     assert catalog.reader.outcome(str(TID)) is None
     assert catalog.reader.meta("outcome_floor") == 5
 

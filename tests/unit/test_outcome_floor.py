@@ -40,7 +40,7 @@ class Log:
         """Look: first in ZooKeeper, which takes its time, then in the catalog."""
         if self.meanwhile is not None:
             before_ms = self.meanwhile
-            await self._catalog.write(lambda db: jobs.prune_outcomes(db, before_ms))
+            await self._catalog.write(lambda db: jobs.prune_outcomes(db, before_ms, 0))
         found = known(tid)
         if found is not None:
             return found

@@ -13,9 +13,10 @@ from tidelock.csnlog.ids import Csn, ReplicaId, Tid
 from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, MemoryStore, nth
 from tidelock.csnlog.model import LabelState
 from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Create, Delete
+from tidelock.csnlog.store import Create, Delete, SetData
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.catalog_read import Run
 from tidelock.replica_agent.outcomes import Outcomes
 
 
@@ -26,14 +27,21 @@ class Replica:
         self.catalog, self.ensemble, self.store = catalog, ensemble, store
         self.outcomes = Outcomes(R1, catalog, store, node.log.fenced)
 
-    async def commits(self, csn: int, label: str | None, home: str = "r1", *, take: bool = True) -> Tid:
-        """A transaction is committed in second ``csn``; its label is taken in ZooKeeper."""
+    async def commits(
+        self, csn: int, label: str | None, home: str = "r1", *, take: bool = True, batch: int | None = None
+    ) -> Tid:
+        """A transaction is committed in second ``csn``; its label is taken, or moved, in ZooKeeper."""
         tid = Tid(Csn(1), ReplicaId(home), 1, csn)
-        record = jobs.AppliedRecord(Csn(csn), csn * 1000, [jobs.AppliedTid(str(tid), [], label, True)], {})
-        await self.catalog.write(lambda db: jobs.apply(db, [record]))
+        applied = jobs.AppliedTid(str(tid), [], label, True, batch)
+        await self.catalog.write(
+            lambda db: jobs.apply(db, [jobs.AppliedRecord(Csn(csn), csn * 1000, [applied], {})])
+        )
         if label is not None and take:
-            data = codec.encode_label(LabelState(str(tid)))
-            assert isinstance(await self.store.multi((Create(tree.label(label), data),)), Ok)
+            data = codec.encode_label(LabelState(str(tid), batch))
+            path = tree.label(label)
+            there = isinstance(await self.store.get(path), Ok)
+            op = SetData(path, data) if there and batch is not None else Create(path, data)
+            assert isinstance(await self.store.multi((op,)), Ok)
         return tid
 
     async def labels(self) -> int:
@@ -41,6 +49,12 @@ class Replica:
         names = await self.store.children(tree.LABELS)
         assert isinstance(names, Ok)
         return len(names.value)
+
+    async def deletions(self) -> int:
+        """The version of ``labels``, which deletions of streams' labels raise."""
+        node = await self.store.get(tree.LABELS)
+        assert isinstance(node, Ok)
+        return node.value.version
 
     def kept(self, *tids: Tid) -> list[bool]:
         """Which outcomes are kept."""
@@ -64,7 +78,7 @@ async def test_a_label_goes_with_its_outcome(replica: Replica) -> None:
     old = await replica.commits(2, "a")
     other = await replica.commits(3, "b", "r2")
     young = await replica.commits(5, "c")
-    await replica.outcomes.forget(4000)
+    await replica.outcomes.forget(4000, 0)
     assert replica.kept(old, other, young) == [False, False, True]
     assert await replica.labels() == 2
     assert isinstance(await replica.store.get(tree.label("b")), Ok)
@@ -76,8 +90,7 @@ async def test_a_label_that_names_another_transaction_stays(replica: Replica) ->
     first = await replica.commits(2, "a")
     await replica.store.multi((Delete(tree.label("a"), -1),))
     second = await replica.commits(3, "a")
-    assert replica.catalog.reader.csn_of_label("a") == 3
-    await replica.outcomes.forget(2500)
+    await replica.outcomes.forget(2500, 0)
     assert replica.kept(first, second) == [False, True]
     assert await replica.labels() == 1
 
@@ -91,10 +104,10 @@ async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Fau
         return any(isinstance(op, Delete) for op in call.ops)
 
     replica.ensemble.plan = nth(1, fault, of_labels)
-    await replica.outcomes.forget(4000)
+    await replica.outcomes.forget(4000, 0)
     assert replica.kept(old) == [True]
     replica.ensemble.plan = None
-    await replica.outcomes.forget(4000)
+    await replica.outcomes.forget(4000, 0)
     assert replica.kept(old) == [False]
     assert await replica.labels() == 0
 
@@ -102,5 +115,68 @@ async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Fau
 async def test_a_label_that_is_gone_already(replica: Replica) -> None:
     """A former run had deleted it before it was cut."""
     old = await replica.commits(2, "a", take=False)
-    await replica.outcomes.forget(4000)
+    await replica.outcomes.forget(4000, 0)
     assert replica.kept(old) == [False]
+
+
+class TestStreams:
+    """The label of a streaming query moves; it stays, with the outcome of its last batch, for longer."""
+
+    async def test_the_last_batch_stays_with_its_label(self, replica: Replica) -> None:
+        """Former batches are forgotten with the others, whoever committed them."""
+        batches = [await replica.commits(n, "query", f"r{n % 2 + 1}", batch=n) for n in (2, 3, 4)]
+        plain = await replica.commits(5, None)
+        await replica.outcomes.forget(6000, 3000)
+        assert replica.kept(*batches, plain) == [False, False, True, False]
+        assert replica.catalog.reader.run_of_batch("query", 4) == Run(str(batches[2]), Csn(4), 4000)
+        assert replica.catalog.reader.run_of_batch("query", 3) is None
+        assert await replica.labels() == 1
+        assert replica.catalog.reader.meta("outcome_floor") == 5
+
+    async def test_it_ends_when_it_has_not_moved_for_long(self, replica: Replica) -> None:
+        """Its home gives it back, and whoever has read it before is refused: `labels` has another version."""
+        mine = await replica.commits(2, "mine", batch=7)
+        others = await replica.commits(3, "others", "r2", batch=7)
+        before = await replica.deletions()
+        await replica.outcomes.forget(6000, 6000)
+        assert replica.kept(mine, others) == [False, False]
+        assert isinstance(await replica.store.get(tree.label("others")), Ok)
+        assert await replica.labels() == 1
+        assert await replica.deletions() == before + 1
+
+    async def test_one_that_another_home_has_moved_meanwhile_stays(self, replica: Replica) -> None:
+        """The own catalog does not know of it yet; the znode does."""
+        old = await replica.commits(2, "query", batch=7)
+        data = codec.encode_label(LabelState("1-r2-1-9", 8))
+        await replica.store.multi((SetData(tree.label("query"), data),))
+        before = await replica.deletions()
+        await replica.outcomes.forget(6000, 6000)
+        assert replica.kept(old) == [False]
+        assert await replica.labels() == 1
+        assert await replica.deletions() == before
+
+    async def test_one_that_is_moved_between_look_and_deletion_stays(self, replica: Replica) -> None:
+        """The deletion is at the version that was read; the next call goes on."""
+        old = await replica.commits(2, "query", batch=7)
+
+        def move_first(call: Call) -> bool:
+            if any(isinstance(op, Delete) for op in call.ops):
+                replica.ensemble.plan = None
+                data = codec.encode_label(LabelState("1-r2-1-9", 8))
+                replica.ensemble.tree.apply((SetData(tree.label("query"), data),), 0)
+            return False
+
+        replica.ensemble.plan = nth(1, Fault.NOT_CONNECTED, move_first)
+        await replica.outcomes.forget(6000, 6000)
+        assert replica.kept(old) == [True]
+        await replica.outcomes.forget(6000, 6000)
+        assert replica.kept(old) == [False]
+        assert await replica.labels() == 1
+
+    async def test_plain_labels_go_without_a_word_to_those_who_move(self, replica: Replica) -> None:
+        """They go often, and nobody moves them."""
+        await replica.commits(2, "plain")
+        before = await replica.deletions()
+        await replica.outcomes.forget(6000, 0)
+        assert await replica.labels() == 0
+        assert await replica.deletions() == before

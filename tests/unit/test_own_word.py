@@ -45,7 +45,7 @@ def commits(catalog: Catalog, transactions: Transactions) -> Commits:
     unused = cast("Any", None)
     return Commits(
         replica=HOME, boot=BOOT, settings=settings(), transactions=transactions, catalog=catalog,
-        files=unused, numbers=unused, copies=unused, removals=unused, validation=unused,
+        files=unused, numbers=unused, copies=unused, removals=unused, validation=unused, labels=unused,
         log=unused, waiters=unused, metrics=unused, lagging=unused, applied_on=unused, clock=time.monotonic,
     )  # fmt: skip
 

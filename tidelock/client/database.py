@@ -18,7 +18,7 @@ from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
 from tidelock.client.members import Members
-from tidelock.client.results import Outcome
+from tidelock.client.results import LabelStatus, Outcome, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
 from tidelock.client.transaction import Transaction
@@ -142,6 +142,7 @@ class Database(Alone):
         *,
         isolation: str = "snapshot",
         min_csn: int | None = None,
+        batch: int | None = None,
         fresh: bool = False,
         lease: str | float | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -149,8 +150,10 @@ class Database(Alone):
         """Begin a transaction; a context manager that commits at the end and rolls back on an exception.
 
         Args:
-            label: Unique name of this piece of work: a second commit under it is refused with the first one's
-                CSN.
+            label: Unique name of this piece of work: a second run under it is refused with the first one's
+                CSN, here at once where that is known, by the commit in any case.
+            batch: The label is a streaming query's, and this the number of its batch: batches count once
+                each, in their order.
             isolation: "snapshot": all reads see what was committed at `begin`. "read_committed": each
                 statement sees what was committed when it began. "serializable": as snapshot, and the commit
                 is refused (SerializationConflictError) if anything that was read has changed since.
@@ -160,7 +163,10 @@ class Database(Alone):
             meta: Up to 1 KiB of own data (JSON), kept in the commit record.
 
         Raises:
-            BadRequestError: An argument is out of range.
+            LabelExistsError: The label, or this batch or a later one, was committed before; `csn` and `tid`
+                of that run are in its details, and for streams `batch`, the newest one.
+            BadRequestError: An argument is out of range; or a label of a streaming query without a batch, or
+                the other way.
             NoSuchCsnError: `min_csn` is above the end of the log.
             StandbyError: No replica has reached `min_csn` within its waiting bound.
         """
@@ -168,6 +174,7 @@ class Database(Alone):
             "label": label,
             "isolation": isolation,
             "min_csn": self._connection.highest_csn.at_least(min_csn),
+            "batch": batch,
             "fresh": fresh or None,
             "lease_s": seconds(lease),
             "meta": None if meta is None else dict(meta),
@@ -260,6 +267,18 @@ class Database(Alone):
         found: list[dict[str, Any]] = []
         failed: list[UnavailableError] = []
         members = self._connection.members.in_order()
+    def label(self, label: str) -> LabelStatus | None:
+        """Return what is committed under a label, by any client; None for one that is free.
+
+        It contains every commit that was acknowledged before the call. A label is free again some time after
+        its last commit: `outcome_retention_s`, that of a streaming query `stream_label_retention_s`.
+        """
+        found = self._connection.ask("GET", f"/labels/{segment(label)}")
+        if found["tid"] is None:
+            return None
+        self._connection.highest_csn.note(found["csn"])
+        return LabelStatus(label, found["batch"], found["tid"], found["csn"], instant(found["time_ms"]))
+
         for member in members:
             try:
                 rows = self._connection.small("GET", "/transactions")(member)

@@ -8,6 +8,7 @@ what is certain is returned or raised; when the time is over the answer is Commi
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import tenacity
@@ -70,9 +71,26 @@ def ask_outcome(connection: Connection, tid: str, *, applied_on: str | None = No
     return Outcome(tid, decision, answer.get("csn"), instant(answer.get("time_ms")))
 
 
-def decide(connection: Connection, home: Member, tid: str, *, wait: str, timeout_s: float) -> CommitResult:
-    """Commit a transaction; errors as in `Transaction.commit`."""
-    decider = _Decider(connection, home, tid, wait, timeout_s)
+def decide(
+    connection: Connection,
+    home: Member,
+    tid: str,
+    *,
+    wait: str,
+    timeout_s: float,
+    label: Mapping[str, Any] | None = None,
+) -> CommitResult:
+    """Commit a transaction; errors as in `Transaction.commit`.
+
+    Args:
+        connection: Of the client.
+        home: The transaction's home.
+        tid: The transaction.
+        wait: Where it is to be applied.
+        timeout_s: How long to try.
+        label: Fields `label` and `batch` of the request, where the transaction takes its label only now.
+    """
+    decider = _Decider(connection, home, tid, wait, timeout_s, label or {})
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_UndecidedError),
         wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
@@ -103,11 +121,20 @@ class _UndecidedError(Exception):
 class _Decider:
     """The attempts to decide one transaction."""
 
-    def __init__(self, connection: Connection, home: Member, tid: str, wait: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        home: Member,
+        tid: str,
+        wait: str,
+        timeout_s: float,
+        label: Mapping[str, Any],
+    ) -> None:
         self._connection = connection
         self._home = home
         self._tid = tid
         self._wait = wait
+        self._label = label
         self._attempt_s = timeout_s / ATTEMPTS_MIN
         self._lost = False  # whether an earlier request may have been carried out
         self.deadline = time.monotonic() + timeout_s
@@ -116,7 +143,7 @@ class _Decider:
         """Ask the home once, and the log if the home does not say; _UndecidedError when neither knows."""
         transport = self._connection.transport
         left_s = max(0.1, min(self._attempt_s, self.deadline - time.monotonic()))
-        body = {"wait": self._wait, "timeout_s": left_s}
+        body = {"wait": self._wait, "timeout_s": left_s, **self._label}
         margin_s = transport.timeouts.connect_s
         try:
             home = self._connection.members.find(self._home.id)  # it may have come back at another address

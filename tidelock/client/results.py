@@ -93,6 +93,25 @@ class Outcome:
     time: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LabelStatus:
+    """What is committed under a label.
+
+    Attributes:
+        label: The label.
+        batch: The newest batch where it is a streaming query's, else None.
+        tid: The transaction that committed under it last.
+        csn: Of that commit; None where the replica that answered does not know it any more.
+        time: Its effective time (UTC); None if `csn` is.
+    """
+
+    label: str
+    batch: int | None
+    tid: str
+    csn: int | None
+    time: datetime | None
+
+
 def instant(time_ms: int | None) -> datetime | None:
     """The UTC time for milliseconds since 1970; None for None and for 0, the agents' "not known"."""
     return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None

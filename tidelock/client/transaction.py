@@ -223,13 +223,22 @@ class Transaction(Staging, Changes):
         """Run a query inside the transaction and return all rows (see `scan.Reader`)."""
         return self.stream(request).read_all()
 
-    def commit(self, *, wait: Wait = "home", timeout_s: float | None = None) -> CommitResult:
+    def commit(
+        self,
+        *,
+        wait: Wait = "home",
+        timeout_s: float | None = None,
+        label: str | None = None,
+        batch: int | None = None,
+    ) -> CommitResult:
         """Make everything visible at once. May be repeated: it returns the same result each time.
 
         Args:
             wait: Return when the commit is applied (readable) on the "home", on as many replicas as hold
                 "copies", or on "all" that are alive. Durable on `copies` replicas it is in any case.
             timeout_s: How long to try to learn the outcome; default: the client's `timeout_s`.
+            label: As in `Database.begin`, for a transaction that was begun without one.
+            batch: As in `Database.begin`.
 
         Raises:
             RefusedError: Certainly not committed, and rolled back; the class says why.
@@ -253,6 +262,7 @@ class Transaction(Staging, Changes):
                 self.tid,
                 wait=wait,
                 timeout_s=timeouts.answer_s if timeout_s is None else timeout_s,
+                label=None if label is None and batch is None else {"label": label, "batch": batch},
             )
         except CommitUnknownError as error:
             if (csn := undecided_csn(error)) is not None:
