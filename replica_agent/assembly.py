@@ -18,6 +18,7 @@ from tidelock.replica_agent.assembly_base import Events, Shared, make_base
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.audit.checks import Cluster
 from tidelock.replica_agent.back_pressure import BackPressure
+from tidelock.replica_agent.changes.feed import ChangeFeed
 from tidelock.replica_agent.collection import newest_before
 from tidelock.replica_agent.commit import Commits
 from tidelock.replica_agent.compaction.compactor import Compactor
@@ -92,10 +93,8 @@ def assemble(
     mutations = _mutations(shared, inserts, removals, locks, sql)
     derived = DerivedTables(settings, inserts, sql)
     inserts.adding = Additions(shared.transactions, inserts, mutations, derived).add
-    history = _history(shared, store, base.members)
-    snapshots = _snapshots(shared, store)
-    read_pins = _read_pins(shared, snapshots, history)
-    stack.push_async_callback(read_pins.close)
+    history, snapshots = _history(shared, store, base.members), _snapshots(shared, store)
+    read_pins = _read_pins(shared, snapshots, history, stack)
     operations = Operations(
         settings=settings,
         replica=session.replica,
@@ -119,6 +118,7 @@ def assemble(
         snapshots=snapshots,
         labels=labels,
         read_pins=read_pins,
+        changes=_changes(shared, snapshots, read_pins, lambda: operations),
         history=history,
         auditor=_auditor(shared, store, locks, snapshots, events, lambda: operations),
         acceptor=_acceptor(shared, base.fetcher, events),
@@ -350,14 +350,29 @@ def _history(shared: Shared, store: ZkStore, members: Members) -> History:
     )
 
 
-def _read_pins(shared: Shared, snapshots: Snapshots, history: History) -> ReadPins:
+def _read_pins(shared: Shared, snapshots: Snapshots, history: History, stack: AsyncExitStack) -> ReadPins:
     settings = shared.local.settings
-    return ReadPins(
+    read_pins = ReadPins(
         snapshots,
         ttl_s=settings.unpinned_ttl_s,
         most=settings.unpinned_max,
         pinned=history.pinned,
         clock=time.monotonic,
+    )
+    stack.push_async_callback(read_pins.close)
+    return read_pins
+
+
+def _changes(
+    shared: Shared, snapshots: Snapshots, read_pins: ReadPins, operations: Callable[[], Operations]
+) -> ChangeFeed:
+    """``operations``, of which it is a part, is asked for when it is asked."""
+    return ChangeFeed(
+        settings=shared.local.settings,
+        waiters=shared.local.waiters,
+        snapshots=snapshots,
+        read_pins=read_pins,
+        require=lambda action: operations().require(action),
     )
 
 

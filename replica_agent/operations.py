@@ -33,6 +33,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.catalog import Catalog
+from tidelock.replica_agent.changes.feed import ChangeFeed
 from tidelock.replica_agent.commit import Commits, WaitFor
 from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.optimize import Optimized
@@ -99,6 +100,7 @@ class Operations:
     snapshots: Snapshots
     labels: Labels
     read_pins: ReadPins
+    changes: ChangeFeed
     history: History
     auditor: Auditor
     acceptor: Acceptor

@@ -118,6 +118,14 @@ def _is_other_than(path: str, values: Mapping[str, PartitionValue]) -> bool:
         return True
 
 
+def named(path: str, schema: TableSchema) -> dict[str, bool | int | str | None]:
+    """Return the values of a partition's path as a request names them: :func:`path_in` takes them back."""
+    return {
+        name: _text(value) if isinstance(value, dt.date | decimal.Decimal) else value
+        for name, value in values_of(path, schema).items()
+    }
+
+
 def split(batch: pa.RecordBatch, schema: TableSchema) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Split conformed rows by partition: (path, rows with the columns of the files), in order of appearance.
 

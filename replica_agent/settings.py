@@ -350,6 +350,12 @@ class AgentSettings(BaseSettings):
     sql_timeout_s: Positive = Field(300.0, description="Longest run of one SQL statement.")
     sql_threads: Count = Field(2, description="Threads of one SQL process.")
     log_answer_records_max: Count = Field(1000, description="Most records in one answer about the log.")
+    changes_files_max: Count = Field(
+        10_000, description="Most parts in one answer with change sets; more only for a single commit."
+    )
+    changes_bytes_max: Bytes = Field(
+        1 << 30, description="Most bytes of the parts in one answer with change sets, likewise."
+    )
 
     # -- process
     # -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from tidelock.replica_agent.api.admin import AdminRoutes
 from tidelock.replica_agent.api.audit import AuditRoutes
+from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.http import authentication, errors
 from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
@@ -37,6 +38,7 @@ def application(agent: Operations) -> web.Application:
         WriteRoutes,
         TableRoutes,
         ReadingRoutes,
+        ChangeRoutes,
         StatusRoutes,
         AuditRoutes,
         AdminRoutes,

@@ -31,8 +31,8 @@ TIME_MS = 1_700_000_000_000
 
 _PART = """
     INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid, creation_csn,
-                       file, offset, blocks, stats, kind, state)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'part', 'held')
+                       creation_change, file, offset, blocks, stats, kind, state)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'part', 'held')
 """
 
 
@@ -118,9 +118,18 @@ class DataDir:
         return made
 
     def insert(
-        self, csn: int, tables: Mapping[str, pa.Table], *, pack: bool = False, row_group_rows: int = 1 << 20
+        self,
+        csn: int,
+        tables: Mapping[str, pa.Table],
+        *,
+        pack: bool = False,
+        row_group_rows: int = 1 << 20,
+        change: bool = True,
     ) -> list[PartRow]:
-        """Commit rows: one part for each table and partition, in files of their own or all in one pack."""
+        """Commit rows: one part for each table and partition, in files of their own or all in one pack.
+
+        Without ``change`` it is a merge that makes them.
+        """
         encoded = [part for name, rows in tables.items() for part in self._encode(name, rows, row_group_rows)]
         placed = self._write_pack(encoded) if pack else [self._write_file(part) for part in encoded]
         tid = str(Tid(Csn(csn - 1), REPLICA, 1, csn))
@@ -129,7 +138,8 @@ class DataDir:
                 digest = RangeDigest()
                 digest.update(part.data)
                 facts = (part.part, part.table, part.path, part.rows, digest.length, digest.checksum())
-                db.execute(_PART, (*facts, tid, csn, file, offset, digest.blocks(), json.dumps(part.stats)))
+                place = (file, offset, digest.blocks(), json.dumps(part.stats))
+                db.execute(_PART, (*facts, tid, csn, change, *place))
         self._applied(csn)
         return [self.part(part.part) for part in encoded]
 

@@ -17,6 +17,7 @@ from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
 from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
+from tidelock.client.feed import Changes
 from tidelock.client.members import Members
 from tidelock.client.results import LabelStatus, Outcome, instant
 from tidelock.client.scan import Params
@@ -226,6 +227,18 @@ class Database(Alone):
         holder, pin = self._connection.ask_and_tell("POST", "/snapshots", body=body)
         return Snapshot(self._connection, holder, pin)
 
+    def changes(self, table: str, from_csn: int, to_csn: int | None = None) -> Changes:
+        """Return the changes that commits have made to a table in (from_csn, to_csn].
+
+        Args:
+            table: `name` or `namespace.name`.
+            from_csn: The changes begin behind it: with the rows at this CSN they give those at `to_csn`.
+            to_csn: The last one; default: the newest when they are read, not below what this client has seen.
+
+        Raises nothing by itself; its methods raise the errors that `Changes` lists.
+        """
+        return Changes(self._connection, table, from_csn, to_csn, pin=self.snapshot, newest=self._newest)
+
     def tables(self, *, csn: int | None = None) -> list[dict[str, Any]]:
         """Return every table's definition, `version`, `arrow_schema` (base64), `rows`, `bytes` and `parts`.
 
@@ -409,12 +422,14 @@ class Database(Alone):
         self.close()
 
     def _at_csn(self, path: str, csn: int | None) -> Any:
-        if csn is None:
-            applied = int(self.status()["snapshot_csn"])
-            csn = self._connection.highest_csn.at_least(applied)
+        csn = self._newest() if csn is None else csn
         answer = self._connection.ask("GET", path, query={"csn": csn})
         self._connection.highest_csn.note(csn)
         return answer
+
+    def _newest(self) -> int:
+        """The newest CSN of the replica that answers, or what this client has seen, whichever is higher."""
+        return self._connection.highest_csn.at_least(int(self.status()["snapshot_csn"])) or 0
 
 
 def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:

@@ -1,0 +1,100 @@
+"""What clients can ask about the changes of a table, of what is applied on this replica."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+
+from tidelock.csnlog.ids import Csn, TableName
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.changes.reader import ChangeReader
+from tidelock.replica_agent.changes.sets import ChangePage
+from tidelock.replica_agent.read_pins import ReadPins
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.snapshots import Snapshots
+from tidelock.replica_agent.state import Action
+from tidelock.replica_agent.waiters import CsnWaiters
+
+
+class ChangeFeed:
+    """The changes of tables.
+
+    Args:
+        require: Raises unless the agent's state allows an action.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        waiters: CsnWaiters,
+        snapshots: Snapshots,
+        read_pins: ReadPins,
+        require: Callable[[Action], None],
+    ) -> None:
+        self._settings, self._waiters = settings, waiters
+        self._snapshots, self._read_pins, self._require = snapshots, read_pins, require
+
+    async def page(
+        self,
+        table: TableName,
+        since: Csn,
+        until: Csn | None,
+        *,
+        files_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> tuple[TableSchema, ChangePage]:
+        """Return a table's schema and its change sets in (since, until], as many as fit, at least one.
+
+        What they name stays readable for a while, on every replica.
+
+        Args:
+            table: Full name.
+            since: CSN behind which they begin.
+            until: CSN up to which they go; None: what is applied here.
+            files_max: Most parts; None or more than `changes_files_max`: that.
+            bytes_max: Most bytes of the parts; None or more than `changes_bytes_max`: that.
+
+        Raises:
+            BadRequestError: ``since`` is above ``until``, or a limit is not above 0.
+            UnknownTableError: There is no such table at ``until``.
+            SnapshotTooOldError: ``since`` is below the horizon of the table.
+            NoSuchCsnError: Above the end of the log.
+            StandbyError: Not applied here within `wait_bound_s`.
+        """
+        files = _limit("files_max", files_max, self._settings.changes_files_max)
+        size = _limit("bytes_max", bytes_max, self._settings.changes_bytes_max)
+        end = await self.reach(table, since, until)
+
+        def look() -> tuple[TableSchema, ChangePage]:
+            with closing(ChangeReader(self._settings.data_dir)) as reader:
+                page = reader.page(table, since, end, files_max=files, bytes_max=size)
+                return TableSchema.from_definition(reader.require_table(table, end).definition), page
+
+        schema, page = await asyncio.to_thread(look)
+        if page.sets:
+            self._read_pins.read(since)
+        return schema, page
+
+    async def reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
+        """Return where the changes of (since, until] end, when all of them are applied here.
+
+        Errors as :meth:`page`.
+        """
+        if until is not None and until < since:
+            msg = f"the changes from CSN {since} to CSN {until}: the first must not be above the second"
+            raise BadRequestError(msg)
+        newest = since if until is None else until
+        self._require(Action.READ if newest <= self._waiters.reached else Action.LATEST)
+        await self._snapshots.require(since, table)
+        await self._snapshots.reach(newest)
+        return self._waiters.reached if until is None else until
+
+
+def _limit(name: str, asked: int | None, most: int) -> int:
+    if asked is not None and asked < 1:
+        msg = f"{name}={asked} is not above 0; leave it out for changes_{name}={most}"
+        raise BadRequestError(msg)
+    return most if asked is None else min(asked, most)

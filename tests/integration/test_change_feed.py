@@ -1,0 +1,100 @@
+"""The change feed over HTTP and through the client: change sets, changed rows, limits, history."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import BadRequestError, NoSuchCsnError, UnknownTableError
+
+SCHEMA = pa.schema([pa.field("p", pa.date32()), pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
+NUMBERS = itertools.count(1)
+DAY = "2026-11-21"
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """One replica for the module."""
+    return module_cluster(replicas=1, settings={**QUICK, "reader_workers": 1, "sql_workers": 1})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client."""
+    with local.connect("r1") as found:
+        yield found
+
+
+def rows(*keys: int, v: int = 0) -> pa.Table:
+    """Rows with these keys."""
+    day = pa.array([DAY] * len(keys)).cast(pa.date32())
+    return pa.table({"p": day, "k": keys, "v": [v] * len(keys)}, SCHEMA)
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
+    return name
+
+
+def csn_of(found: int | None) -> int:
+    """The CSN of a commit that changed something."""
+    assert found is not None
+    return found
+
+
+def test_change_sets(db: Database, table: str, local: LocalCluster) -> None:
+    """Each commit in its order, with its parts, at paths that can be read."""
+    start = db.seen_csn
+    first = csn_of(db.insert(table, rows(1, 2)).csn)
+    result = db.insert(table, rows(3))
+    last = csn_of(db.delete(table, "k = 2").csn)
+    feed = db.changes(table, start)
+    sets = list(feed.sets())
+    assert feed.to_csn == last
+    assert [(one.csn, sum(p.rows for p in one.added), sum(p.rows for p in one.removed)) for one in sets] == [
+        (first, 2, 0),
+        (result.csn, 1, 0),
+        (last, 1, 2),
+    ]
+    assert (sets[1].tids, sets[1].time) == ((result.tid,), result.time)
+    [removed], [added] = sets[2].removed, sets[0].added
+    assert removed.part == added.part
+    assert removed.partition == {"p": DAY}
+    for part in (part for one in sets for part in (*one.added, *one.removed)):
+        answer = outside(local, part.path)
+        assert len(answer) == part.length
+    assert list(db.changes(table, last).sets()) == []
+    one_by_one = db.changes(table, first, last).sets(files_max=1)
+    assert [one.csn for one in one_by_one] == [result.csn, last]
+
+
+def outside(local: LocalCluster, path: str) -> bytes:
+    """Read a file of the snapshot file system as any program does."""
+    with local.connect("r1") as db:
+        [replica] = db.status()["replicas"]
+    with urlopen(f"http://{replica['data']}{quote(path)}") as answer:
+        return bytes(answer.read())
+
+
+def test_refusals(db: Database, table: str) -> None:
+    """What is wrong with a range is told."""
+    now = csn_of(db.insert(table, rows(1)).csn)
+    with pytest.raises(BadRequestError, match="must not be above"):
+        list(db.changes(table, now, now - 1).sets())
+    with pytest.raises(NoSuchCsnError):
+        db.changes(table, now, now + 1000).page()
+    with pytest.raises(UnknownTableError):
+        db.changes("nowhere", now).page()
+    with pytest.raises(BadRequestError, match="files_max"):
+        db.changes(table, now).page(files_max=0)

@@ -1,0 +1,171 @@
+"""The change feed of a table: what commits have added and removed, as parts and as rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from tidelock.client.connection import Connection
+from tidelock.client.results import instant
+from tidelock.client.snapshot import Snapshot
+from tidelock.client.transport import segment
+from tidelock.errors import SnapshotTooOldError
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPart:
+    """A part that a commit has added to a table, or removed from it.
+
+    Attributes:
+        part: Its id.
+        path: Its file in the snapshot file system of every replica, at a CSN that shows it. What a URL does
+            not take is not quoted.
+        partition: Values of the partition columns, which the file lacks; dates and decimals as text.
+        rows: Its rows.
+        length: Its bytes.
+    """
+
+    part: str
+    path: str
+    partition: dict[str, Any]
+    rows: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """What the commit at one CSN has done to a table. A rewritten part is in `removed`, its heir in `added`.
+
+    Attributes:
+        csn: The CSN.
+        time: Its effective time (UTC).
+        tids: Its transactions that have changed the table; several can share one CSN.
+        added: Parts that are visible from this CSN on.
+        removed: Parts that were visible before.
+    """
+
+    csn: int
+    time: datetime | None
+    tids: tuple[str, ...]
+    added: tuple[ChangedPart, ...]
+    removed: tuple[ChangedPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """The change sets of one answer.
+
+    Attributes:
+        to: They are all that came up to this CSN.
+        complete: Nothing was left out for the sake of a limit.
+        sets: In the order of their CSNs.
+    """
+
+    to: int
+    complete: bool
+    sets: tuple[ChangeSet, ...]
+
+
+class Changes:
+    """The changes of a table in (from_csn, to_csn]; made by `Database.changes`.
+
+    What it tells of stays readable while it tells, and as a context manager to the end of the block: it pins
+    `from_csn`. Every method raises:
+
+    Raises:
+        SnapshotTooOldError: `from_csn` is below the horizon of the table, `min_csn`. Never fewer changes.
+        UnknownTableError: There is no such table at `to_csn`.
+        NoSuchCsnError: A CSN is above the end of the log.
+        StandbyError: No replica has reached `to_csn` within its waiting bound.
+        UnavailableError: No answer.
+
+    Attributes:
+        table: Its name.
+        from_csn: CSN behind which they begin.
+        to_csn: CSN up to which they go. Where it was not given it is None until the changes are read, and
+            `page` goes as far as the replica is that answers.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        table: str,
+        from_csn: int,
+        to_csn: int | None,
+        *,
+        pin: Callable[[int], Snapshot],
+        newest: Callable[[], int],
+    ) -> None:
+        self.table, self.from_csn, self.to_csn = table, from_csn, to_csn
+        self._connection, self._pin, self._newest = connection, pin, newest
+        self._held: Snapshot | None = None
+
+    def page(
+        self, *, after: int | None = None, files_max: int | None = None, bytes_max: int | None = None
+    ) -> ChangePage:
+        """Return as many change sets as fit, but at least one where there is one: one answer of an agent.
+
+        It pins nothing; what it names stays readable for a while after the answer (`unpinned_ttl_s`).
+
+        Args:
+            after: Begin behind this CSN; default `from_csn`.
+            files_max: Most parts, added and removed ones together; default and limit: the agents'.
+            bytes_max: Most bytes of these parts, likewise.
+        """
+        query = {
+            "from": self.from_csn if after is None else after,
+            "to": self.to_csn,
+            "files_max": files_max,
+            "bytes_max": bytes_max,
+        }
+        answer = self._connection.ask("GET", f"/tables/{segment(self.table)}/changes", query=query)
+        self._connection.highest_csn.note(answer["to"])
+        return ChangePage(answer["to"], answer["complete"], tuple(map(_change_set, answer["sets"])))
+
+    def sets(self, *, files_max: int | None = None, bytes_max: int | None = None) -> Iterator[ChangeSet]:
+        """Return all change sets in the order of their CSNs, asked for page by page; see `page`."""
+        for page in self._pages(files_max, bytes_max):
+            yield from page.sets
+
+    def close(self) -> None:
+        """Give back what holds the parts; harmless when that was done."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def __enter__(self) -> Self:
+        self._held = self._pinned()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _pages(self, files_max: int | None, bytes_max: int | None) -> Iterator[ChangePage]:
+        with contextlib.ExitStack() as stack:
+            if self._held is None and (held := self._pinned()):
+                stack.enter_context(held)
+            if self.to_csn is None:
+                self.to_csn = max(self.from_csn, self._newest())
+            after, complete = self.from_csn, False
+            while not complete:
+                page = self.page(after=after, files_max=files_max, bytes_max=bytes_max)
+                yield page
+                after, complete = page.to, page.complete
+
+    def _pinned(self) -> Snapshot | None:
+        """Pin `from_csn`; None where it is too old, but for a table that may keep its history for longer."""
+        try:
+            return self._pin(self.from_csn)
+        except SnapshotTooOldError:
+            return None
+
+
+def _change_set(wire: dict[str, Any]) -> ChangeSet:
+    added, removed = (tuple(ChangedPart(**part) for part in wire[side]) for side in ("added", "removed"))
+    return ChangeSet(wire["csn"], instant(wire["time_ms"]), tuple(wire["tids"]), added, removed)
