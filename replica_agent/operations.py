@@ -40,8 +40,8 @@ from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.derived import DerivedTables
 from tidelock.replica_agent.history import History, Moved
 from tidelock.replica_agent.inserts import Inserts
-from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.labels import Labels
+from tidelock.replica_agent.membership import Membership
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.mutations import Mutations
 from tidelock.replica_agent.partitions import path_in
@@ -97,8 +97,8 @@ class Operations:
     writes: Writes
     locks: Locks
     commits: Commits
-    snapshots: Snapshots
     labels: Labels
+    snapshots: Snapshots
     read_pins: ReadPins
     changes: ChangeFeed
     history: History
@@ -125,25 +125,25 @@ class Operations:
         lease_s: float | None,
         meta: dict[str, Any] | None,
         isolation: Isolation = Isolation.SNAPSHOT,
+        batch: int | None = None,
     ) -> Transaction:
         """Begin a transaction at S = what is applied here.
-        batch: int | None = None,
 
         Waits for ``min_csn`` before, or for the end of the log (``fresh``).
 
         Raises:
             BadRequestError, TooLargeError: The label or the metadata.
+            LabelExistsError: The label was committed before, as far as is known at once.
             StandbyError: ``min_csn`` was not reached in time.
             UnavailableError: The agent takes no new transactions now.
-            LabelExistsError: The label was committed before, as far as is known at once.
         """
         self.require(Action.BEGIN)
         self.labels.require_form(label, batch)
         self._bounded("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
-        if fresh:
-            min_csn = max(min_csn or Csn(0), await self.log.barrier())
         if label is not None:
             await self.labels.refuse_repeated(label, batch)
+        if fresh:
+            min_csn = max(min_csn or Csn(0), await self.log.barrier())
         if min_csn is not None:
             await self.snapshots.reach(min_csn)
         return self.transactions.begin(
@@ -368,14 +368,19 @@ class Operations:
                     self.transactions.fail(self.transactions.find(tid), error)
             raise
 
-    async def prepare_own_read(self, tid: str) -> tuple[Csn, tuple[str, ...]]:
+    async def prepare_own_read(self, tid: str, *, sign_of_life: bool = True) -> tuple[Csn, tuple[str, ...]]:
         """Make a transaction's own rows readable by a query.
+
+        Args:
+            tid: The transaction.
+            sign_of_life: Whether that keeps it alive.
 
         Returns:
             The CSN that the query reads at, and the merges above it that the transaction has adopted.
         """
         tx = self.transactions.find(tid)
-        self.transactions.touch(tx)
+        if sign_of_life:
+            self.transactions.touch(tx)
         async with tx.turn:  # no statement is half done
             self.transactions.require_open(tx)
             await self.inserts.write_out(tx)

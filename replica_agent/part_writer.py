@@ -10,37 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import PartId
 from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.part_layout import LARGE_CODEC, LAYOUT, SMALL_CODEC, sorted_by
+from tidelock.partition_paths import split
 from tidelock.replica_agent.insert_body import END, InsertBody
 from tidelock.replica_agent.part_stats import Statistics, statistics_of
 from tidelock.replica_agent.part_target import PartTarget, Sink
-from tidelock.replica_agent.partitions import split
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.settings import AgentSettings
-
-# Decimals of up to 18 digits as integers: Spark's vectorised reader ran TPC-H Q1 in 1.9 s, with fixed-length
-# byte arrays in 2.4 s (Q6 0.22 and 0.40 s; SF 1, one file, 2 cores). No Arrow schema in the footer: the
-# table has it.
-_LAYOUT: dict[str, Any] = {
-    "store_schema": False,
-    "store_decimal_as_integer": True,
-    "write_page_index": True,
-    "write_page_checksum": True,
-    "write_statistics": True,
-}
-# zstd: as fast to read in Spark as snappy (same run) at 0.76 of the size, but it costs 0.35 ms more for 100
-# rows of 16 columns, which is more than all the rest of writing them.
-_SMALL_CODEC, _LARGE_CODEC = "snappy", "zstd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +151,14 @@ class PartWriter:
         schema = self._maker.schema
         rows, self._batches = pa.Table.from_batches(self._batches), []
         if schema.sort_by:
-            rows = _sorted(rows, schema.sort_by)
+            rows = sorted_by(rows, schema.sort_by)
         if self._writer is None:
             self._writer = pq.ParquetWriter(
                 output,
                 schema.file_arrow,
-                compression=_SMALL_CODEC if self._is_small() else _LARGE_CODEC,
+                compression=SMALL_CODEC if self._is_small() else LARGE_CODEC,
                 metadata_collector=self._metadata,
-                **_LAYOUT,
+                **LAYOUT,
             )
         self._writer.write_table(rows, row_group_size=self._batch_rows)
         self._rows += self._batch_rows
@@ -181,14 +167,6 @@ class PartWriter:
     def _close(self) -> None:
         assert self._writer is not None, "a part has rows"
         self._writer.close()
-
-
-def _sorted(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the rows sorted; those that are sorted already, as of most loads, are not copied."""
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names])
-    if pc.all(pc.less(order[:-1], order[1:])).as_py():  # of one row too: all of nothing is true
-        return rows
-    return rows.combine_chunks().take(order)
 
 
 class _Partitions:
@@ -205,7 +183,7 @@ class _Partitions:
         schema = self._maker.schema
         batch = schema.conform(batch, self._rows)
         self._rows += batch.num_rows
-        for path, rows in split(batch, schema):
+        for path, rows in split(batch, schema.partition_by):
             writer = self._writers.get(path) or self._open(path)
             writer.add(rows)
             if writer.length >= self._maker.settings.part_bytes_max:

@@ -1,57 +1,14 @@
-"""Partition values as folders, in the way that Hive and Spark write and read them, and rows split by them.
-
-``col=value/col2=value2`` (docs/protocol.md, section 2). Each value has exactly one text, so equal values lie
-in the same folder, and every text is read back as the value. What has no such text is refused.
-"""
+"""The partitions of a table: their values by their paths, and their paths as requests name them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
-import re
-from collections.abc import Iterator, Mapping
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Mapping
 
 from tidelock.errors import BadRequestError, CorruptError, SchemaMismatchError, TooLargeError
+from tidelock.partition_paths import NULL_TEXT, PartitionValue, path_of, segment, text_of, unescape
 from tidelock.replica_agent.schema import Column, TableSchema
-
-#: A value of a partition column; None is null.
-PartitionValue = bool | int | str | dt.date | decimal.Decimal | None
-
-#: The folder of null, in Hive and in Spark.
-NULL_TEXT = "__HIVE_DEFAULT_PARTITION__"
-#: Bytes of one folder's name: what every file system takes, so that a snapshot can be copied anywhere. Not a
-#: setting: a folder that was made once must be readable under any.
-SEGMENT_BYTES_MAX = 255
-
-#: Characters that are written as ``%XX``: those of Spark's ``escapePathName``, and NUL, which no path holds.
-ESCAPED = frozenset(chr(code) for code in (*range(0x20), 0x7F)) | frozenset("\"#%'*/:=?\\{[]^")
-_ESCAPES = {ord(char): f"%{ord(char):02X}" for char in ESCAPED}
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
-
-
-def escape(text: str) -> str:
-    """Return a column name or value as it stands in a path."""
-    return text.translate(_ESCAPES)
-
-
-def unescape(text: str) -> str:
-    """Return what :func:`escape` was given; a ``%`` without two hexadecimal digits stands for itself."""
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
-
-
-def path_of(values: Mapping[str, PartitionValue]) -> str:
-    """Return the path of a partition, ``""`` for no columns; ``values`` is in the order of ``partition_by``.
-
-    Raises:
-        SchemaMismatchError: A value cannot be a folder: the empty string (Spark reads it as null), or the
-        text
-            that means null.
-        TooLargeError: A folder's name would be longer than :data:`SEGMENT_BYTES_MAX`.
-    """
-    return "/".join(_segment(column, value) for column, value in values.items())
 
 
 def path_in(schema: TableSchema, values: Mapping[str, object]) -> str:
@@ -86,18 +43,18 @@ def _named(column: Column, value: object) -> str:
         raise BadRequestError(
             f"the value {value!r} of partition column {column.name} is no text and no number"
         )
-    return _segment(column.name, value)
+    return segment(column.name, value)
 
 
 def values_of(path: str, schema: TableSchema) -> dict[str, PartitionValue]:
     """Return the values of a partition's path by column; CorruptError when it is not one of the table."""
-    segments = path.split("/") if path else []
+    folders = path.split("/") if path else []
     columns = schema.partition_columns
-    if len(segments) != len(columns):
+    if len(folders) != len(columns):
         raise _not_a_path(path, schema)
     values: dict[str, PartitionValue] = {}
-    for segment, column in zip(segments, columns, strict=True):
-        name, separator, text = segment.partition("=")
+    for folder, column in zip(folders, columns, strict=True):
+        name, separator, text = folder.partition("=")
         if not separator or unescape(name) != column.name:
             raise _not_a_path(path, schema)
         try:
@@ -121,100 +78,9 @@ def _is_other_than(path: str, values: Mapping[str, PartitionValue]) -> bool:
 def named(path: str, schema: TableSchema) -> dict[str, bool | int | str | None]:
     """Return the values of a partition's path as a request names them: :func:`path_in` takes them back."""
     return {
-        name: _text(value) if isinstance(value, dt.date | decimal.Decimal) else value
+        name: text_of(value) if isinstance(value, dt.date | decimal.Decimal) else value
         for name, value in values_of(path, schema).items()
     }
-
-
-def split(batch: pa.RecordBatch, schema: TableSchema) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Split conformed rows by partition: (path, rows with the columns of the files), in order of appearance.
-
-    Rows keep their order within a partition. Each group has memory of its own, so that a few rows that are
-    kept do not hold the whole batch; a batch of one partition is passed on as it is.
-
-    Raises:
-        SchemaMismatchError, TooLargeError: As :func:`path_of`.
-    """
-    if not batch.num_rows:
-        return
-    if not schema.partition_by:
-        yield "", batch
-        return
-    rows = batch.select(schema.file_arrow.names)
-    codes = _group_codes([batch.column(name) for name in schema.partition_by])
-    counts = pc.value_counts(codes).field("counts").to_pylist()
-    if len(counts) == 1:
-        yield _path_at(batch, schema, 0), rows
-        return
-    order = pc.sort_indices(codes)  # stable, so rows keep their order
-    begin = 0
-    for count in counts:
-        indices = order.slice(begin, count)
-        yield _path_at(batch, schema, indices[0].as_py()), rows.take(indices)
-        begin += count
-
-
-def _group_codes(columns: list[pa.Array]) -> pa.Array:
-    """Number the groups of equal rows, from 0 in order of appearance; one number for each row."""
-    codes = _codes(columns[0])
-    for column in columns[1:]:
-        # Both numberings stay below the number of rows, so the combined one fits 64 bits by far.
-        codes = _codes(pc.add(pc.multiply(codes, len(column)), _codes(column)))
-    return codes
-
-
-def _codes(column: pa.Array) -> pa.Array:
-    """Number the distinct values of a column, null among them, from 0 in order of appearance."""
-    return column.dictionary_encode(null_encoding="encode").indices.cast(pa.int64())
-
-
-def _path_at(batch: pa.RecordBatch, schema: TableSchema, row: int) -> str:
-    return path_of({name: _python(batch.column(name)[row], name) for name in schema.partition_by})
-
-
-def _python(value: pa.Scalar, column: str) -> PartitionValue:
-    try:
-        converted: PartitionValue = value.as_py()
-    except (ValueError, OverflowError) as error:
-        raise SchemaMismatchError(
-            f"partition column {column} holds a date outside the years 1 to 9999, which "
-            "has no text that every reader understands",
-            column=column,
-        ) from error
-    return converted
-
-
-def _segment(column: str, value: PartitionValue) -> str:
-    text = NULL_TEXT if value is None else escape(_text(value))
-    if value in {"", NULL_TEXT}:
-        raise SchemaMismatchError(
-            f"partition column {column} holds {value!r}, which Spark reads as null; "
-            "give null or another value",
-            column=column,
-            value=value,
-        )
-    segment = f"{escape(column)}={text}"
-    length = len(segment.encode())
-    if length > SEGMENT_BYTES_MAX:
-        raise TooLargeError(
-            f"the folder of partition column {column} would have a name of {length} bytes; the limit is "
-            f"{SEGMENT_BYTES_MAX}: partition by something shorter",
-            limit=SEGMENT_BYTES_MAX,
-            found=length,
-        )
-    return segment
-
-
-def _text(value: bool | int | str | dt.date | decimal.Decimal) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case dt.date():
-            return value.isoformat()
-        case decimal.Decimal():
-            return f"{value:f}"
-        case _:
-            return str(value)
 
 
 def _parse(text: str, column: Column) -> PartitionValue:

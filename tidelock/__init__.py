@@ -2,10 +2,10 @@
 
 This package is what people import and type: the client library, the command line and the local cluster. It
 talks to replica agents over HTTP only, and holds no part of the protocol itself, so nothing in a user's
-process can break the guarantees of the tables. Importing it is cheap and has no side effect: `connect` and
-the error classes are loaded when they are first asked for, and neither ZooKeeper, Spark nor Java is touched
-before a call needs them. It does not promise that the sub-packages csnlog, replication and replica_agent keep
-their interfaces; those are the inside of the agents.
+process can break the guarantees of the tables. Importing it is cheap and has no side effect: `connect`,
+`join` and the error classes are loaded when they are first asked for, and neither ZooKeeper, Spark nor Java
+is touched before a call needs them. It does not promise that the sub-packages csnlog, replication and
+replica_agent keep their interfaces; those are the inside of the agents.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelock.client import connect
+    from tidelock.client import connect, join
     from tidelock.errors import *  # noqa: F403 - exactly the names that __getattr__ finds at run time
 
     __version__: str
 else:
 
     def __getattr__(name: str) -> object:
-        """`connect`, `__version__` and the classes of tidelock.errors, loaded at first use (PEP 562)."""
-        if name == "connect":
-            value = importlib.import_module("tidelock.client").connect
+        """`connect`, `join`, `__version__`, and the error classes, loaded at first use (PEP 562)."""
+        if name in {"connect", "join"}:
+            value = getattr(importlib.import_module("tidelock.client"), name)
         elif name == "__version__":
             value = importlib.import_module("importlib.metadata").version("tidelock")
         elif (
@@ -36,4 +36,4 @@ else:
         return value
 
 
-__all__ = ["__version__", "connect"]
+__all__ = ["__version__", "connect", "join"]

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from tidelock.replica_agent.api.admin import AdminRoutes
 from tidelock.replica_agent.api.audit import AuditRoutes
+from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.http import authentication, errors
 from tidelock.replica_agent.api.mutations import MutationRoutes
@@ -26,8 +27,9 @@ REQUEST_LINE_BYTES_MAX = 64 << 10
 def application(agent: Operations) -> web.Application:
     """Return the application with all routes."""
     settings = agent.settings
+    guard = authentication(settings.secret, open_routes=frozenset({OPEN_ROUTE}), admit=Bearers(agent).admit)
     app = web.Application(
-        middlewares=[errors, authentication(settings.secret, open_routes=frozenset({OPEN_ROUTE}))],
+        middlewares=[errors, guard],
         client_max_size=body_limit(settings),
     )
     app.on_response_prepare.append(no_content_type)

@@ -93,19 +93,30 @@ def _refusal(request: web.Request, error: Exception) -> web.Response:
             return answer(wire, TidelockError.http_status)
 
 
-def authentication(secret: str, *, open_routes: frozenset[str] = frozenset()) -> Any:
+def authentication(
+    secret: str,
+    *,
+    open_routes: frozenset[str] = frozenset(),
+    admit: Callable[[web.Request, str], bool],
+) -> Any:
     """Return the middleware that demands ``Authorization: Bearer <secret>`` when a secret is set.
 
-    Routes of the names ``open_routes`` look after themselves.
+    Args:
+        secret: Empty for none.
+        open_routes: Names of routes that look after themselves.
+        admit: Told what a request shows in the place of the secret: whether it is something else that counts.
+            It raises where that is not good enough.
     """
     expected = f"Bearer {secret}".encode()
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         opened = request.path in _OPEN_PATHS or request.match_info.route.name in open_routes
-        if secret and not opened:
-            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given, expected):
+        shown = request.headers.get("Authorization", "")
+        given = shown.encode("utf-8", "surrogateescape")
+        if not (opened or (secret and hmac.compare_digest(given, expected))):
+            admitted = admit(request, shown.removeprefix("Bearer "))
+            if secret and not admitted:
                 msg = (
                     "the shared secret is missing or wrong; pass token= to connect(), or set TIDELOCK_SECRET"
                 )

@@ -10,9 +10,11 @@ import pyarrow as pa
 from aiohttp import web
 
 from tidelock.csnlog.ids import Csn
-from tidelock.errors import BadRequestError
+from tidelock.errors import BadRequestError, UnsupportedInTransactionError
+from tidelock.replica_agent.api.bearer import claims_of, shows_life
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.snapshots import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
 from tidelock.replica_agent.state import Action
@@ -61,6 +63,7 @@ class ReadingRoutes:
             web.post("/api/v1/snapshots/{id}/renew", self.renew),
             web.delete("/api/v1/snapshots/{id}", self.close),
             web.post("/api/v1/query", self.query),
+            web.post("/api/v1/transactions/{tid}/query", self.query_inside),
         ]
 
     async def open(self, request: web.Request) -> web.Response:
@@ -93,11 +96,28 @@ class ReadingRoutes:
         A failure after the first byte cuts the connection without the final chunk, which no client can take
         for an end.
         """
+        return await self._run(request, await body(request, QueryBody))
+
+    async def query_inside(self, request: web.Request) -> web.StreamResponse:
+        """Run a statement inside the transaction that the path names, also for who has a token of it."""
         asked = await body(request, QueryBody)
-        with self._agent.reading(asked.tid):
-            statement = await self._prepare(asked)
+        tid = request.match_info["tid"]
+        if asked.csn is not None or asked.tid not in {None, tid}:
+            msg = "a query inside a transaction reads as that does: leave csn and tid out"
+            raise BadRequestError(msg)
+        asked.tid = tid
+        return await self._run(request, asked)
+
+    async def _run(self, request: web.Request, asked: QueryBody) -> web.StreamResponse:
+        claims = claims_of(request)
+        # A read that goes wrong in another process, which has a token, does not spoil the transaction.
+        with self._agent.reading(asked.tid if claims is None else None):
+            statement = await self._prepare(asked, request)
             async with self._agent.sql.statement(statement) as running:
                 if running.affected is not None:
+                    if claims is not None:
+                        msg = "by a token SQL is a single SELECT; add rows with insert()"
+                        raise UnsupportedInTransactionError(msg)
                     return await self._insert(statement, Mutation(running.affected, running))
                 tx = None if asked.tid is None else self._agent.transactions.find(asked.tid)
                 return await self._stream(request, running, tx)
@@ -135,13 +155,16 @@ class ReadingRoutes:
             writer.write_table(table)
         return web.Response(body=sink.getvalue(), content_type=ARROW_STREAM)
 
-    async def _prepare(self, asked: QueryBody) -> SqlRequest:
+    async def _prepare(self, asked: QueryBody, request: web.Request) -> SqlRequest:
         if (asked.csn is None) == (asked.tid is None) or (asked.sql is None) == (asked.table is None):
             msg = "a query needs exactly one of csn and tid, and exactly one of sql and table"
             raise BadRequestError(msg)
+        claims = claims_of(request)
+        if claims is not None and asked.table is not None:
+            claims.require_table(full_name(asked.table))
         adopted: tuple[str, ...] = ()
         if asked.tid is not None:
-            csn, adopted = await self._agent.prepare_own_read(asked.tid)
+            csn, adopted = await self._agent.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
         else:
             csn = Csn(asked.csn or 0)
             await self._agent.require_query(csn, asked.table)
@@ -150,4 +173,7 @@ class ReadingRoutes:
             if asked.sql is not None
             else select_statement(asked.table or "", asked.columns, asked.where)
         )
-        return SqlRequest(csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params), adopted=adopted)
+        only = None if claims is None or claims.tables is None else tuple(sorted(claims.tables))
+        return SqlRequest(
+            csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params), adopted=adopted, only=only
+        )

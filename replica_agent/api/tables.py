@@ -52,6 +52,7 @@ class TableRoutes:
             web.post("/api/v1/tables", self.create),
             web.get("/api/v1/tables", self.list),
             web.get("/api/v1/tables/{table}", self.show),
+            web.get("/api/v1/transactions/{tid}/tables/{table}", self.show_inside),
             web.get("/api/v1/parts", self.parts),
         ]
 
@@ -104,6 +105,12 @@ class TableRoutes:
         """Show one table."""
         name = full_name(request.match_info["table"])
         csn = await self._csn(request, name)
+        return answer(self._describe(self._agent.catalog.reader.require_table(name, csn), csn))
+
+    async def show_inside(self, request: web.Request) -> web.Response:
+        """Show one table as it is for a transaction, also to who has a token of it."""
+        name = full_name(request.match_info["table"])
+        csn = self._agent.transactions.find(request.match_info["tid"]).tid.snapshot
         return answer(self._describe(self._agent.catalog.reader.require_table(name, csn), csn))
 
     async def parts(self, request: web.Request) -> web.Response:

@@ -10,19 +10,20 @@ from aiohttp import web
 from tidelock.csnlog.ids import Csn, Tid
 from tidelock.csnlog.results import Aborted, Committed, Running, TooOld
 from tidelock.errors import BadRequestError, TransactionClosedError
+from tidelock.replica_agent.api.bearer import find
 from tidelock.replica_agent.api.http import answer, body, seconds
 from tidelock.replica_agent.commit import WAITS, WaitFor
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.state import Action
-from tidelock.replica_agent.transactions import Isolation, Transaction, TxState
+from tidelock.replica_agent.transactions import Isolation, TxState
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /transactions."""
 
     label: str | None = None
-    isolation: str = "snapshot"
     batch: int | None = None
+    isolation: str = "snapshot"
     min_csn: int | None = None
     fresh: bool = False
     lease_s: float | None = None
@@ -34,9 +35,9 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
 
     wait: str = "home"
     timeout_s: float | None = None
-
     label: str | None = None
     batch: int | None = None
+
 
 def parse_tid(text: str) -> Tid:
     """Read a tid from a path; BadRequestError when it is none."""
@@ -86,13 +87,8 @@ class TransactionRoutes:
             web.post(base + "/{tid}/rollback", self.rollback),
             web.post(base + "/{tid}/kill", self.kill),
             web.get("/api/v1/outcomes/{tid}", self.outcome),
-        ]
             web.get("/api/v1/labels/{label:.+}", self.label),
-
-    def _find(self, request: web.Request) -> Transaction:
-        tx = self._agent.transactions.find(request.match_info["tid"])
-        self._agent.transactions.touch(tx)
-        return tx
+        ]
 
     async def begin(self, request: web.Request) -> web.Response:
         """Begin a transaction at this replica, its home."""
@@ -101,11 +97,11 @@ class TransactionRoutes:
             isolation = Isolation(asked.isolation)
         except ValueError:
             offered = ", ".join(item.value for item in Isolation)
-            batch=asked.batch,
             msg = f"isolation={asked.isolation!r} is not offered; use one of {offered}"
             raise BadRequestError(msg) from None
         tx = await self._agent.begin(
             label=asked.label,
+            batch=asked.batch,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
             fresh=asked.fresh,
             lease_s=asked.lease_s,
@@ -125,12 +121,12 @@ class TransactionRoutes:
 
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Begin the lease anew."""
-        tx = self._find(request)
+        tx = find(self._agent, request)
         return answer({"lease_s": tx.lease_s, "state": tx.state.value})
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
-        tx = self._find(request)
+        tx = find(self._agent, request)
         if tx.state is TxState.OPEN:  # of any other the insert itself tells more
             self._agent.require(Action.INSERT)
         partition = request.query.get("partition")
@@ -142,7 +138,7 @@ class TransactionRoutes:
                 request.content_length,
                 partition=None if partition is None else partition_values(partition),
             )
-        self._agent.transactions.touch(tx)
+        find(self._agent, request)
         return answer({"rows": rows, "parts": parts})
 
     async def commit(self, request: web.Request) -> web.Response:
@@ -162,7 +158,7 @@ class TransactionRoutes:
 
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when it is rolled back already."""
-        tx = self._find(request)
+        tx = find(self._agent, request)
         await self._agent.commits.rollback(tx)
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
@@ -191,6 +187,10 @@ class TransactionRoutes:
             case Aborted():
                 shown |= {"outcome": "aborted"}
             case Running():
+                shown |= {"outcome": "running"}
+            case TooOld():
+                shown |= {"outcome": "too_old", "floor": found.floor}
+        return answer(shown)
 
     async def label(self, request: web.Request) -> web.Response:
         """Tell what is committed under a label; ``tid`` is null for one that is free."""
@@ -198,7 +198,3 @@ class TransactionRoutes:
         found = await self._agent.labels.status(label)
         fields = ("tid", "batch", "csn", "time_ms")
         return answer({"label": label} | {name: getattr(found, name, None) for name in fields})
-                shown |= {"outcome": "running"}
-            case TooOld():
-                shown |= {"outcome": "too_old", "floor": found.floor}
-        return answer(shown)

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tidelock.csnlog.ids import TableName
 from tidelock.errors import BadRequestError, TidelockError
+from tidelock.replica_agent.api.bearer import find
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.readers import hdfs
@@ -22,7 +23,7 @@ from tidelock.replica_agent.state import Action
 from tidelock.replica_agent.transactions import Transaction
 from tidelock.replica_agent.writes.area import Entry, replaces
 from tidelock.replica_agent.writes.places import Kind, Place, job_folder, kind_of, text_of
-from tidelock.replica_agent.writes.tokens import Claims, Right, redact
+from tidelock.replica_agent.writes.tokens import DEFAULT_RIGHTS, Claims, Right, redact
 
 #: Name of the route that a token opens, without the shared secret.
 OPEN_ROUTE = "writes"
@@ -35,7 +36,7 @@ _log = structlog.get_logger("writes")
 class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /transactions/{tid}/token; ``tables``: None for all."""
 
-    rights: tuple[str, ...] = tuple(right.value for right in Right)
+    rights: tuple[str, ...] = tuple(right.value for right in DEFAULT_RIGHTS)
     tables: list[str] | None = None
     ttl_s: float | None = None
 
@@ -72,7 +73,7 @@ class WriteRoutes:
 
     async def token(self, request: web.Request) -> web.Response:
         """Make a token for an open transaction, and tell the folder that it opens."""
-        tx, asked = self._find(request), await body(request, TokenBody)
+        tx, asked = find(self._agent, request), await body(request, TokenBody)
         tables = None if asked.tables is None else [full_name(name) for name in asked.tables]
         made = self._agent.writes.passes.give(tx, asked.rights, tables, asked.ttl_s)
         url = f"webhdfs://{self._agent.writes.passes.member.data}/transactions/{made.token}"
@@ -81,13 +82,10 @@ class WriteRoutes:
     async def seal(self, request: web.Request) -> web.Response:
         """Seal what was written to a table, where its committer leaves no _SUCCESS."""
         self._agent.require(Action.INSERT)
-        sealed = await self._agent.writes.seal(self._find(request), full_name(request.match_info["table"]))
+        sealed = await self._agent.writes.seal(
+            find(self._agent, request), full_name(request.match_info["table"])
+        )
         return answer({"rows": sealed.rows, "parts": sealed.parts})
-
-    def _find(self, request: web.Request) -> Transaction:
-        tx = self._agent.transactions.find(request.match_info["tid"])
-        self._agent.transactions.touch(tx)
-        return tx
 
     # -- WebHDFS -------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.sql.mutation import MutationRequest
@@ -51,6 +51,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
             INSERT INTO ... SELECT, which is answered as a mutation is.
         params: Values of ``?`` or ``$1`` in their order: JSON values.
         adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
+        only: Full names of the tables that the statement may see; None: all.
     """
 
     csn: Csn
@@ -58,6 +59,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
     sql: str
     params: tuple[Any, ...] = ()
     adopted: tuple[str, ...] = ()
+    only: tuple[TableName, ...] | None = None
 
 
 #: What a SQL process is given.

@@ -24,13 +24,14 @@ from tidelock.errors import (
     SnapshotTooOldError,
     StandbyError,
     TidelockError,
+    TokenRightError,
     TooLargeError,
     UnknownTableError,
 )
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.part_stats import Statistics
 from tidelock.replica_agent.schema import DEFAULT_NAMESPACE, TableSchema
-from tidelock.replica_agent.sql.request import Request, WorkerConfig, quote
+from tidelock.replica_agent.sql.request import Request, SqlRequest, WorkerConfig, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 
 #: Rows of a record batch of the result.
@@ -59,6 +60,7 @@ class Session:
         #: Limits of this process.
         self.config = config
         self._request = request
+        self._only = request.only if isinstance(request, SqlRequest) else None
         self._tables: dict[TableName, TableRow] | None = None
         self._scan_error: Exception | None = None
         self._listing = threading.Lock()
@@ -99,13 +101,24 @@ class Session:
                 self._require_applied(reader)
                 tables = reader.tables(self._request.csn)
                 # After the list, as in parts(); below the horizon some tables keep a longer history.
-                self._tables = {row.name: row for row in tables if reader.keeps(self._request.csn, row.name)}
+                self._tables = {
+                    row.name: row
+                    for row in tables
+                    if reader.keeps(self._request.csn, row.name)
+                    and (self._only is None or row.name in self._only)
+                }
             finally:
                 reader.close()
         return self._tables
 
     def _no_table(self, name: str) -> TidelockError:
         csn = self._request.csn
+        if self._only is not None and name not in self._only:
+            return TokenRightError(
+                f"the token is for {', '.join(self._only)}, and {name} is asked for; make one for that table "
+                "(tx.token(tables=...))",
+                table=name,
+            )
         reader = self.catalog()
         try:
             reader.require_kept(csn, TableName(name))

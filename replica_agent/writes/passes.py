@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.ids import ReplicaId, TableName
 from tidelock.csnlog.model import Member
-from tidelock.errors import BadRequestError, TokenFinishedError, UnknownTransactionError
+from tidelock.errors import (
+    BadRequestError,
+    TokenFinishedError,
+    TokenForeignError,
+    UnknownTransactionError,
+)
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.transactions import Transaction, Transactions, TxState
 from tidelock.replica_agent.writes.tokens import Claims, Right, sign, verify
+
+_OPEN = frozenset({TxState.OPEN})
+#: A failed one can be rolled back; of the others the commit may be asked for once more.
+_COMMITTABLE = frozenset({TxState.OPEN, TxState.FAILED, TxState.SEALED, TxState.COMMITTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,44 @@ class Passes:
             TokenForgedError, TokenForeignError, TokenExpiredError: As :func:`tokens.verify`.
             TokenFinishedError: The transaction takes nothing more.
         """
-        claims = verify(self._key, token, cluster=self._cluster, replica=self._replica, now_s=self._wall_s())
+        claims = self._verified(token)
+        return claims, self._in_state(claims, _OPEN)
+
+    def admit_to(self, token: str, tid: str, right: Right | None) -> Claims:
+        """Return what a token says that a request about a transaction carries.
+
+        Args:
+            token: As the request has it.
+            tid: Of the transaction that it is about.
+            right: What it wants to do; None: what any token of that transaction is good for.
+
+        Raises:
+            TokenForgedError, TokenForeignError, TokenExpiredError: As :func:`tokens.verify`; foreign is also
+                a token of another transaction.
+            TokenFinishedError: The transaction takes this no more. A commit that was asked for, or has
+                happened, may be asked for again, since its answer may have been lost.
+            TokenRightError: It does not allow this.
+        """
+        claims = self._verified(token)
+        if str(claims.tid) != tid:
+            raise TokenForeignError(
+                f"the token is for transaction {claims.tid}, and {tid} is asked for; make one there "
+                "(tx.token())",
+                tid=str(claims.tid),
+            )
+        if right is Right.COMMIT:
+            self._in_state(claims, _COMMITTABLE)
+        else:
+            self._in_state(claims, _OPEN)
+        if right is not None:
+            claims.require_right(right)
+        return claims
+
+    def _verified(self, token: str) -> Claims:
+        return verify(self._key, token, cluster=self._cluster, replica=self._replica, now_s=self._wall_s())
+
+    def _in_state(self, claims: Claims, states: Collection[TxState]) -> Transaction:
+        """Return the transaction of a token; TokenFinishedError unless it is in one of these states."""
         tid = str(claims.tid)
         try:
             tx = self._transactions.find(tid)
@@ -94,9 +140,11 @@ class Passes:
             raise TokenFinishedError(
                 f"the token's transaction {tid} has ended; begin a new one", tid=tid
             ) from error
-        if tx.state is not TxState.OPEN:
+        if tx.state not in states:
             why = f" ({tx.error.message})" if tx.error else ""
             raise TokenFinishedError(
-                f"the token's transaction {tid} is {tx.state.value} and takes nothing more{why}", tid=tid
+                f"the token's transaction {tid} is {tx.state.value} and takes nothing more{why}",
+                tid=tid,
+                state=tx.state.value,
             )
-        return claims, tx
+        return tx

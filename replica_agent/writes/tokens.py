@@ -37,6 +37,16 @@ class Right(Enum):
     APPEND = "append"
     #: Take rows out of its tables, to put others in their place.
     REPLACE = "replace"
+    #: See its tables as the transaction does, its own changes included.
+    READ = "read"
+    #: Keep the transaction alive.
+    HEARTBEAT = "heartbeat"
+    #: End it: by a commit, or a rollback.
+    COMMIT = "commit"
+
+
+#: What a token allows if nothing is asked for; whoever is to read, keep alive or end must have it said.
+DEFAULT_RIGHTS: Final = (Right.APPEND, Right.REPLACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,11 @@ class Claims:
 
     def require(self, right: Right, table: TableName) -> None:
         """Raise TokenRightError unless the token allows this in that table."""
+        self.require_right(right)
+        self.require_table(table)
+
+    def require_right(self, right: Right) -> None:
+        """Raise TokenRightError unless the token allows this."""
         if right not in self.rights:
             held = ", ".join(sorted(item.value for item in self.rights)) or "nothing"
             raise TokenRightError(
@@ -66,7 +81,6 @@ class Claims:
                 f"(tx.token(rights=...))",
                 right=right.value,
             )
-        self.require_table(table)
 
     def require_table(self, table: TableName) -> None:
         """Raise TokenRightError unless the token is for this table."""

@@ -32,8 +32,9 @@ from tests.support.table_model import (
 )
 from tidelock.csnlog.ids import TableName
 from tidelock.errors import CorruptError, SerializationConflictError, StandbyError, TidelockError
+from tidelock.partition_paths import path_of
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
-from tidelock.replica_agent.partitions import path_of, values_of
+from tidelock.replica_agent.partitions import values_of
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import (

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
 from tidelock.csnlog.model import AddPart, Entry, Kind, TidRecord
+from tidelock.partition_paths import split
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
 from tidelock.replica_agent.catalog_schema import FORMAT, SCHEMA
 from tidelock.replica_agent.part_stats import Statistics, statistics_of
-from tidelock.replica_agent.partitions import split
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replication.digest import RangeDigest
 from tidelock.replication.model import ResolvedRecord
@@ -198,7 +198,7 @@ class DataDir:
     def _encode(self, name: str, rows: pa.Table, row_group_rows: int) -> Iterator[_Encoded]:
         schema = self._schemas[name]
         for whole in rows.combine_chunks().to_batches():
-            for path, batch in split(schema.conform(whole), schema):
+            for path, batch in split(schema.conform(whole), schema.partition_by):
                 sink = io.BytesIO()
                 pq.write_table(
                     pa.Table.from_batches([batch]), sink, row_group_size=row_group_rows, store_schema=False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.rows import ALL_TYPES, batches
 from tidelock.errors import CorruptError, SchemaMismatchError, TooLargeError
-from tidelock.replica_agent.partitions import (
+from tidelock.partition_paths import (
     ESCAPED,
     NULL_TEXT,
     PartitionValue,
@@ -22,8 +22,8 @@ from tidelock.replica_agent.partitions import (
     path_of,
     split,
     unescape,
-    values_of,
 )
+from tidelock.replica_agent.partitions import values_of
 from tidelock.replica_agent.schema import TableSchema
 
 PARTITION_COLUMNS = (
@@ -142,13 +142,13 @@ def test_a_date_that_has_no_text() -> None:
     dates = pa.array([4_000_000], pa.int32()).cast(pa.date32())
     batch = pa.RecordBatch.from_arrays([dates, pa.array([1])], ["d", "a"])
     with pytest.raises(SchemaMismatchError, match="column d holds a date outside"):
-        list(split(batch, TableSchema.from_request("t", batch.schema, ["d"])))
+        list(split(batch, ["d"]))
 
 
 def test_rows_keep_their_order_within_a_partition() -> None:
     """Splitting is stable, and partitions come in the order in which they appear."""
     batch = pa.RecordBatch.from_pydict({"p": ["b", "a", "b", None, "a", "b"], "n": [0, 1, 2, 3, 4, 5]})
-    parts = list(split(batch, TableSchema.from_request("t", batch.schema, ["p"])))
+    parts = list(split(batch, ["p"]))
     assert [(path, rows.to_pydict()) for path, rows in parts] == [
         ("p=b", {"n": [0, 2, 5]}),
         ("p=a", {"n": [1, 4]}),
@@ -159,7 +159,7 @@ def test_rows_keep_their_order_within_a_partition() -> None:
 def test_one_partition_is_not_copied() -> None:
     """A batch of one partition is passed on with the memory that it has."""
     batch = pa.RecordBatch.from_pydict({"p": [1, 1], "n": [0, 1]})
-    [(path, rows)] = split(batch, TableSchema.from_request("t", batch.schema, ["p"]))
+    [(path, rows)] = split(batch, ["p"])
     assert path == "p=1"
     assert rows.column("n").buffers()[1].address == batch.column("n").buffers()[1].address
 
@@ -167,7 +167,7 @@ def test_one_partition_is_not_copied() -> None:
 def test_an_empty_batch_has_no_partition() -> None:
     """No rows, no folder."""
     schema = TableSchema.from_request("t", pa.schema([("p", pa.int64()), ("n", pa.int64())]), ["p"])
-    assert list(split(pa.RecordBatch.from_pylist([], schema=schema.arrow), schema)) == []
+    assert list(split(pa.RecordBatch.from_pylist([], schema=schema.arrow), schema.partition_by)) == []
 
 
 def _is_refused(row: dict[str, Any]) -> bool:
@@ -184,7 +184,7 @@ def test_splitting_loses_nothing(batch: pa.RecordBatch, partition_by: list[str])
     schema = TableSchema.from_request("t", batch.schema, partition_by)
     together = []
     paths = []
-    for path, rows in split(batch, schema):
+    for path, rows in split(batch, schema.partition_by):
         assert rows.schema.equals(schema.file_arrow)
         assert rows.num_rows > 0
         paths.append(path)

@@ -17,6 +17,7 @@ where neither is known it says so (`tidelock.errors`).
 from __future__ import annotations
 
 from tidelock.client.database import Database, connect
+from tidelock.client.joined import JoinedTransaction, join
 from tidelock.client.results import CommitResult, Decision, InsertResult, Outcome, TransactionState
 from tidelock.client.scan import Scan
 from tidelock.client.snapshot import Snapshot
@@ -29,10 +30,12 @@ __all__ = [
     "Database",
     "Decision",
     "InsertResult",
+    "JoinedTransaction",
     "Outcome",
     "Scan",
     "Snapshot",
     "Transaction",
     "TransactionState",
     "connect",
+    "join",
 ]

@@ -18,6 +18,7 @@ from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
 from tidelock.client.feed import Changes
+from tidelock.client.joined import Joining
 from tidelock.client.members import Members
 from tidelock.client.results import LabelStatus, Outcome, instant
 from tidelock.client.scan import Params
@@ -70,7 +71,7 @@ def connect(
         raise
 
 
-class Database(Alone):
+class Database(Alone, Joining):
     """A cluster, seen by one client; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it carries the highest CSN that it has committed or read, on whichever
@@ -141,9 +142,9 @@ class Database(Alone):
         self,
         label: str | None = None,
         *,
+        batch: int | None = None,
         isolation: str = "snapshot",
         min_csn: int | None = None,
-        batch: int | None = None,
         fresh: bool = False,
         lease: str | float | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -173,9 +174,9 @@ class Database(Alone):
         """
         body = {
             "label": label,
+            "batch": batch,
             "isolation": isolation,
             "min_csn": self._connection.highest_csn.at_least(min_csn),
-            "batch": batch,
             "fresh": fresh or None,
             "lease_s": seconds(lease),
             "meta": None if meta is None else dict(meta),
@@ -266,6 +267,18 @@ class Database(Alone):
         self._connection.highest_csn.note(outcome.csn)
         return outcome
 
+    def label(self, label: str) -> LabelStatus | None:
+        """Return what is committed under a label, by any client; None for one that is free.
+
+        It contains every commit that was acknowledged before the call. A label is free again some time after
+        its last commit: `outcome_retention_s`, that of a streaming query `stream_label_retention_s`.
+        """
+        found = self._connection.ask("GET", f"/labels/{segment(label)}")
+        if found["tid"] is None:
+            return None
+        self._connection.highest_csn.note(found["csn"])
+        return LabelStatus(label, found["batch"], found["tid"], found["csn"], instant(found["time_ms"]))
+
     def status(self) -> dict[str, Any]:
         """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status).
 
@@ -280,18 +293,6 @@ class Database(Alone):
         found: list[dict[str, Any]] = []
         failed: list[UnavailableError] = []
         members = self._connection.members.in_order()
-    def label(self, label: str) -> LabelStatus | None:
-        """Return what is committed under a label, by any client; None for one that is free.
-
-        It contains every commit that was acknowledged before the call. A label is free again some time after
-        its last commit: `outcome_retention_s`, that of a streaming query `stream_label_retention_s`.
-        """
-        found = self._connection.ask("GET", f"/labels/{segment(label)}")
-        if found["tid"] is None:
-            return None
-        self._connection.highest_csn.note(found["csn"])
-        return LabelStatus(label, found["batch"], found["tid"], found["csn"], instant(found["time_ms"]))
-
         for member in members:
             try:
                 rows = self._connection.small("GET", "/transactions")(member)

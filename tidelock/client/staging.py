@@ -45,10 +45,12 @@ class Staging:
         tables: Iterable[str] | None = None,
         ttl_s: float | None = None,
     ) -> str:
-        """Return a token with which other processes write to this transaction through the file system.
+        """Return a token, with which other processes write to this transaction, or join it.
 
         Args:
-            rights: "append" to add rows, "replace" to remove those that are there (mode "overwrite").
+            rights: "append" to add rows, "replace" to remove those that are there (mode "overwrite"); "read"
+                to see what the transaction sees, "heartbeat" to keep it alive, "commit" to end it: these
+                three for who joins it (`tidelock.join`).
             tables: Names; None = all.
             ttl_s: Seconds after which it is worth nothing; with the end of the transaction it is at once.
                 Default: the agents' `token_ttl_s`.
@@ -57,6 +59,11 @@ class Staging:
         """
         named = None if tables is None else list(tables)
         return str(self._pass(rights=list(rights), tables=named, ttl_s=ttl_s)["token"])
+
+    @property
+    def url(self) -> str:
+        """Address of the home, for `tidelock.join`."""
+        return self._connection.transport.url_of(self._home.api)
 
     def seal(self, table: str) -> InsertResult:
         """End a write through `path` whose committer leaves no `_SUCCESS`, when that has returned.

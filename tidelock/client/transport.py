@@ -64,7 +64,7 @@ class Transport:
 
     Args:
         scheme: `http`, or `https` where a proxy in front of the agents ends TLS.
-        token: The shard's shared secret, or None.
+        token: The shard's shared secret, the token of a transaction, or None.
 
     Raises:
         BadRequestError: The token cannot stand in a header.
@@ -87,6 +87,14 @@ class Transport:
         pool = urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
         pool.pool_classes_by_scheme = self._pools
         return pool
+
+    def url_of(self, address: str) -> str:
+        """Return the URL of an agent."""
+        return f"{self._scheme}://{address}"
+
+    def with_token(self, token: str) -> Transport:
+        """Return another one like this, for who shows a transaction's token in the place of the secret."""
+        return Transport(scheme=self._scheme, token=token, timeouts=self.timeouts)
 
     def after_fork(self) -> None:
         """Leave the connections to the parent."""

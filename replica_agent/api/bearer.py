@@ -1,0 +1,85 @@
+"""What a token opens besides the folder of its transaction: routes of that transaction, by its rights.
+
+``Authorization: Bearer tl1...`` in the place of the shared secret. Whoever shows a token has its rights and
+no others, also where the agents have no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+
+from tidelock.errors import TokenRightError
+from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.schema import full_name
+from tidelock.replica_agent.transactions import Transaction
+from tidelock.replica_agent.writes.tokens import PREFIX, Claims, Right
+
+_TRANSACTION: Final = "/api/v1/transactions/{tid}"
+#: The routes, with the right that each takes; None: any token of the transaction will do.
+_OPENED: Final[Mapping[tuple[str, str], Right | None]] = {
+    ("GET", f"{_TRANSACTION}/tables/{{table}}"): None,
+    ("POST", f"{_TRANSACTION}/rows/{{table}}"): Right.APPEND,
+    ("POST", f"{_TRANSACTION}/query"): Right.READ,
+    ("POST", f"{_TRANSACTION}/heartbeat"): Right.HEARTBEAT,
+    ("POST", f"{_TRANSACTION}/commit"): Right.COMMIT,
+    ("POST", f"{_TRANSACTION}/rollback"): Right.COMMIT,
+}
+_CLAIMS: Final = "tidelock.claims"
+
+
+class Bearers:
+    """Lets requests with a token in; part of :func:`http.authentication`."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Look at tokens of ``agent``'s transactions."""
+        self._agent = agent
+
+    def admit(self, request: web.Request, given: str) -> bool:
+        """Tell whether what a request shows is a token; if it is, the request may be answered.
+
+        Raises:
+            TokenRightError: The route is not opened by this token, or by none.
+            AccessDeniedError: As :meth:`Passes.admit_to`.
+        """
+        if not given.startswith(f"{PREFIX}."):
+            return False
+        resource = request.match_info.route.resource
+        route = request.method, resource.canonical if resource is not None else ""
+        if route not in _OPENED:
+            raise TokenRightError(
+                f"{request.method} {request.path} is not open to tokens of transactions; it takes the shared "
+                "secret",
+                right="",
+            )
+        info = request.match_info
+        claims = self._agent.writes.passes.admit_to(given, info["tid"], _OPENED[route])
+        if "table" in info:
+            claims.require_table(full_name(info["table"]))
+        request[_CLAIMS] = claims
+        return True
+
+
+def claims_of(request: web.Request) -> Claims | None:
+    """Return what the token of a request says; None for one that has come with the secret."""
+    found: Claims | None = request.get(_CLAIMS)
+    return found
+
+
+def shows_life(request: web.Request) -> bool:
+    """Tell whether a request keeps its transaction alive.
+
+    One with a token does only if that is its right: who uses it may outlive the program that is to commit.
+    """
+    claims = claims_of(request)
+    return claims is None or Right.HEARTBEAT in claims.rights
+
+
+def find(agent: Operations, request: web.Request) -> Transaction:
+    """Return the transaction that a request names, and take it as a sign of life if it is one."""
+    tx = agent.transactions.find(request.match_info["tid"])
+    if shows_life(request):
+        agent.transactions.touch(tx)
+    return tx

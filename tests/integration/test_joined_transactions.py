@@ -1,0 +1,289 @@
+"""Transactions that other processes join by a token: what each right opens, and how each wrong token is told.
+
+The cluster has a shared secret. The joined client has none of it: the token is all it shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.readers import send
+from tests.support.waiting import eventually
+from tidelock import join
+from tidelock.client import Database, JoinedTransaction, Transaction
+from tidelock.cluster import LocalCluster
+from tidelock.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    TokenExpiredError,
+    TokenFinishedError,
+    TokenForeignError,
+    TokenForgedError,
+    TokenRightError,
+    TransactionClosedError,
+    UnknownTransactionError,
+    UnsupportedInTransactionError,
+)
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+ALL: Final = ("append", "replace", "read", "heartbeat", "commit")
+NUMBERS = itertools.count(1)
+
+#: What each right is needed for; the definition of a table is told to any token.
+CALLS: Final[dict[str, list[Callable[[JoinedTransaction, str], Any]]]] = {
+    "append": [lambda tx, table: tx.insert(table, rows(1))],
+    "read": [lambda tx, table: tx.read(table), lambda tx, table: tx.sql(f"SELECT * FROM {table}")],
+    "heartbeat": [lambda tx, _: tx.heartbeat()],
+    "commit": [lambda tx, _: tx.commit(), lambda tx, _: tx.rollback()],
+}
+EVERY_CALL: Final = [call for calls in CALLS.values() for call in calls] + [
+    lambda tx, table: tx.definition(table)
+]
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas, both needed for a commit."""
+    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "secret": "a shared secret"})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA)
+    return name
+
+
+@pytest.fixture
+def tx(db: Database) -> Iterator[Transaction]:
+    """A transaction that is rolled back if the test has not ended it."""
+    found = db.begin()
+    yield found
+    with contextlib.suppress(TransactionClosedError):
+        found.rollback()
+
+
+def rows(*ids: int) -> pa.Table:
+    """Rows with these ids."""
+    return pa.table({"id": ids}, SCHEMA)
+
+
+def ids(reader: Database | Transaction | JoinedTransaction, table: str) -> list[int]:
+    """What is in a table."""
+    return sorted(reader.read(table)["id"].to_pylist())
+
+
+def refused(error: type[AccessDeniedError], joined: JoinedTransaction, table: str) -> None:
+    """Every call ends with this error, and its text does not show the token."""
+    for call in EVERY_CALL:
+        with pytest.raises(AccessDeniedError) as found:
+            call(joined, table)
+        assert type(found.value) is error
+        assert "tl1." not in str(found.value.to_wire())
+
+
+def test_a_whole_transaction(local: LocalCluster, db: Database, table: str, tx: Transaction) -> None:
+    """Another process adds rows, sees its own and the others', and commits; the answer may be asked again."""
+    tx.insert(table, rows(1))
+    token = tx.token(rights=ALL)
+    with join(tx.url, token) as joined:
+        assert [column["name"] for column in joined.definition(table)["columns"]] == ["id"]
+        assert joined.insert(table, rows(2, 3)).rows == 2
+        assert ids(joined, table) == ids(tx, table) == [1, 2, 3]
+        assert joined.scan(table, where="id > ?", params=[1]).count() == 2
+        assert joined.sql(f"SELECT max(id) AS m FROM {table}").to_pydict() == {"m": [3]}
+        assert joined.heartbeat() == tx.lease_s
+        assert ids(db, table) == []
+        done = joined.commit(wait="all")
+        assert joined.commit() == done
+    assert (done.tid, db.outcome(tx.tid).csn) == (tx.tid, done.csn)
+    with local.connect("r2") as reader:
+        assert ids(reader, table) == [1, 2, 3]
+    with db.join(db.begin().token(rights=["commit"])) as other:
+        other.rollback()
+        assert db.outcome(other.tid).decision == "aborted"
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+
+
+@pytest.mark.parametrize("right", CALLS)
+def test_each_right_is_needed(db: Database, table: str, tx: Transaction, right: str) -> None:
+    """With all rights but one what that is for is refused; without the rights that are asked for, as well."""
+    for token in (tx.token(rights=[name for name in ALL if name != right]), tx.token()):
+        with db.join(token) as joined:
+            assert joined.definition(table)["name"] == f"default.{table}"
+            if right == "append" and token == tx.token():
+                continue
+            for call in CALLS[right]:
+                with pytest.raises(TokenRightError) as found:
+                    call(joined, table)
+                assert found.value.details["right"] == right
+    assert tx.state == "open"
+    assert ids(tx, table) == []
+
+
+def test_other_tables(db: Database, table: str, tx: Transaction) -> None:
+    """A token for one table tells nothing of others, also where SQL names them; nothing is spoilt by that."""
+    db.create_table(f"{table}_x", SCHEMA)
+    inside = db.begin()
+    with db.join(inside.token(rights=ALL, tables=[table])) as joined:
+        assert ids(joined, table) == []
+        for call in (
+            lambda: joined.read(f"{table}_x"),
+            lambda: joined.insert(f"{table}_x", rows(1)),
+            lambda: joined.definition(f"{table}_x"),
+            lambda: joined.sql(f"SELECT * FROM default.{table}_x"),
+            lambda: joined.read(table, where=f"id IN (SELECT id FROM {table}_x)"),
+        ):
+            with pytest.raises(TokenRightError, match=rf"is for default\.{table}, and .*{table}_x"):
+                call()
+        with pytest.raises(UnsupportedInTransactionError):
+            joined.sql(f"INSERT INTO {table} SELECT 1")
+        with pytest.raises(BadRequestError):
+            joined.sql("SELECT nonsense")
+        joined.insert(table, rows(5))
+    inside.commit()
+    assert ids(db, table) == [5]
+
+
+def test_each_token_that_is_not_good(local: LocalCluster, db: Database, table: str, tx: Transaction) -> None:
+    """Forged, of another home, of another transaction, expired, finished: over all routes."""
+    good = tx.token(rights=ALL)
+    claims, mac = good.split(".")[1:]
+    forged = f"tl1.{claims}.{mac[:-4]}AAAA"
+    refused(TokenForgedError, join(tx.url, forged), table)
+    with local.connect("r2") as there, there.begin() as foreign:
+        refused(TokenForeignError, join(tx.url, foreign.token(rights=ALL)), table)
+    with db.begin() as other:
+        joined = join(tx.url, other.token(rights=ALL))
+        joined._path = f"/transactions/{tx.tid}"
+        refused(TokenForeignError, joined, table)
+    short = join(tx.url, tx.token(rights=ALL, ttl_s=1))
+    eventually(lambda: expired(short))
+    refused(TokenExpiredError, short, table)
+    for text in ("", "x", "tl1.e30.AA", "tl1.%.%", good[:20]):
+        with pytest.raises(TokenForgedError):
+            join(tx.url, text)
+    tx.rollback()
+    refused(TokenFinishedError, join(tx.url, good), table)
+
+
+def expired(joined: JoinedTransaction) -> bool:
+    """Whether a token's own time is over."""
+    try:
+        joined.heartbeat()
+    except TokenExpiredError:
+        return True
+    return False
+
+
+def test_a_finished_transaction(db: Database, table: str, tx: Transaction) -> None:
+    """After its commit a token adds, shows and keeps nothing; a failed one can be rolled back."""
+    with db.join(tx.token(rights=ALL)) as joined:
+        tx.insert(table, rows(1))
+        tx.commit()
+        for call in (joined.heartbeat, lambda: joined.insert(table, rows(2)), lambda: joined.read(table)):
+            with pytest.raises(TokenFinishedError, match="is committed"):
+                call()
+        with pytest.raises(TransactionClosedError, match="cannot be rolled back"):
+            joined.rollback()
+    failed = db.begin()
+    with db.join(failed.token(rights=ALL)) as joined:
+        with pytest.raises(BadRequestError):
+            failed.sql("SELECT nonsense")
+        with pytest.raises(TokenFinishedError, match="is failed"):
+            joined.insert(table, rows(2))
+        joined.rollback()
+    assert ids(db, table) == [1]
+
+
+def test_signs_of_life(db: Database, table: str) -> None:
+    """Only who may keep a transaction alive does; whatever else the others do, its lease goes on."""
+    tx = db.begin(lease=2)
+    db._connection.leases.remove(tx)  # its program is dead
+    with (
+        db.join(tx.token(rights=["append", "read"])) as busy,
+        db.join(tx.token(rights=["heartbeat"])) as beat,
+    ):
+        beat.heartbeat()
+        with pytest.raises(TokenFinishedError):
+            eventually(lambda: busy.insert(table, rows(1)).rows + len(ids(busy, table)) == 0)
+    tx = db.begin(lease=2)
+    db._connection.leases.remove(tx)
+    with db.join(tx.token(rights=["heartbeat"])) as beat:
+        begun_s = time.monotonic()
+        eventually(lambda: beat.heartbeat() == 2 and time.monotonic() - begun_s > 3)
+    tx.rollback()
+
+
+def test_a_token_opens_nothing_else(db: Database, table: str, tx: Transaction) -> None:
+    """Neither what others have, nor what the secret is for."""
+    token, address = tx.token(rights=ALL), tx.url.removeprefix("http://")
+    with db.begin() as other:
+        targets = [
+            ("GET", "/api/v1/status"),
+            ("GET", "/api/v1/transactions"),
+            ("GET", f"/api/v1/transactions/{tx.tid}"),
+            ("POST", f"/api/v1/transactions/{tx.tid}/token"),
+            ("POST", f"/api/v1/transactions/{tx.tid}/kill"),
+            ("POST", f"/api/v1/transactions/{tx.tid}/truncate/{table}"),
+            ("POST", f"/api/v1/transactions/{other.tid}/commit"),
+            ("POST", "/api/v1/query"),
+            ("GET", f"/api/v1/outcomes/{tx.tid}"),
+            ("GET", f"/api/v1/tables/{table}"),
+            ("POST", "/peer/v1/forget"),
+            ("GET", "/metrics"),
+            ("GET", "/nowhere"),
+        ]
+        for method, target in targets:
+            answer = send(address, method, target, headers={"Authorization": f"Bearer {token}"})
+            assert answer.status == 403, target
+            assert answer.json()["error"] in {"TokenRightError", "TokenForeignError"}
+        other.rollback()
+
+
+def test_resume(db: Database, local: LocalCluster, table: str) -> None:
+    """The program that has begun a transaction goes on with it in another process."""
+    begun = db.begin()
+    begun.insert(table, rows(1))
+    with local.connect("r2") as later:
+        tx = later.resume(begun.tid)
+        assert (tx.tid, tx.snapshot_csn, tx.lease_s) == (begun.tid, begun.snapshot_csn, begun.lease_s)
+        tx.insert(table, rows(2))
+        tx.commit(wait="all")
+        with pytest.raises(TransactionClosedError, match="cannot be resumed"):
+            later.resume(begun.tid)
+        with pytest.raises(UnknownTransactionError):
+            later.resume("1-r1-1-9999")
+    assert ids(db, table) == [1, 2]
+
+
+def test_no_log_shows_a_token(local: LocalCluster, tx: Transaction, table: str) -> None:
+    """Whatever was done with it, and refused."""
+    token = tx.token(rights=ALL)
+    with join(tx.url, token) as joined:
+        joined.insert(table, rows(1))
+        joined.commit()
+        with pytest.raises(TokenFinishedError):
+            joined.read(table)
+    for replica in local.replicas:
+        log = local.log(replica).read_text(encoding="utf-8")
+        assert token.split(".")[2] not in log
+        assert "tl1.ey" not in log

@@ -1,0 +1,265 @@
+"""A transaction that another process has begun, by a token of it: what the token allows, and nothing else.
+
+    token = tx.token(rights=["append", "heartbeat"], tables=["orders"])     # where it was begun
+    part = tidelock.join(tx.url, token)                                     # anywhere
+    part.insert("orders", rows)
+
+Nothing here keeps the transaction alive by itself, and nothing ends it unless it is told to: that is up to
+the program that has begun it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import tenacity
+
+from tidelock.client.connection import Connection
+from tidelock.client.data import Data, ipc_stream, open_rows
+from tidelock.client.decide import PAUSE_FIRST_S, PAUSE_MAX_S, home_of
+from tidelock.client.results import CommitResult, InsertResult, TransactionState, commit_result
+from tidelock.client.scan import Params, Scan, scan
+from tidelock.client.stream import BatchStream
+from tidelock.client.transaction import Transaction
+from tidelock.client.transport import NoConnectionError, Timeouts, Transport, segment
+from tidelock.errors import (
+    BadRequestError,
+    CommitUnknownError,
+    TidelockError,
+    TokenFinishedError,
+    TokenForgedError,
+    TransactionClosedError,
+    UnavailableError,
+)
+
+_PREFIX: Final = "tl1"
+#: A commit is asked for again within this part of the whole time.
+_ATTEMPTS_MIN: Final = 3
+
+
+def tid_of(token: str) -> str:
+    """Return the transaction that a token is for, as it says itself; only its home can verify that.
+
+    Raises:
+        TokenForgedError: It is no token.
+    """
+    try:
+        prefix, claims, _ = token.split(".")
+        fields = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        if prefix == _PREFIX:
+            return str(fields["t"])
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        pass
+    raise TokenForgedError("this is no token of a transaction; take it from tx.token()")
+
+
+def join(
+    url: str, token: str, *, timeout_s: float = 60.0, connect_timeout_s: float = 2.0
+) -> JoinedTransaction:
+    """Join a transaction by a token of it.
+
+    Args:
+        url: Of its home, as `Transaction.url` gives it: `http://host:port`.
+        token: From `Transaction.token`.
+        timeout_s: How long to wait for an answer, and for the outcome of a commit.
+        connect_timeout_s: How long to wait for a connection.
+
+    Raises:
+        BadRequestError: `url` has another form.
+        TokenForgedError: It is no token. Whether it is good is found by the first request.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise BadRequestError(f"{url!r} is no address of an agent; expected http://host:port")
+    timeouts = Timeouts(connect_s=connect_timeout_s, answer_s=timeout_s)
+    return JoinedTransaction(
+        Transport(scheme=parts.scheme, token=token, timeouts=timeouts), parts.netloc, token
+    )
+
+
+class Joining:
+    """Transactions that others have begun; part of `Database`."""
+
+    _connection: Connection
+
+    def join(self, token: str) -> JoinedTransaction:
+        """Join a transaction by a token of it (`Transaction.token`): what that allows, and nothing else.
+
+        Raises:
+            TokenForgedError: It is no token.
+            BadRequestError: Its home is no replica of this cluster.
+        """
+        home = self._connection.members.find(home_of(tid_of(token)))
+        return JoinedTransaction(self._connection.transport.with_token(token), home.api, token)
+
+    def resume(self, tid: str) -> Transaction:
+        """Return an open transaction that was begun by another client, of the same program or its successor.
+
+        From here on this client keeps it alive; the other one should not use it any more.
+
+        Raises:
+            TransactionClosedError: It takes no statements (`state`).
+            UnknownTransactionError: It ended long ago, or with a former life of its home: see `outcome`.
+            UnavailableError: Its home does not answer.
+            BadRequestError: `tid` is no transaction id, or there is no such replica.
+        """
+        home = self._connection.members.find(home_of(tid))
+        found = self._connection.small("POST", f"/transactions/{segment(tid)}/heartbeat")(home)
+        if found["state"] != TransactionState.OPEN:
+            raise TransactionClosedError(
+                f"transaction {tid} is {found['state']} and cannot be resumed; ask outcome(tid) how it ends",
+                tid=tid,
+                state=found["state"],
+            )
+        begun = {"tid": tid, "snapshot_csn": int(tid.partition("-")[0]), "lease_s": found["lease_s"]}
+        return Transaction(self._connection, home, begun)
+
+
+class JoinedTransaction:
+    """A transaction of another process; made by `join` and `Database.join`. Any number of threads may use it.
+
+    Every method raises, besides its own errors:
+        TokenForgedError, TokenForeignError, TokenExpiredError: The token is not good here.
+        TokenFinishedError: The transaction takes nothing more.
+        TokenRightError: The token does not allow this, or not in this table.
+        UnavailableError: The home does not answer.
+
+    Attributes:
+        tid: The transaction.
+    """
+
+    def __init__(self, transport: Transport, home: str, token: str) -> None:
+        self.tid = tid_of(token)
+        self._transport = transport
+        self._home = home
+        self._path = f"/transactions/{segment(self.tid)}"
+
+    def __repr__(self) -> str:
+        return f"<JoinedTransaction {self.tid}>"
+
+    def insert(self, table: str, data: Data) -> InsertResult:
+        """Stage rows; right "append". Arguments and errors as in `Transaction.insert`.
+
+        Where the answer is lost the rows may be staged all the same: then the transaction is to be rolled
+        back, since a repetition would add them twice.
+        """
+        path = f"{self._path}/rows/{segment(table)}"
+        answer = self._transport.upload(self._home, path, ipc_stream(open_rows(data)))
+        return InsertResult(rows=answer["rows"], parts=answer["parts"])
+
+    def definition(self, table: str) -> dict[str, Any]:
+        """Return a table as it is for the transaction: columns, `partition_by`, `sort_by`; any right.
+
+        Raises:
+            UnknownTableError: There is no such table at its snapshot.
+        """
+        found: dict[str, Any] = self._call("GET", f"/tables/{segment(table)}")
+        return found
+
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> pa.Table:
+        """Return rows of a table as the transaction sees them, its own included; see `scan`."""
+        return self.scan(table, columns, where, params).to_table()
+
+    def scan(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> Scan:
+        """Return a scan of a table inside the transaction; right "read". See `Transaction.scan`."""
+        return scan(self, table, columns, where, params)
+
+    def sql(self, sql: str, params: Params = ()) -> pa.Table:
+        """Run one SELECT inside the transaction, over the tables of the token; right "read".
+
+        Raises as `Transaction.sql`; one that is wrong leaves the transaction as it is.
+        """
+        return self.collect({"sql": sql, "params": list(params)})
+
+    def stream(self, request: dict[str, Any]) -> BatchStream:
+        """Run a query inside the transaction (see `scan.Reader`)."""
+        return BatchStream(self._transport.stream(self._home, f"{self._path}/query", request), self._home)
+
+    def collect(self, request: dict[str, Any]) -> pa.Table:
+        """Run a query inside the transaction and return all rows (see `scan.Reader`)."""
+        return self.stream(request).read_all()
+
+    def heartbeat(self, timeout_s: float | None = None) -> float:
+        """Begin the lease anew and return its length in seconds; right "heartbeat"."""
+        return float(self._call("POST", "/heartbeat", timeout_s=timeout_s)["lease_s"])
+
+    def commit(self, *, wait: str = "home", timeout_s: float | None = None) -> CommitResult:
+        """Commit the transaction; right "commit". May be repeated, and then returns the same.
+
+        Args:
+            wait: As in `Transaction.commit`.
+            timeout_s: How long to try to learn the outcome.
+
+        Raises:
+            RefusedError: Certainly not committed, and rolled back.
+            CommitUnknownError: Not known in time; repeat it, or have `Database.outcome` asked for `tid`.
+        """
+        limit_s = self._transport.timeouts.answer_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        lost = False
+
+        def attempt() -> CommitResult:
+            nonlocal lost
+            left_s = max(0.1, min(limit_s / _ATTEMPTS_MIN, deadline - time.monotonic()))
+            try:
+                body = {"wait": wait, "timeout_s": left_s}
+                margin_s = self._transport.timeouts.connect_s
+                return commit_result(self._call("POST", "/commit", body=body, timeout_s=left_s + margin_s))
+            except NoConnectionError:
+                raise
+            except (UnavailableError, CommitUnknownError):
+                lost = True
+                raise
+            except TokenFinishedError as error:
+                if (
+                    lost and "state" not in error.details
+                ):  # it has ended so long ago that its home has forgotten
+                    raise self._unknown(error) from error
+                raise
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((UnavailableError, CommitUnknownError)),
+            wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+            stop=lambda _: time.monotonic() >= deadline,
+            reraise=True,
+        )
+        try:
+            return retrying(attempt)
+        except UnavailableError as error:
+            if lost:
+                raise self._unknown(error) from error
+            raise
+
+    def _unknown(self, error: TidelockError) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"the outcome of {self.tid} is not known ({error.message}); ask Database.outcome(tid)",
+            tid=self.tid,
+        )
+
+    def rollback(self) -> None:
+        """Roll the transaction back; right "commit"."""
+        self._call("POST", "/rollback")
+
+    def close(self) -> None:
+        """Close the connections; the transaction goes on without this process."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, method: str, path: str, **options: Any) -> Any:
+        return self._transport.call(self._home, method, self._path + path, **options)
