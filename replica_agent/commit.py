@@ -231,6 +231,8 @@ class Commits:
             return "committed"
         with contextlib.suppress(UnknownTransactionError):
             tx = self._transactions.find(str(tid))
+            if tx.outcome is not None and tx.outcome.csn <= self._catalog.reader.snapshot_csn():
+                return "unknown"  # applied, and forgotten since
             if tx.closed_at is None or tx.outcome is not None:
                 return "running"  # or committed and not yet applied here
             return "aborted"

@@ -1,6 +1,6 @@
 """A client with one transaction in a process of its own, so that a test can kill it where it likes.
 
-    python -m tests.support.client_process URL REPLICA TABLE LEASE_S
+    python -m tests.support.client_process URL REPLICA TABLE LEASE_S [LABEL BATCH]
 
 It begins a transaction, inserts `ROWS` and says its tid. On a line of its standard input it commits, and says
 how that ended. Without one it keeps its lease, as long as it lives.
@@ -30,11 +30,21 @@ class ClientProcess:
         replica: The home of its transaction.
         table: It has the columns of `ROWS`.
         lease_s: Length of the transaction's lease.
+        batch: Label of its streaming query, and number of its batch.
     """
 
-    def __init__(self, url: str, replica: str, table: str, *, lease_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        replica: str,
+        table: str,
+        *,
+        lease_s: float = 60.0,
+        batch: tuple[str, int] | None = None,
+    ) -> None:
+        arguments = [url, replica, table, str(lease_s), *map(str, batch or ())]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.client_process", url, replica, table, str(lease_s)],
+            [sys.executable, "-m", "tests.support.client_process", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -76,9 +86,11 @@ class ClientProcess:
         return line
 
 
-def _main(url: str, replica: str, table: str, lease_s: str) -> None:
+def _main(
+    url: str, replica: str, table: str, lease_s: str, label: str | None = None, batch: str | None = None
+) -> None:
     with connect(url, replica=replica) as db:
-        tx = db.begin(lease=float(lease_s))
+        tx = db.begin(label, batch=None if batch is None else int(batch), lease=float(lease_s))
         tx.insert(table, ROWS)
         _say(tx.tid)
         if not sys.stdin.readline():

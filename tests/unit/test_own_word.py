@@ -58,7 +58,7 @@ def tid(snapshot: int, *, home: str = HOME, boot: int = BOOT, counter: int = 9) 
 async def test_word_on_what_it_remembers(
     catalog: Catalog, transactions: Transactions, commits: Commits
 ) -> None:
-    """Running until it is applied here, also when the log has it already; then the catalog knows."""
+    """Running until it is applied here, also when the log has it already; then the catalog knows, until it forgets."""
     tx = transactions.begin(Csn(200))
     assert commits.own_word(tx.tid) == "running"
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(201)))
@@ -68,6 +68,8 @@ async def test_word_on_what_it_remembers(
     )
     await catalog.write(lambda db: jobs.apply(db, [applied]))
     assert commits.own_word(tx.tid) == "committed"
+    await catalog.write(lambda db: jobs.prune_outcomes(db, 2, 2))
+    assert commits.own_word(tx.tid) == "unknown"  # forgotten there, and still remembered as closed
     other = transactions.begin(Csn(200))
     transactions.close(other, TxState.ROLLED_BACK)
     assert commits.own_word(other.tid) == "aborted"

@@ -1,0 +1,279 @@
+"""Exactly once on real agents: labels of single runs, and of streaming queries with the numbers of batches.
+
+Whoever runs a piece of work again, wherever, and whatever has died: its rows are there once, and it is told
+the CSN of the first time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.client_process import ROWS, ClientProcess
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left, require_clean_audit
+from tests.support.fault_lab import Gates
+from tests.support.refusals import Addresses, http
+from tests.support.truncation import truncate
+from tests.support.waiting import eventually
+from tests.support.workload import ask
+from tidelock.client import Database, TransactionState
+from tidelock.cluster import LocalCluster
+from tidelock.errors import BadRequestError, LabelExistsError, TidelockError, TooLargeError
+
+REPLICAS = ("r1", "r2", "r3")
+HOME, PEER = "r1", "r2"
+BEFORE, AFTER = "csnlog.commit.before", "csnlog.commit.after"
+SETTINGS = {
+    **QUICK,
+    "session_timeout_s": 3,
+    "fence_timeout_s": 1,
+    "clean_interval_s": 0.2,
+    "reader_workers": 1,
+}
+TABLE = "t"
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """Where the home can be killed: with its record not sent yet, or in the log and not answered."""
+    return Gates(tmp_path_factory.mktemp("gates"), {HOME: {BEFORE: "crash", AFTER: "crash"}})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluster]:
+    """One cluster for the module, with the table; at its end nothing is left over, and the audit is clean."""
+    made = module_cluster(settings=SETTINGS, environment_of={HOME: gates.environment(HOME)})
+    with made.connect() as db:
+        db.create_table(TABLE, ROWS.schema)
+    yield made
+    made.up()
+    for replica in REPLICAS:
+        nothing_left(made.data_dir(replica))
+    require_clean_audit(made)
+
+
+class Stream:
+    """A streaming query as the tests run it: one insert to a batch, and what is in the table of it."""
+
+    def __init__(self, sessions: Sequence[Database], label: str) -> None:
+        self.sessions, self.label = dict(zip(REPLICAS, sessions, strict=True)), label
+        self._before = self._rows()
+
+    def _rows(self) -> int:
+        with self.sessions[PEER].snapshot() as snap:
+            return snap.scan(TABLE).count()
+
+    def run(self, batch: int, replica: str = PEER, *, late: bool = False) -> int:
+        """Run a batch through a replica, with its label from the beginning or only at the commit."""
+        return run(self.sessions[replica], self.label, batch, late=late)
+
+    def refused(self, batch: int, replica: str = PEER, *, late: bool = False) -> dict[str, Any]:
+        """Run a batch that must be refused; returns the details of the refusal."""
+        with pytest.raises(LabelExistsError) as caught:
+            self.run(batch, replica, late=late)
+        return caught.value.details
+
+    def require_batches(self, count: int) -> None:
+        """Require that so many batches have added their rows."""
+        assert self._rows() == self._before + count * ROWS.num_rows
+
+
+def run(db: Database, label: str, batch: int | None, *, late: bool = False) -> int:
+    """Insert the rows under a label, which the transaction has from the beginning or takes at the commit."""
+    tx = db.begin() if late else db.begin(label, batch=batch)
+    with tx:
+        tx.insert(TABLE, ROWS)
+        tx.commit(label=label if late else None, batch=batch if late else None)
+    return tx.csn or 0
+
+
+@pytest.mark.parametrize("late", [pytest.param(False, id="at begin"), pytest.param(True, id="at commit")])
+def test_batches_count_once_in_their_order(sessions: list[Database], late: bool) -> None:
+    """Through any replica; what is refused is told its own CSN, and how far the query is."""
+    stream = Stream(sessions, f"query / {late} ä")
+    csns = [stream.run(number, REPLICAS[number % 3], late=late) for number in range(4)]
+    assert csns == sorted(set(csns))
+    for replica in REPLICAS:
+        again = stream.refused(3, replica, late=late)
+        assert (again["csn"], again["batch"]) == (csns[3], 3)
+        assert again["tid"].split("-")[1] == REPLICAS[0]
+        assert stream.refused(1, replica, late=late)["csn"] == csns[1]
+        found = stream.sessions[replica].label(stream.label)
+        assert found is not None
+        assert (found.batch, found.csn, found.tid) == (3, csns[3], again["tid"])
+        assert found.time == stream.sessions[replica].outcome(found.tid).time
+        assert stream.sessions[replica].label(stream.label + "?") is None
+    stream.run(9)  # what the numbers between were is the query's own affair
+    assert stream.refused(8) == {"label": stream.label, "csn": None, "tid": None, "batch": 9}
+    stream.require_batches(5)
+
+
+def test_a_refused_run_begins_nothing(local: LocalCluster, sessions: list[Database]) -> None:
+    """Its home says so at `begin`; nothing of it is to be rolled back."""
+    csn = run(sessions[0], "early", None)
+    before = ask(local, HOME, "/transactions")
+    with pytest.raises(LabelExistsError, match=f"was committed before, at CSN {csn}") as caught:
+        sessions[0].begin("early")
+    assert caught.value.details["csn"] == csn
+    assert ask(local, HOME, "/transactions") == before
+
+
+def test_labels_of_runs_and_of_streams_do_not_mix(sessions: list[Database]) -> None:
+    """Nothing is moved in silence, and nobody is told that work is done which was not."""
+    db = sessions[0]
+    run(db, "plain", None)
+    run(db, "stream", 5)
+    for late in (False, True):
+        with pytest.raises(BadRequestError, match="was committed without a batch"):
+            run(db, "plain", 6, late=late)
+        with pytest.raises(BadRequestError, match="is a streaming query's, at batch 5"):
+            run(db, "stream", None, late=late)
+    status = db.label("stream"), db.label("plain")
+    assert [one and one.batch for one in status] == [5, None]
+
+
+def test_what_is_no_label(local: LocalCluster, sessions: list[Database]) -> None:
+    """Refused at begin and at commit; a transaction has one label, and keeps it."""
+    wrong = [("", None), (None, 1), ("x", -1), ("x", 1 << 63)]
+    db = sessions[0]
+    for label, batch in wrong:
+        with pytest.raises(BadRequestError):
+            db.begin(label, batch=batch)
+        tx = db.begin()
+        tx.insert(TABLE, ROWS)
+        with pytest.raises(BadRequestError):
+            tx.commit(label=label, batch=batch)
+        assert tx.state is TransactionState.ROLLED_BACK
+    with pytest.raises(TooLargeError, match="label_bytes_max"):
+        db.begin("x" * 300)
+    tx = db.begin("one", batch=1)
+    tx.insert(TABLE, ROWS)
+    with pytest.raises(BadRequestError, match="has label 'one', batch 1"):
+        tx.commit(label="one", batch=2)
+    tx = db.begin("one", batch=1)
+    tx.insert(TABLE, ROWS)
+    done = tx.commit(label="one", batch=1)
+    url = f"{Addresses.of(local, HOME).api}/transactions/{tx.tid}/commit"
+    assert http("POST", url, {"label": "one", "batch": 1}).json["csn"] == done.csn
+    assert http("POST", url, {"label": "one", "batch": 2}).json["error"] == "BadRequestError"
+
+
+def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
+    """Through all replicas, some of the batch behind it: each batch counts once at most, in their order."""
+    stream = Stream(sessions, "race")
+    stream.run(1)
+    batches = (2, 2, 2, 3, 3, 2)
+    start = threading.Barrier(len(batches))
+
+    def race(index: int) -> tuple[int, int | None, int | None]:
+        with sessions[index % 3].begin(stream.label, batch=batches[index]) as tx:
+            tx.insert(TABLE, ROWS)
+            start.wait()
+            try:
+                return batches[index], tx.commit().csn, None
+            except LabelExistsError as error:
+                return batches[index], None, error.details["csn"]
+
+    with ThreadPoolExecutor(len(batches)) as executor:
+        ended = list(executor.map(race, range(len(batches))))
+    won = {batch: csn for batch, csn, _ in ended if csn is not None}
+    assert len([csn for _, csn, _ in ended if csn]) == len(won)
+    assert list(won) == sorted(won)
+    assert max(won) == 3  # 2 may have come too late, 3 may not
+    told = {(batch, csn) for batch, committed, csn in ended if committed is None}
+    assert told <= {(batch, won.get(batch)) for batch in (2, 3)}
+    stream.require_batches(1 + len(won))
+
+
+def test_the_driver_and_the_home_die_with_the_record_in_the_log(
+    local: LocalCluster, sessions: list[Database], gates: Gates
+) -> None:
+    """A new driver, at another replica, begins with the same batch: it is told the CSN, and goes on."""
+    stream = Stream(sessions, "killed after")
+    stream.run(6)
+    with ClientProcess(local.url(HOME), HOME, TABLE, batch=(stream.label, 7)) as driver:
+        with gates.open(HOME, AFTER):
+            driver.commit()
+            eventually(lambda: local.pid(HOME) is None, what="the death of the home")
+        driver.kill()
+    refused = stream.refused(7)
+    assert refused["tid"] == driver.tid
+    assert ask(local, PEER, f"/outcomes/{driver.tid}")["csn"] == refused["csn"]
+    assert stream.run(8) > refused["csn"]
+    local.start(HOME)
+    assert stream.refused(7, HOME)["csn"] == refused["csn"]
+    stream.require_batches(3)
+
+
+def test_the_home_dies_before_the_record_is_sent(
+    local: LocalCluster, sessions: list[Database], gates: Gates
+) -> None:
+    """Nothing of it will ever land: the new driver's run counts, and the home finds that when it is back."""
+    stream = Stream(sessions, "killed before")
+    stream.run(6)
+    lost = sessions[0].begin(stream.label, batch=7)
+    lost.insert(TABLE, ROWS)
+    with gates.open(HOME, BEFORE):
+        with pytest.raises(TidelockError):
+            lost.commit(timeout_s=0.5)
+        eventually(lambda: local.pid(HOME) is None, what="the death of the home")
+    csn = stream.run(7)
+    local.start(HOME)
+    assert stream.refused(7, HOME)["csn"] == csn
+    assert ask(local, HOME, f"/outcomes/{lost.tid}")["outcome"] == "aborted"
+    stream.require_batches(2)
+
+
+def test_after_the_record_is_truncated_away(local: LocalCluster, sessions: list[Database]) -> None:
+    """The label stays in ZooKeeper, its CSN in the catalogs."""
+    stream = Stream(sessions, "truncated")
+    csns = [stream.run(number) for number in (1, 2)]
+    plain = run(sessions[0], "truncated too", None)
+    last = sessions[0].insert(TABLE, ROWS, wait="all").csn or 0
+    truncate(local.zk, last)
+    assert [record["csn"] for record in ask(local, PEER, "/log?from_csn=0")] == [last]
+    for replica in REPLICAS:
+        assert [stream.refused(number, replica)["csn"] for number in (1, 2)] == csns
+        with pytest.raises(LabelExistsError, match=f"at CSN {plain}:"):
+            run(stream.sessions[replica], "truncated too", None)
+    stream.require_batches(4)  # two of them are others'
+
+
+@pytest.mark.slow
+def test_a_streams_label_outlives_the_outcomes_of_its_batches(cluster: ClusterFactory) -> None:
+    """Outcomes go after their retention; the last batch's stays with its label, until that ends too."""
+    local = cluster(settings={**SETTINGS, "outcome_retention_s": 1, "stream_label_retention_s": 6})
+    with contextlib.ExitStack() as stack:
+        sessions = [stack.enter_context(local.connect(replica)) for replica in REPLICAS]
+        db = sessions[0]
+        csn = db.create_table(TABLE, ROWS.schema)["csn"]
+        sessions[1].tables(csn=csn)
+        stream = Stream(sessions, "kept")
+        csns = [stream.run(number, REPLICAS[number]) for number in (0, 1)]
+        early = db.outcome(stream.refused(0)["tid"])
+        assert early.csn == csns[0]
+
+        def forgotten() -> bool:
+            db.insert(TABLE, ROWS)  # else nothing is older than the last outcome
+            return all(
+                ask(local, replica, f"/outcomes/{early.tid}")["outcome"] == "too_old" for replica in REPLICAS
+            )
+
+        eventually(forgotten, what="the end of the retention of outcomes")
+        for replica in REPLICAS:
+            assert stream.refused(1, replica)["csn"] == csns[1]
+            assert stream.refused(0, replica)["csn"] is None
+        require_clean_audit(local)
+
+        def free() -> bool:
+            db.insert(TABLE, ROWS)
+            return db.label(stream.label) is None
+
+        eventually(free, what="the end of the label")
+        assert stream.run(0) > csns[1]
