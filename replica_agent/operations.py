@@ -126,34 +126,46 @@ class Operations:
         meta: dict[str, Any] | None,
         isolation: Isolation = Isolation.SNAPSHOT,
         batch: int | None = None,
+        key: str | None = None,
     ) -> Transaction:
         """Begin a transaction at S = what is applied here.
 
-        Waits for ``min_csn`` before, or for the end of the log (``fresh``).
+        Waits for ``min_csn`` before, or for the end of the log (``fresh``). A repetition with the same
+        ``key`` gives the transaction that the first one has begun, as long as that is open.
 
         Raises:
-            BadRequestError, TooLargeError: The label or the metadata.
+            BadRequestError, TooLargeError: The label, the metadata or the key.
             LabelExistsError: The label was committed before, as far as is known at once.
+            TransactionClosedError: The one of this key takes no statements any more.
             StandbyError: ``min_csn`` was not reached in time.
             UnavailableError: The agent takes no new transactions now.
         """
         self.require(Action.BEGIN)
         self.labels.require_form(label, batch)
         self._bounded("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
-        if label is not None:
+        self._bounded("key", len((key or "").encode()), self.settings.label_bytes_max, "label_bytes_max")
+        if label is not None and not (key and self.transactions.open_by(key)):
             await self.labels.refuse_repeated(label, batch)
         if fresh:
             min_csn = max(min_csn or Csn(0), await self.log.barrier())
         if min_csn is not None:
             await self.snapshots.reach(min_csn)
         return self.transactions.begin(
-            self.waiters.reached, lease_s=lease_s, label=label, batch=batch, meta=meta, isolation=isolation
+            self.waiters.reached,
+            lease_s=lease_s,
+            label=label,
+            batch=batch,
+            meta=meta,
+            isolation=isolation,
+            key=key,
         )
 
     @staticmethod
-    def _bounded(what: str, found: int, limit: int) -> None:
+    def _bounded(what: str, found: int, limit: int, setting: str | None = None) -> None:
         if found > limit:
-            msg = f"{what} has {found} bytes, the limit is {what}_bytes_max={limit}; shorten it"
+            msg = (
+                f"{what} has {found} bytes, the limit is {setting or f'{what}_bytes_max'}={limit}; shorten it"
+            )
             raise TooLargeError(msg, limit=limit, found=found)
 
     async def create_table(self, schema: TableSchema) -> Committed:

@@ -73,6 +73,7 @@ class Transaction:
             rows (:mod:`tidelock.csnlog.visibility`).
         begun_at: Monotonic time of its beginning.
         batch: Number of the batch where the label is a streaming query's.
+        key: What its begin can be repeated by.
         data_change: False for a compaction, which leaves all rows as they are.
         reads: What a serializable transaction has read.
         untold: Queries that have given rows and of which it is not known what they read: those that run, and
@@ -119,6 +120,7 @@ class Transaction:
     closed_at: float | None = None
     totals: tuple[int, int, int] | None = None
     batch: int | None = None
+    key: str | None = None
 
     def take_label(self, label: str, batch: int | None) -> None:
         """Take the label with which the commit is asked for; the one that it has may be repeated.
@@ -243,6 +245,7 @@ class Transactions:
         self._counter = 0
         self._live: dict[str, Transaction] = {}
         self._closed: dict[str, Transaction] = {}  # in the order of their ends
+        self._keyed: dict[str, Transaction] = {}  # live or closed
         self.memory_bytes = 0
 
     def begin(
@@ -255,13 +258,24 @@ class Transactions:
         meta: dict[str, Any] | None = None,
         isolation: Isolation = Isolation.SNAPSHOT,
         data_change: bool = True,
+        key: str | None = None,
     ) -> Transaction:
         """Make a transaction that reads at ``snapshot``; local, no ZooKeeper operation.
 
+        With a ``key`` that one was begun with, and is remembered, it is that one.
+
         Raises:
-            BadRequestError: The lease is out of range.
+            BadRequestError: The lease is out of range; or the key was given with another label.
+            TransactionClosedError: The one that was begun with this key takes no statements any more.
             UnavailableError: Too many transactions are open.
         """
+        if key is not None and (begun := self._keyed.get(key)) is not None:
+            if (begun.label, begun.batch) != (label, batch):
+                msg = f"key {key!r} was given before, with label {begun.label!r} and batch {begun.batch}"
+                raise BadRequestError(msg)
+            self.require_open(begun)
+            self.touch(begun)
+            return begun
         lease = self._settings.lease_s if lease_s is None else lease_s
         if not 0 < lease <= self._settings.lease_max_s:
             msg = (
@@ -279,10 +293,17 @@ class Transactions:
         tid = Tid(snapshot, self._replica, self._boot, self._counter)
         now = self._clock()
         tx = Transaction(
-            tid, lease, now + lease, label, meta, isolation, data_change, begun_at=now, batch=batch
+            tid, lease, now + lease, label, meta, isolation, data_change, begun_at=now, batch=batch, key=key
         )
         self._live[str(tid)] = tx
+        if key is not None:
+            self._keyed[key] = tx
         return tx
+
+    def open_by(self, key: str) -> bool:
+        """Tell whether there is a transaction that was begun with this key, and takes statements."""
+        tx = self._keyed.get(key)
+        return tx is not None and tx.state is TxState.OPEN
 
     def find(self, tid: str) -> Transaction:
         """Return a transaction, open or recently closed; UnknownTransactionError otherwise."""
@@ -415,7 +436,9 @@ class Transactions:
             if tx.outcome is None or tx.outcome.csn <= applied:
                 old.append(tid)
         for tid in old:
-            del self._closed[tid]
+            forgotten = self._closed.pop(tid)
+            if forgotten.key is not None:
+                del self._keyed[forgotten.key]
         return [
             tx
             for tx in self._live.values()

@@ -28,6 +28,7 @@ class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
     fresh: bool = False
     lease_s: float | None = None
     meta: dict[str, Any] | None = None
+    key: str | None = None
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -107,6 +108,7 @@ class TransactionRoutes:
             lease_s=asked.lease_s,
             meta=asked.meta,
             isolation=isolation,
+            key=asked.key,
         )
         return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease_s}, 201)
 

@@ -144,6 +144,25 @@ def test_limits_are_named(transactions: Transactions) -> None:
         transactions.begin(Csn(1))
 
 
+def test_a_key_stands_for_one_transaction(transactions: Transactions, clock: Clock) -> None:
+    """A begin that is repeated gives the same one while it is open, then its end, and at last a new one."""
+    tx = transactions.begin(Csn(1), key="k", label="q", batch=7)
+    clock.now += 9
+    assert transactions.begin(Csn(2), key="k", label="q", batch=7) is tx
+    assert tx.lease_until == clock.now + 10
+    assert transactions.open_by("k")
+    with pytest.raises(BadRequestError, match="batch 7"):
+        transactions.begin(Csn(2), key="k", label="q", batch=8)
+    assert transactions.begin(Csn(2), key="l", label="q", batch=7) is not tx
+    transactions.close(tx, TxState.ROLLED_BACK)
+    assert not transactions.open_by("k")
+    with pytest.raises(TransactionClosedError, match="rolled_back"):
+        transactions.begin(Csn(2), key="k", label="q", batch=7)
+    clock.now += 6
+    transactions.expired(Csn(2))
+    assert transactions.begin(Csn(2), key="k", label="q", batch=7).tid != tx.tid
+
+
 def test_a_failed_transaction_takes_rollback_only(transactions: Transactions) -> None:
     """After a refused statement every statement is refused, saying why and what to do."""
     tx = transactions.begin(Csn(1))

@@ -88,6 +88,19 @@ def test_own_commit_is_seen_through_any_replica(fake_cluster: FakeCluster, fake_
             assert request.json["min_csn"] == result.csn
 
 
+def test_clients_with_one_key_go_to_one_home(fake_cluster: FakeCluster) -> None:
+    """Wherever they are connected: one of all, by the label; the next in their own order if it fails."""
+    with connect(fake_cluster["r1"].url) as one, connect(fake_cluster["r3"].url) as other:
+        homes = {}
+        for label in "abcdef":
+            homes[label] = one.begin(label, batch=1, key=f"{label}/1").holder
+            assert other.begin(label, batch=2, key=f"{label}/2").holder == homes[label]
+        assert set(homes.values()) == {"r1", "r2", "r3"}
+        away = next(label for label, home in homes.items() if home == "r2")
+        fake_cluster["r2"].plan("POST /transactions", Fault.LOST_REQUEST)
+        assert other.begin(away, batch=3, key=f"{away}/3").holder == "r3"
+
+
 def test_caller_may_ask_for_a_higher_csn(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """The higher of the caller's CSN and the one seen is sent."""
     fake_db.insert("t", ROWS)

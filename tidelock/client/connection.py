@@ -49,10 +49,12 @@ class Connection:
         """Send a small, repeatable request to one replica after the other; the first answer counts."""
         return self.members.ask(self.small(method, path, **options), first=first)
 
-    def ask_and_tell(self, method: str, path: str, **options: Any) -> tuple[Member, Any]:
+    def ask_and_tell(
+        self, method: str, path: str, *, first: str | None = None, **options: Any
+    ) -> tuple[Member, Any]:
         """Like `ask`; also return which replica answered."""
         call = self.small(method, path, **options)
-        return self.members.ask(lambda member: (member, call(member)))
+        return self.members.ask(lambda member: (member, call(member)), first=first)
 
     def small(
         self, method: str, path: str, *, timeout_s: float | None = None, **options: Any

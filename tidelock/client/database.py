@@ -148,6 +148,7 @@ class Database(Alone, Joining):
         fresh: bool = False,
         lease: str | float | None = None,
         meta: Mapping[str, Any] | None = None,
+        key: str | None = None,
     ) -> Transaction:
         """Begin a transaction; a context manager that commits at the end and rolls back on an exception.
 
@@ -163,12 +164,16 @@ class Database(Alone, Joining):
             fresh: Its snapshot must contain every commit that was acknowledged anywhere before this call.
             lease: How long the home waits for a sign of life, e.g. "60s" (or seconds); default: the agent's.
             meta: Up to 1 KiB of own data (JSON), kept in the commit record.
+            key: For several processes that work in one transaction: whoever begins with the same key, which
+                the caller chooses and never uses again, gets the same one while it is open. All of them go
+                to the same home as long as that answers. Each keeps it alive; one commits.
 
         Raises:
             LabelExistsError: The label, or this batch or a later one, was committed before; `csn` and `tid`
                 of that run are in its details, and for streams `batch`, the newest one.
             BadRequestError: An argument is out of range; or a label of a streaming query without a batch, or
-                the other way.
+                the other way; or `key` was given with another label.
+            TransactionClosedError: The transaction of this key takes no statements any more.
             NoSuchCsnError: `min_csn` is above the end of the log.
             StandbyError: No replica has reached `min_csn` within its waiting bound.
         """
@@ -180,8 +185,10 @@ class Database(Alone, Joining):
             "fresh": fresh or None,
             "lease_s": seconds(lease),
             "meta": None if meta is None else dict(meta),
+            "key": key,
         }
-        home, begun = self._connection.ask_and_tell("POST", "/transactions", body=body)
+        first = None if key is None else self._connection.members.drawn_by(label or key)
+        home, begun = self._connection.ask_and_tell("POST", "/transactions", first=first, body=body)
         return Transaction(self._connection, home, begun)
 
     def read(

@@ -8,6 +8,7 @@ may come back at another port.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +91,17 @@ class Members:
         if member is None:
             raise BadRequestError(f"there is no replica {replica!r} with a known address", replica=replica)
         return member
+
+    def drawn_by(self, text: str) -> str | None:
+        """Return the replica that every client finds by the same text; None where none is known.
+
+        Rendezvous hashing: of the others none moves when a replica is added or removed.
+        """
+        with self._lock:
+            ids = list(self._members)
+        return max(
+            ids, key=lambda replica: hashlib.sha256(f"{text}\0{replica}".encode()).digest(), default=None
+        )
 
     def in_order(self, first: str | None = None) -> list[Member]:
         """Return the replicas to ask, `first` before all others unless it has just failed to answer."""
