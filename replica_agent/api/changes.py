@@ -8,7 +8,7 @@ from aiohttp import web
 
 from tidelock.csnlog.ids import Csn
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import answer, number
+from tidelock.replica_agent.api.http import answer, number, seconds
 from tidelock.replica_agent.changes.sets import ChangedPart, ChangePage
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.partitions import named
@@ -38,6 +38,7 @@ class ChangeRoutes:
             None if until is None else Csn(until),
             files_max=number(request, "files_max"),
             bytes_max=number(request, "bytes_max"),
+            wait_s=seconds(request, "wait_s") or 0.0,
         )
         return answer(_shown(schema, page))
 
@@ -49,6 +50,7 @@ def _shown(schema: TableSchema, page: ChangePage) -> dict[str, Any]:
         row = part.row
         return {
             "part": row.part,
+            "tid": part.tid,
             "path": f"/snapshots/{csn}/{schema.name.replace('.', '/')}/{row.name}",
             "partition": named(row.path, schema),
             "rows": row.rows,

@@ -45,6 +45,7 @@ class ChangeFeed:
         *,
         files_max: int | None = None,
         bytes_max: int | None = None,
+        wait_s: float = 0.0,
     ) -> tuple[TableSchema, ChangePage]:
         """Return a table's schema and its change sets in (since, until], as many as fit, at least one.
 
@@ -56,9 +57,10 @@ class ChangeFeed:
             until: CSN up to which they go; None: what is applied here.
             files_max: Most parts; None or more than `changes_files_max`: that.
             bytes_max: Most bytes of the parts; None or more than `changes_bytes_max`: that.
+            wait_s: Without ``until``: wait so long for anything above ``since``, at most `wait_bound_s`.
 
         Raises:
-            BadRequestError: ``since`` is above ``until``, or a limit is not above 0.
+            BadRequestError: ``since`` is above ``until``, a limit is not above 0, or there is no such wait.
             UnknownTableError: There is no such table at ``until``.
             SnapshotTooOldError: ``since`` is below the horizon of the table.
             NoSuchCsnError: Above the end of the log.
@@ -66,7 +68,13 @@ class ChangeFeed:
         """
         files = _limit("files_max", files_max, self._settings.changes_files_max)
         size = _limit("bytes_max", bytes_max, self._settings.changes_bytes_max)
+        if not 0 <= wait_s <= self._settings.wait_bound_s:
+            msg = f"wait_s={wait_s} is outside 0..{self._settings.wait_bound_s} (wait_bound_s)"
+            raise BadRequestError(msg)
         end = await self.reach(table, since, until)
+        if until is None and end == since:
+            await self._waiters.wait(Csn(since + 1), wait_s)
+            end = self._waiters.reached
 
         def look() -> tuple[TableSchema, ChangePage]:
             with closing(ChangeReader(self._settings.data_dir)) as reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -68,6 +69,7 @@ def test_change_sets(db: Database, table: str, local: LocalCluster) -> None:
         (last, 1, 2),
     ]
     assert (sets[1].tids, sets[1].time) == ((result.tid,), result.time)
+    assert sets[1].added[0].tid == result.tid
     [removed], [added] = sets[2].removed, sets[0].added
     assert removed.part == added.part
     assert removed.partition == {"p": DAY}
@@ -77,6 +79,18 @@ def test_change_sets(db: Database, table: str, local: LocalCluster) -> None:
     assert list(db.changes(table, last).sets()) == []
     one_by_one = db.changes(table, first, last).sets(files_max=1)
     assert [one.csn for one in one_by_one] == [result.csn, last]
+
+
+def test_waiting_for_a_commit(db: Database, table: str) -> None:
+    """Who follows a table is answered when something is committed, or with nothing when its time is over."""
+    now = csn_of(db.insert(table, rows(1)).csn)
+    feed = db.changes(table, now)
+    nothing = feed.page(wait_s=0.01)
+    assert (nothing.to, nothing.complete, nothing.sets) == (now, True, ())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(feed.page, wait_s=2.0)
+        added = csn_of(db.insert(table, rows(2)).csn)
+        assert [one.csn for one in waiting.result().sets] == [added]
 
 
 def outside(local: LocalCluster, path: str) -> bytes:
@@ -98,3 +112,5 @@ def test_refusals(db: Database, table: str) -> None:
         db.changes("nowhere", now).page()
     with pytest.raises(BadRequestError, match="files_max"):
         db.changes(table, now).page(files_max=0)
+    with pytest.raises(BadRequestError, match="wait_bound_s"):
+        db.changes(table, now).page(wait_s=1000)

@@ -22,6 +22,7 @@ class ChangedPart:
 
     Attributes:
         part: Its id.
+        tid: The transaction that has added or removed it.
         path: Its file in the snapshot file system of every replica, at a CSN that shows it. What a URL does
             not take is not quoted.
         partition: Values of the partition columns, which the file lacks; dates and decimals as text.
@@ -30,6 +31,7 @@ class ChangedPart:
     """
 
     part: str
+    tid: str
     path: str
     partition: dict[str, Any]
     rows: int
@@ -105,7 +107,12 @@ class Changes:
         self._held: Snapshot | None = None
 
     def page(
-        self, *, after: int | None = None, files_max: int | None = None, bytes_max: int | None = None
+        self,
+        *,
+        after: int | None = None,
+        files_max: int | None = None,
+        bytes_max: int | None = None,
+        wait_s: float | None = None,
     ) -> ChangePage:
         """Return as many change sets as fit, but at least one where there is one: one answer of an agent.
 
@@ -115,12 +122,15 @@ class Changes:
             after: Begin behind this CSN; default `from_csn`.
             files_max: Most parts, added and removed ones together; default and limit: the agents'.
             bytes_max: Most bytes of these parts, likewise.
+            wait_s: Without `to_csn`: how long the agent is to wait when it has nothing above `after`, for
+                those who follow a table; at most its `wait_bound_s`.
         """
         query = {
             "from": self.from_csn if after is None else after,
             "to": self.to_csn,
             "files_max": files_max,
             "bytes_max": bytes_max,
+            "wait_s": wait_s,
         }
         answer = self._connection.ask("GET", f"/tables/{segment(self.table)}/changes", query=query)
         self._connection.highest_csn.note(answer["to"])
