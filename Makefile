@@ -13,6 +13,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 # A peer of the benchmark that needs another DuckDB than the environment (bench/ducklake.in).
 DUCKLAKE := $(VENV)/ducklake
+# An older Spark that the long runs write with, beside the environment's (tests/spark35.in).
+SPARK35 := $(VENV)/spark35
 STAMP := $(VENV)/stamp
 # Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
 # Files keep their order, the long ones of tests/integration first: short ones at the end keep all workers busy.
@@ -33,7 +35,7 @@ demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica
 test: $(STAMP) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(STAMP) ## all tests, the long runs too
+test-all: $(STAMP) $(SPARK35)/stamp ## all tests, the long runs too
 	@$(PYTEST) $(PYTEST_ARGS)
 
 check: $(STAMP) ## format, lint, types, unit tests
@@ -50,6 +52,7 @@ LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --gen
 lock: ## requirements.lock anew, from pyproject.toml (needs uv)
 	@$(LOCK) pyproject.toml --all-extras --output-file requirements.lock
 	@$(LOCK) bench/ducklake.in --output-file bench/ducklake.lock
+	@$(LOCK) tests/spark35.in --output-file tests/spark35.lock
 
 clean: ## remove caches and build results; the environment stays (rm -r .venv removes it)
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -77,11 +80,19 @@ $(STAMP): requirements.lock pyproject.toml
 	fi
 	@touch $@
 
-$(DUCKLAKE)/stamp: bench/ducklake.lock | $(STAMP)
-	@rm -rf $(DUCKLAKE)
+# Packages in a folder of their own, by their lock file: recipe of the stamps below.
+define install_beside
+	@rm -rf $(@D)
 	@if command -v uv >/dev/null; then \
-	    uv pip install --quiet --python $(PYTHON) --target $(DUCKLAKE) --require-hashes -r bench/ducklake.lock; \
+	    uv pip install --quiet --python $(PYTHON) --target $(@D) --require-hashes -r $<; \
 	else \
-	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --target $(DUCKLAKE) --require-hashes -r bench/ducklake.lock; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --target $(@D) --require-hashes -r $<; \
 	fi
 	@touch $@
+endef
+
+$(DUCKLAKE)/stamp: bench/ducklake.lock | $(STAMP)
+	$(install_beside)
+
+$(SPARK35)/stamp: tests/spark35.lock | $(STAMP)
+	$(install_beside)

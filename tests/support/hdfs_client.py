@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -65,7 +66,7 @@ class Folder:
         listed = self.ask("GET", "LISTSTATUS", place).json()["FileStatuses"]["FileStatus"]
         return [entry["pathSuffix"] for entry in listed]
 
-    def create(self, place: str, data: bytes = b"", *, overwrite: bool = False) -> Answer:
+    def create(self, place: str, data: bytes | Iterable[bytes] = b"", *, overwrite: bool = False) -> Answer:
         """Write a file by both steps; returns the answer that decides."""
         told = self.ask("PUT", "CREATE", place, overwrite=str(overwrite).lower(), permission=644)
         if told.status != 307:
@@ -81,7 +82,13 @@ class Folder:
         """What the committer does before the first task."""
         assert self.done("PUT", "MKDIRS", "_temporary/0", permission=755)
 
-    def write_task(self, files: dict[str, bytes], task: int = 0, attempt: int = 0, job: str = JOB) -> str:
+    def write_task(
+        self,
+        files: Mapping[str, bytes | Iterable[bytes]],
+        task: int = 0,
+        attempt: int = 0,
+        job: str = JOB,
+    ) -> str:
         """Write the files of a task attempt, by partition; returns its folder."""
         folder = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}"
         for partition, data in files.items():
@@ -110,7 +117,7 @@ class Folder:
             else:
                 assert self.rename(inner, place).json() == {"boolean": True}
 
-    def write(self, files: dict[str, bytes], job: str = JOB) -> Answer:
+    def write(self, files: Mapping[str, bytes | Iterable[bytes]], job: str = JOB) -> Answer:
         """A whole job of one task."""
         self.setup()
         self.commit_task(self.write_task(files, job=job))

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,10 +45,13 @@ def send(
     address: str,
     method: str,
     target: str,
-    body: bytes | None = None,
+    body: bytes | Iterable[bytes] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Send one request on a connection of its own; a redirect is an answer, and a cut answer an error."""
+    """Send one request on a connection of its own; a redirect is an answer, and a cut answer an error.
+
+    A body in pieces is sent as it comes, without its length.
+    """
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
         connection.request(method, target, body, headers or {})

@@ -1,9 +1,11 @@
-"""A process with one Spark session that runs jobs for a test: ``python -m tests.support.spark_jobs <kind>``.
+"""A process with one Spark session that runs jobs for a test.
 
-Kinds: `classic`, `retrying` (as classic, but a task that fails is tried again), `cluster` (local-cluster with
-two executors) and `connect`. A request is a line of JSON on
-    standard input, ``{"job", "args"}`` with the name of a method of :class:`Jobs`; the answer is a line on
-    standard output, ``{"result"}`` or ``{"error"}``.
+    python -m tests.support.spark_jobs KIND CONF
+
+KIND is `classic`, `retrying` (as classic, but a task that fails is tried again), `cluster` (local-cluster
+with two executors), `connect`, or the address of a master; CONF are more settings, as JSON. A request is a
+line of JSON on standard input, ``{"job", "args"}`` with the name of a method of :class:`Jobs`; the answer is
+a line on standard output, ``{"result"}`` or ``{"error"}``.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
+from tests.support import spark_rows, troubled_tasks
 from tests.support.datadir import definitions_at
-from tidelock.client import Database, connect
+from tidelock.client import Database, Transaction, connect
+from tidelock.errors import LabelExistsError
 
 _CONF = {
     "spark.ui.enabled": "false",
@@ -85,6 +89,7 @@ class Jobs:
         self._spark = spark
         self._db: StubDatabase | Database | None = None
         self._snap: tl.SparkSnapshot | None = None
+        self._tx: Transaction | None = None
 
     def connect(self, **options: Any) -> None:
         """Use another cluster; arguments of StubDatabase."""
@@ -156,6 +161,48 @@ class Jobs:
             assert self._spark.conf.get(name) == value, "tl.write has changed the session"
         return tx.csn
 
+    def load(self, url: str, tables: list[str], label: str, **how: Any) -> int | None:
+        """Write rows to tables in one transaction with a label, unless that was done; returns its CSN."""
+        try:
+            with connect(url) as db, db.begin(label) as tx:
+                self._tx = tx
+                for table in tables:
+                    self.fill(table, **how)
+        except LabelExistsError as error:
+            csn: int | None = error.details["csn"]
+            return csn
+        return tx.csn
+
+    def begin(self, url: str, label: str | None = None, lease: float | None = None) -> str:
+        """Begin a transaction, in the place of the one before; returns its tid."""
+        self._db = connect(url)
+        self._tx = self._db.begin(label, lease=lease)
+        return self._tx.tid
+
+    def fill(
+        self,
+        table: str,
+        ids: tuple[int, int, int],
+        tasks: int,
+        mode: str = "append",
+        trouble: dict[str, Any] | None = None,
+    ) -> None:
+        """Write the rows of a range of ids (first, end, step) to a table in the open transaction."""
+        assert self._tx is not None
+        make = troubled_tasks.maker(trouble)
+        frame = self._spark.range(*ids, tasks).mapInArrow(make, spark_rows.DDL)
+        tl.write(frame, self._tx, table, cast("Any", mode))
+
+    def commit(self) -> int | None:
+        """Commit the open transaction; returns its CSN."""
+        assert self._tx is not None
+        return self._tx.commit().csn
+
+    def rollback(self) -> None:
+        """Roll the open transaction back."""
+        assert self._tx is not None
+        self._tx.rollback()
+
     def write_path(
         self, path: str, query: str, partition_by: list[str], mode: str, options: dict[str, str]
     ) -> None:
@@ -172,9 +219,9 @@ def _rows(frame: DataFrame) -> list[list[Any]]:
     return [list(row) for row in frame.collect()]
 
 
-def _session(kind: str) -> SparkSession:
+def _session(kind: str, conf: dict[str, str]) -> SparkSession:
     builder = SparkSession.builder
-    for name, value in _CONF.items():
+    for name, value in (_CONF | conf).items():
         builder = builder.config(name, value)
     match kind:
         case "retrying":
@@ -183,8 +230,10 @@ def _session(kind: str) -> SparkSession:
             return builder.remote("local[2]").getOrCreate()
         case "cluster":
             return builder.master("local-cluster[2,1,1024]").getOrCreate()
-        case _:
+        case "classic":
             return builder.master("local[2]").getOrCreate()
+        case master:
+            return builder.master(master).getOrCreate()
 
 
 def main() -> None:
@@ -192,7 +241,7 @@ def main() -> None:
     # Java writes what it likes to standard output; the answers go to a copy of it.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    spark = _session(sys.argv[1])
+    spark = _session(sys.argv[1], json.loads(sys.argv[2]))
     jobs = Jobs(spark)
     for line in sys.stdin:
         request = json.loads(line)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+import psutil
 
 from tests.support.source import ROOT
-from tidelock import java
+from tidelock import java, processes
+from tidelock.cluster import process_groups
 
 #: How long a session may take to end, in seconds.
 STOP_TIMEOUT_S = 60.0
+#: Half of what a short session costs is the second compiler of its JVM.
+JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: The program of an executor that is a process.
+_EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
 
 class SparkJobError(Exception):
@@ -22,29 +32,42 @@ class SparkJobError(Exception):
 
 
 class SparkProcess:
-    """A session; jobs are run one after the other."""
+    """A session; jobs are run one after the other. Use it as a context manager.
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        """Start it; `folder` is where it works. The first job waits for it."""
-        environ = os.environ | {
-            "JAVA_HOME": str(java.home_for_spark(java.find(), folder)),
-            # Reads of a snapshot start no Python worker: if one were started, it would fail.
-            "PYSPARK_PYTHON": "/nonexistent/python",
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-        }
+    Args:
+        kind: As in tests/support/spark_jobs.py, or the address of a master.
+        folder: Where it works. The first job waits for the start.
+        conf: More settings of the session.
+        python_workers: Tasks may start Python workers. Else none can be started, since reads and writes of
+            tables do without.
+        pyspark: Folder with another PySpark than that of this environment.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        *,
+        conf: Mapping[str, str] | None = None,
+        python_workers: bool = False,
+        pyspark: Path | None = None,
+    ) -> None:
+        self._log = (folder / "spark.log").open("ab")
+        jvm = {f"spark.{side}.extraJavaOptions": JVM for side in ("driver", "executor")}
+        environ = environment(folder, python_workers=python_workers, pyspark=pyspark)
         if kind == "connect":
             environ["SPARK_TESTING"] = "1"  # the server takes any free port
-        self._log = (folder / f"spark-{kind}.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.spark_jobs", kind],
+            [sys.executable, "-m", "tests.support.spark_jobs", kind, json.dumps({**jvm, **(conf or {})})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             cwd=folder,
             env=environ,
+            start_new_session=True,
         )
+        self._identity = processes.record(self._process.pid, folder / "spark.pid")
 
     def send(self, job: str, **args: Any) -> None:
         """Have a job begun; `receive` gives what came of it."""
@@ -73,18 +96,33 @@ class SparkProcess:
         rows: list[list[Any]] = self.call("sql", query=query)
         return rows
 
+    @property
+    def alive(self) -> bool:
+        """Whether it was neither closed nor killed."""
+        return self._process.poll() is None
+
+    @property
+    def driver(self) -> psutil.Process:
+        """The Python process of the driver."""
+        return psutil.Process(self._process.pid)
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, its JVM and the executors that it has started; harmless when it ended."""
+        process_groups.kill(self._identity)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._log.close()
+
     def close(self) -> None:
         """Stop the session."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
+        if self.alive:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            processes.wait(self._identity, STOP_TIMEOUT_S)
+        self.kill()
 
     def __enter__(self) -> Self:
         return self
@@ -93,3 +131,52 @@ class SparkProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def environment(folder: Path, *, python_workers: bool = False, pyspark: Path | None = None) -> dict[str, str]:
+    """Return the variables with which Spark's programs are started; see :class:`SparkProcess`."""
+    paths = [pyspark, ROOT] if pyspark else [ROOT]
+    return os.environ | {
+        "JAVA_HOME": str(java.home_for_spark(java.find(), folder)),
+        "PYSPARK_PYTHON": sys.executable if python_workers else "/nonexistent/python",
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def executors(leader: psutil.Process) -> list[psutil.Process]:
+    """The executors that run as processes, whoever has started them below `leader`."""
+    return [process for process in _descendants(leader) if _EXECUTOR in " ".join(_command(process))]
+
+
+def freeze(process: psutil.Process) -> None:
+    """Stop a process and all that it has started, as a long pause of its machine would."""
+    _signal(process, signal.SIGSTOP)
+
+
+def thaw(process: psutil.Process) -> None:
+    """Let it go on."""
+    _signal(process, signal.SIGCONT)
+
+
+def _signal(process: psutil.Process, signum: signal.Signals) -> None:
+    for one in (process, *_descendants(process)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(signum)
+
+
+def _descendants(leader: psutil.Process) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = leader.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        words: list[str] = process.cmdline()
+    except psutil.Error:
+        return []
+    return words

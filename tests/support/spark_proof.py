@@ -1,0 +1,34 @@
+"""Tables that Spark writes to in tests, and the proof that they hold exactly what they must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from tests.support.evidence import nothing_left, require_clean_audit
+from tests.support.spark_rows import PARTITION_BY, SCHEMA, rows
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+
+
+def create(db: Database, table: str, *, partitioned: bool = True) -> None:
+    """Create a table for these rows."""
+    db.create_table(table, SCHEMA, partition_by=PARTITION_BY if partitioned else ())
+
+
+def require_rows(local: LocalCluster, table: str, csn: int | None, ids: Iterable[int]) -> None:
+    """Require that every replica, which runs, has exactly these rows at a CSN; None = at its newest."""
+    expected = pa.Table.from_batches([rows(sorted(ids))])
+    for replica in local.replicas:
+        with local.connect(replica) as db, db.snapshot(csn) as snap:
+            found = snap.read(table).sort_by("id")
+        assert found["id"].to_pylist() == expected["id"].to_pylist(), (replica, table, csn)
+        assert found.cast(SCHEMA).equals(expected), (replica, table, csn)
+
+
+def require_settled(local: LocalCluster) -> None:
+    """Require that nothing is left on any disk of what was not committed, and that all replicas agree."""
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+    require_clean_audit(local)
