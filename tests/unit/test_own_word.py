@@ -58,7 +58,7 @@ def tid(snapshot: int, *, home: str = HOME, boot: int = BOOT, counter: int = 9) 
 async def test_word_on_what_it_remembers(
     catalog: Catalog, transactions: Transactions, commits: Commits
 ) -> None:
-    """Running until it is applied here, also when the log has it already; then the catalog knows, until it forgets."""
+    """Running until it is applied here, also when the log has it already; then the catalog knows."""
     tx = transactions.begin(Csn(200))
     assert commits.own_word(tx.tid) == "running"
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(201)))
