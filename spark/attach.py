@@ -6,13 +6,14 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.spark.options import Route, order, route
+from tidelock.spark.pinning import pin
 from tidelock.spark.redaction import redact_tokens
 from tidelock.spark.schema import struct_of
 from tidelock.spark.sessions import name_services
@@ -171,7 +172,7 @@ class SparkSnapshot:
 
     def _attach(self, csn: int | None) -> _Attached:
         """Pin a snapshot and make its views; if that fails nothing stays pinned."""
-        snapshot, status = self._pin(csn)
+        snapshot, status = pin(self._db, csn, self._replica)
         try:
             replicas = order(status["replicas"], pinned=self._replica, rotation=self._rotation)
             way = route(
@@ -191,22 +192,6 @@ class SparkSnapshot:
             snapshot.close()
             raise
         return attached
-
-    def _pin(self, csn: int | None) -> tuple[Snapshot, Mapping[str, Any]]:
-        """Pin a CSN, by default one that the pinned replica has applied, and ask how the replicas are."""
-        seen = self._db.seen_csn
-        snapshot = self._db.snapshot(csn)
-        try:
-            status = self._db.status()
-            applied = _applied(status, self._replica)
-            if csn is None and applied is not None and applied < snapshot.csn:
-                # Reads would wait for that replica, or leave it for good: Hadoop's client does not come back.
-                snapshot.close()
-                snapshot = self._db.snapshot(max(applied, seen))
-        except BaseException:
-            snapshot.close()
-            raise
-        return snapshot, status
 
     def _drop(self, views: Iterable[str]) -> None:
         for view in views:
@@ -228,11 +213,3 @@ class SparkSnapshot:
             raise TransactionClosedError(
                 f"the snapshot at CSN {self.csn} was closed; attach another one", csn=self.csn
             )
-
-
-def _applied(status: Mapping[str, Any], replica: str | None) -> int | None:
-    """The CSN that a replica has reached, None if none is pinned or it shows no sign of life."""
-    for row in status["replicas"]:
-        if row["id"] == replica and row.get("alive", True):
-            return int(row["snapshot_csn"])
-    return None

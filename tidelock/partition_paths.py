@@ -54,6 +54,12 @@ def path_of(values: Mapping[str, PartitionValue]) -> str:
     return "/".join(segment(column, value) for column, value in values.items())
 
 
+def texts_of(path: str) -> dict[str, str | None]:
+    """Return the texts of the values of a partition's path by column, None for null."""
+    folders = [folder.partition("=") for folder in path.split("/")] if path else []
+    return {unescape(name): None if text == NULL_TEXT else unescape(text) for name, _, text in folders}
+
+
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Split conformed rows by partition: (path, rows with the columns of the files), in order of appearance.
 

@@ -41,6 +41,13 @@ class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
     ttl_s: float | None = None
 
 
+class SealBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/seal/{table}; with ``job`` exactly these files of it count."""
+
+    job: str | None = None
+    files: list[str] = []
+
+
 class WriteRoutes:
     """Handlers of writes through the file system."""
 
@@ -80,11 +87,15 @@ class WriteRoutes:
         return answer({"token": made.token, "expires_s": made.expires_s, "url": url}, 201)
 
     async def seal(self, request: web.Request) -> web.Response:
-        """Seal what was written to a table, where its committer leaves no _SUCCESS."""
+        """Seal what was written to a table, where its committer leaves no _SUCCESS; or the files named."""
+        asked = await body(request, SealBody)
         self._agent.require(Action.INSERT)
-        sealed = await self._agent.writes.seal(
-            find(self._agent, request), full_name(request.match_info["table"])
-        )
+        tx, table = find(self._agent, request), full_name(request.match_info["table"])
+        if asked.job is None:
+            sealed = await self._agent.writes.seal(tx, table)
+        else:
+            places = [tuple(file.split("/")) for file in asked.files]
+            sealed = await self._agent.writes.settle(tx, table, asked.job, places)
         return answer({"rows": sealed.rows, "parts": sealed.parts})
 
     # -- WebHDFS -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from enum import Enum
 
 from tidelock.errors import BadRequestError, UnsealedWriteError
 from tidelock.replica_agent.writes.places import (
+    ATTEMPT_DEPTH,
     ROOT,
     TEMPORARY,
     Kind,
@@ -272,6 +273,43 @@ class StagingArea:
             self._folders.add(ROOT)
             self._end()
             self._replacing = False
+
+    def settle(self, job: str, wanted: Iterable[Place]) -> tuple[int, ...]:
+        """End a job by naming the files that count, in the place of a committer's renames.
+
+        They are put into place; all others of the job are not wanted, nor is what comes later of it.
+
+        Returns:
+            The files that are not wanted any more.
+
+        Raises:
+            UnsealedWriteError: A file is not there, or not whole.
+            BadRequestError: Another job writes to the table; or two files would have one place.
+        """
+        if job in self._over:
+            return ()  # asked for again
+        if self._phase is Phase.RUNNING and self._job not in {None, job}:
+            raise BadRequestError(f"job {self._job} is still writing to this table in this transaction")
+        moved: dict[Place, Place] = {}
+        for place in wanted:
+            file = self._files.get(place)
+            if file is None or file.length is None or file.job != job or kind_of(place) is not Kind.ATTEMPT:
+                raise UnsealedWriteError(f"{text_of(place)} of job {job} is not there, or not whole")
+            target = place[ATTEMPT_DEPTH:]
+            if target in moved or target in self._files:
+                raise BadRequestError(f"two files of job {job} are called {text_of(target)}")
+            moved[target] = place
+        for target, place in moved.items():
+            file = self._files.pop(place)
+            self._files[target] = file
+            self._places[file.number] = target
+            self._add_folders(target[:-1])
+        self._phase, self._job = Phase.CLOSING, job
+        self._over.add(job)
+        self._folders = {place for place in self._folders if place[:1] != (TEMPORARY,)}
+        return self._drop(
+            [place for place, file in self._files.items() if file.job == job and place not in moved]
+        )
 
     # -- inside --------------------------------------------------------------------------------------------
 

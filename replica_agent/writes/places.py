@@ -26,7 +26,7 @@ _DYNAMIC: Final = re.compile(rf"\.spark-staging-({_UUID})")
 _FILE: Final = re.compile(rf"part-\d{{5,}}-({_UUID})(?:_\d+)?[.-]c\d{{3,}}(?:\.[a-z0-9]+)*\.parquet")
 
 #: Segments up to the name of an attempt's folder, and of a committed task's.
-_ATTEMPT_DEPTH: Final = 4
+ATTEMPT_DEPTH: Final = 4
 _TASK_DEPTH: Final = 3
 
 
@@ -61,7 +61,7 @@ def kind_of(place: Place) -> Kind:
     if inner[:1] != (TEMPORARY,):
         return Kind.RESULT
     if inner[2:3] == (TEMPORARY,):
-        return Kind.ATTEMPT if len(inner) >= _ATTEMPT_DEPTH else Kind.SCAFFOLD
+        return Kind.ATTEMPT if len(inner) >= ATTEMPT_DEPTH else Kind.SCAFFOLD
     return Kind.TASK if len(inner) >= _TASK_DEPTH else Kind.SCAFFOLD
 
 

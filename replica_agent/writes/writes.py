@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -205,6 +205,14 @@ class Writes:
         """
         writes = self.of(tx, table)
         async with writes.turn:
+            return await self._seal(tx, table, writes)
+
+    async def settle(self, tx: Transaction, table: TableName, job: str, places: Iterable[Place]) -> Sealed:
+        """End a job by naming its files that count, and seal it; errors as :meth:`seal`, and of the area."""
+        writes = self.of(tx, table)
+        async with writes.turn:
+            self._transactions.require_open(tx)
+            await self._remove(writes.take(writes.area.settle(job, places)))
             return await self._seal(tx, table, writes)
 
     async def _seal(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:

@@ -149,7 +149,7 @@ def test_other_tables(db: Database, table: str, tx: Transaction) -> None:
             lambda: joined.read(f"{table}_x"),
             lambda: joined.insert(f"{table}_x", rows(1)),
             lambda: joined.definition(f"{table}_x"),
-            lambda: joined.sql(f"SELECT * FROM default.{table}_x"),
+            lambda: joined.sql(f'SELECT * FROM "default".{table}_x'),
             lambda: joined.read(table, where=f"id IN (SELECT id FROM {table}_x)"),
         ):
             with pytest.raises(TokenRightError, match=rf"is for default\.{table}, and .*{table}_x"):
@@ -275,7 +275,7 @@ def test_resume(db: Database, local: LocalCluster, table: str) -> None:
     assert ids(db, table) == [1, 2]
 
 
-def test_no_log_shows_a_token(local: LocalCluster, tx: Transaction, table: str) -> None:
+def test_no_log_shows_a_token(local: LocalCluster, table: str, tx: Transaction) -> None:
     """Whatever was done with it, and refused."""
     token = tx.token(rights=ALL)
     with join(tx.url, token) as joined:

@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: The top folders that are packages of the namespace `tidelock`.
 PACKAGES = ("csnlog", "replication", "replica_agent", "spark", "tidelock")
+#: Packages with a name of their own, which others look for.
+ENTRIES = ("pyspark_tidelock",)
 #: Calls that make a file durable or give it another name, as `module.function`.
 DURABILITY_CALLS = frozenset(
     ("os.fsync", "os.fdatasync", "os.rename", "os.renames", "os.replace", "os.link", "shutil.move")
@@ -45,8 +47,8 @@ def modules_of(folder: str) -> tuple[Module, ...]:
 
 
 def product_modules() -> tuple[Module, ...]:
-    """All modules of all packages of the namespace."""
-    return tuple(module for package in PACKAGES for module in modules_of(package))
+    """All modules of all packages that are installed."""
+    return tuple(module for package in (*PACKAGES, *ENTRIES) for module in modules_of(package))
 
 
 def imports(module: Module) -> Iterator[tuple[str, int]]:

@@ -24,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     tree.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(source.ROOT / name, tree)
-    for package in source.PACKAGES:
+    for package in (*source.PACKAGES, *source.ENTRIES):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source.ROOT / package, tree / package, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(tree)]
@@ -35,10 +35,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_wheel_holds_every_module_below_one_name(wheel: zipfile.ZipFile) -> None:
-    """The wheel has all modules as files of `tidelock`, type marker and licence, and no other top name."""
+    """The wheel has all modules as files of `tidelock`, type marker and licence; else only entry points."""
     names = set(wheel.namelist())
     modules = {
-        path if path.startswith("tidelock/") else f"tidelock/{path}"
+        path if path.split("/")[0] in {"tidelock", *source.ENTRIES} else f"tidelock/{path}"
         for path in (module.path for module in source.product_modules())
     }
     assert modules <= names
@@ -46,7 +46,8 @@ def test_wheel_holds_every_module_below_one_name(wheel: zipfile.ZipFile) -> None
     assert "tidelock/csnlog/__init__.py" in names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     version = metadata.version("tidelock")
-    assert {name.split("/")[0] for name in names} == {"tidelock", f"tidelock-{version}.dist-info"}
+    tops = {"tidelock", f"tidelock-{version}.dist-info", *source.ENTRIES}
+    assert {name.split("/")[0] for name in names} == tops
 
 
 def test_version_is_one() -> None:

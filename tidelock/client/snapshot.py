@@ -79,6 +79,17 @@ class Snapshot:
         table: dict[str, Any] = self._connection.ask("GET", path, query={"csn": self.csn}, first=self.holder)
         return table
 
+    def parts(self, table: str) -> list[dict[str, Any]]:
+        """Return the parts of a table at this CSN, errors as `table`.
+
+        Each with `part`, `path` (of its partition), `rows`, `length` (bytes), `checksum` and `file` (below
+        the folder of the snapshot).
+        """
+        self._require_open()
+        query = {"table": table, "csn": self.csn}
+        parts: list[dict[str, Any]] = self._connection.ask("GET", "/parts", query=query, first=self.holder)
+        return parts
+
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
     ) -> pa.Table:
@@ -131,6 +142,16 @@ class Snapshot:
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query at this CSN and return all rows; an answer that is cut is asked for again elsewhere."""
         return self._ask(lambda member: self._open(member, request).read_all())
+
+    def leave(self) -> None:
+        """End this object and leave the pin to its lease, for readers that know the CSN.
+
+        Nobody renews it any more; a replica that reads the CSN when it is over keeps it for a while by
+        itself (`unpinned_ttl_s`).
+        """
+        with self._lock:
+            self._closed = True
+        self._connection.leases.remove(self)
 
     def close(self) -> None:
         """Give the pin back; harmless when it was closed. Never raises: an unreachable pin ends by itself."""

@@ -23,12 +23,13 @@ class Staging:
     _connection: Connection
     _home: Member
 
-    def path(self, table: str) -> str:
+    def path(self, table: str, rights: Iterable[str] = ("append", "replace")) -> str:
         """Return the folder through which Spark writes to a table, as a part of this transaction.
 
         `df.write.mode("append").parquet(tx.path("orders"))`, with `partitionBy` as the table is partitioned.
-        The path holds a token: who knows it may write to that table until the transaction ends. It is not for
-        reading. See docs/spark-writes.md, and `tidelock.spark.write`, which makes all settings itself.
+        The path holds a token with `rights` (see `token`): who knows it may write to that table until the
+        transaction ends. It is not for reading. See docs/spark-writes.md, and `tidelock.spark.write`, which
+        makes all settings itself.
 
         Raises:
             BadRequestError: It is no name of a table.
@@ -37,7 +38,8 @@ class Staging:
         """
         namespace, _, name = table.rpartition(".")
         namespace = namespace or DEFAULT_NAMESPACE
-        return f"{self._pass(tables=[f'{namespace}.{name}'])['url']}/{namespace}/{name}"
+        made = self._pass(rights=list(rights), tables=[f"{namespace}.{name}"])
+        return f"{made['url']}/{namespace}/{name}"
 
     def token(
         self,
@@ -75,9 +77,32 @@ class Staging:
             SchemaMismatchError: A file does not fit the table; the transaction takes rollback() only.
             TransactionClosedError, UnavailableError: As `path`.
         """
+        return self._seal(table, {})
+
+    def settle(self, table: str, job: str, files: Iterable[str]) -> InsertResult:
+        """End a job that writes through `path`, by naming the files that count; all others of it are dropped.
+
+        In the place of a committer's renames, for jobs whose tasks tell what they have written.
+
+        Args:
+            table: `name` or `namespace.name`.
+            job: Its UUID, as it stands in the names of its files.
+            files: Their places in the folder, each where a task attempt has left it.
+
+        Raises:
+            UnsealedWriteError: One of them is not there, or is still being written.
+            Others as `seal`.
+        """
+        return self._seal(table, {"job": job, "files": list(files)})
+
+    def _seal(self, table: str, body: dict[str, Any]) -> InsertResult:
         path = f"/transactions/{segment(self.tid)}/seal/{segment(table)}"
+        timeouts = self._connection.transport.timeouts
         answer = self._statement(
-            lambda: self._connection.transport.call(self._home.api, "POST", path), reads=False
+            lambda: self._connection.transport.call(
+                self._home.api, "POST", path, body=body, timeout_s=timeouts.change_s
+            ),
+            reads=False,
         )
         return InsertResult(rows=answer["rows"], parts=answer["parts"])
 

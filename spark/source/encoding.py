@@ -1,0 +1,181 @@
+"""A task's rows as Parquet files of a table: split by partition, encoded, and sent while they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelock.errors import BadRequestError, SchemaMismatchError
+from tidelock.part_layout import LARGE_CODEC, LAYOUT, SMALL_CODEC, sorted_by
+from tidelock.partition_paths import split
+from tidelock.spark.source.folder import Upload
+
+#: As agents lay out parts (`row_group_rows`, `row_group_bytes`, `part_bytes_max`). The second is also the
+#: memory for rows that wait, of all partitions together.
+ROW_GROUP_ROWS: Final = 1_000_000
+ROW_GROUP_BYTES: Final = 128 << 20
+FILE_BYTES: Final = 1 << 30
+#: Files that are open at once, one to a partition: with more, the one whose rows came longest ago is ended.
+FILES_OPEN_MAX: Final = 16
+#: Rows of less memory are compressed by the faster codec.
+SMALL_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a table's files are written.
+
+    Attributes:
+        table: Its full name.
+        arrow: All columns, by their types.
+        partition_by: Columns that become folders.
+        sort_by: Columns by which the rows of a row group are sorted.
+    """
+
+    table: str
+    arrow: pa.Schema
+    partition_by: tuple[str, ...]
+    sort_by: tuple[str, ...]
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns of the files."""
+        return pa.schema([field for field in self.arrow if field.name not in self.partition_by])
+
+    def require_partitions(self) -> None:
+        """Raise BadRequestError unless the table has partitions that can be replaced."""
+        if not self.partition_by:
+            raise BadRequestError(
+                f"table {self.table} has no partitions; leave option overwritePartitions out"
+            )
+
+    def conform(self, arrays: Sequence[pa.Array], names: Sequence[str]) -> pa.RecordBatch:
+        """Return rows with the table's columns, in its order and types.
+
+        Raises:
+            SchemaMismatchError: A required column holds a null.
+        """
+        given = dict(zip(names, arrays, strict=True))
+        for field in self.arrow:
+            if not field.nullable and given[field.name].null_count:
+                raise SchemaMismatchError(
+                    f"column {field.name} of table {self.table} is required, and rows hold a null there: "
+                    "give them values",
+                    table=self.table,
+                    column=field.name,
+                )
+        return pa.RecordBatch.from_arrays(
+            [given[field.name].cast(field.type) for field in self.arrow], schema=self.arrow
+        )
+
+
+class _Partition:
+    """The rows of one partition that wait, and the file that the next ones go to."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.rows = 0
+        self.bytes = 0
+        self.upload: Upload | None = None
+        self.writer: pq.ParquetWriter | None = None
+        self.used = 0
+
+
+class Encoder:
+    """Takes the rows of a task and leaves files.
+
+    Args:
+        layout: Of the table.
+        begin: Begins the n-th file, in a partition's folder.
+    """
+
+    def __init__(self, layout: Layout, begin: Callable[[str, int], Upload]) -> None:
+        self.files: list[str] = []
+        self.rows = 0
+        self._layout, self._begin = layout, begin
+        self._partitions: dict[str, _Partition] = {}
+        self._waiting_bytes = 0
+        self._begun = 0
+        self._clock = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take conformed rows.
+
+        Raises:
+            SchemaMismatchError, TooLargeError: A value cannot be a folder.
+            RefusedError, UnavailableError: As `Folder.locate`.
+        """
+        for path, rows in split(batch, self._layout.partition_by):
+            self._add(path, rows)
+        self.rows += batch.num_rows
+
+    def finish(self) -> None:
+        """End all files; errors as `add`."""
+        for partition, path in [(one, path) for path, one in self._partitions.items()]:
+            self._encode(path, partition)
+            self._end(partition)
+
+    def abandon(self) -> None:
+        """Cut all files that are not ended."""
+        for partition in self._partitions.values():
+            if partition.upload is not None:
+                partition.upload.abandon()
+
+    def _add(self, path: str, rows: pa.RecordBatch) -> None:
+        partition = self._partitions.setdefault(path, _Partition())
+        self._clock += 1
+        partition.used = self._clock
+        while rows.num_rows:
+            piece = rows.slice(0, ROW_GROUP_ROWS - partition.rows)
+            rows = rows.slice(piece.num_rows)
+            partition.batches.append(piece)
+            partition.rows += piece.num_rows
+            partition.bytes += piece.nbytes
+            self._waiting_bytes += piece.nbytes
+            if partition.rows >= ROW_GROUP_ROWS:
+                self._encode(path, partition)
+        while self._waiting_bytes >= ROW_GROUP_BYTES:
+            largest = max(self._partitions.items(), key=lambda item: item[1].bytes)
+            self._encode(*largest)
+
+    def _encode(self, path: str, partition: _Partition) -> None:
+        """Write the rows that wait as one row group."""
+        if not partition.batches:
+            return
+        rows = pa.Table.from_batches(partition.batches)
+        if self._layout.sort_by:
+            rows = sorted_by(rows, self._layout.sort_by)
+        writer = partition.writer or self._open(path, partition)
+        writer.write_table(rows, row_group_size=rows.num_rows)
+        self._waiting_bytes -= partition.bytes
+        partition.batches, partition.rows, partition.bytes = [], 0, 0
+        assert partition.upload is not None
+        if partition.upload.length >= FILE_BYTES:
+            self._end(partition)
+
+    def _open(self, path: str, partition: _Partition) -> pq.ParquetWriter:
+        open_ones = [one for one in self._partitions.values() if one.upload is not None]
+        if len(open_ones) >= FILES_OPEN_MAX:
+            self._end(min(open_ones, key=lambda one: one.used))
+        partition.upload = self._begin(path, self._begun)
+        self._begun += 1
+        partition.writer = pq.ParquetWriter(
+            partition.upload,
+            self._layout.stored,
+            compression=SMALL_CODEC if partition.bytes < SMALL_BYTES else LARGE_CODEC,
+            **LAYOUT,
+        )
+        return partition.writer
+
+    def _end(self, partition: _Partition) -> None:
+        """End a partition's file; later rows of it go to another one."""
+        if partition.writer is None or partition.upload is None:
+            return
+        partition.writer.close()
+        partition.upload.finish()
+        self.files.append(partition.upload.place)
+        partition.writer = partition.upload = None

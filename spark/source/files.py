@@ -1,0 +1,133 @@
+"""Bytes of the files of a snapshot, from whichever replica has them: a task's way to the parts."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from tidelock.errors import (
+    CorruptError,
+    StandbyError,
+    TidelockError,
+    UnavailableError,
+    from_wire,
+)
+
+#: Time to connect before the next replica is tried, in seconds.
+CONNECT_TIMEOUT_S: Final = 2.0
+#: How often each replica is asked before a read fails. The waiting is done by the agents.
+ROUNDS: Final = 4
+#: Pause after all replicas have refused or failed, in seconds.
+PAUSE_S: Final = 0.5
+
+_WHOLE, _PARTIAL = 200, 206
+
+
+class SnapshotFiles:
+    """The files of one CSN; for one thread at a time.
+
+    Args:
+        csn: The snapshot.
+        addresses: `host:port` of the snapshot file systems, in the order in which they are to be asked.
+        read_timeout_s: How long an agent may say nothing: its waiting bound and some more.
+    """
+
+    def __init__(self, csn: int, addresses: Sequence[str], *, read_timeout_s: float) -> None:
+        self._csn = csn
+        self._addresses = list(addresses)
+        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
+        self._pool = urllib3.PoolManager(num_pools=len(addresses), timeout=timeout, retries=False)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.clear()
+
+    def read(self, file: str, start: int, end: int) -> bytes:
+        """Return bytes [start, end) of a file; its path is below the folder of the snapshot.
+
+        Raises:
+            UnavailableError: No replica can give them now.
+            TidelockError: What a replica says of the snapshot itself: it is too old, or beyond the end.
+        """
+        if start >= end:
+            return b""
+        failed: dict[str, TidelockError] = {}
+        for turn in range(ROUNDS * len(self._addresses)):
+            if turn and turn % len(self._addresses) == 0:
+                time.sleep(PAUSE_S)
+            address = self._addresses[0]
+            try:
+                return self._ask(address, file, start, end)
+            except (UnavailableError, CorruptError) as error:
+                failed[address] = error
+                self._addresses.append(self._addresses.pop(0))  # the next one first, from here on
+        reasons = "; ".join(f"{address}: {error.message}" for address, error in failed.items())
+        raise UnavailableError(f"no replica gives {file} at CSN {self._csn} ({reasons})")
+
+    def _ask(self, address: str, file: str, start: int, end: int) -> bytes:
+        url = f"http://{address}/snapshots/{self._csn}/{quote(file)}"
+        try:
+            answer = self._pool.request(
+                "GET", url, headers={"Range": f"bytes={start}-{end - 1}"}, redirect=False
+            )
+        except (HTTPError, OSError) as error:
+            raise UnavailableError(f"no whole answer ({type(error).__name__})") from error
+        if answer.status not in {_WHOLE, _PARTIAL}:
+            raise _refusal(answer.status, answer.data)
+        data: bytes = answer.data if answer.status == _PARTIAL else answer.data[start:end]
+        if len(data) != end - start:
+            raise CorruptError(f"{len(data)} bytes came, and {end - start} were asked for")
+        return data
+
+
+def _refusal(status: int, body: bytes) -> TidelockError:
+    """Return the error in an answer; a file that is missing there is another replica's to give."""
+    try:
+        wire: dict[str, Any] = json.loads(body)
+    except ValueError:
+        return UnavailableError(f"HTTP {status}, but no error of an agent")
+    error = from_wire(status, wire)
+    missing = status == 404  # noqa: PLR2004 - HTTP's own number
+    return StandbyError(error.message) if missing else error
+
+
+class RemoteFile(io.RawIOBase):
+    """One file of a snapshot, for Arrow's Parquet reader: every read is a request of its own."""
+
+    def __init__(self, files: SnapshotFiles, file: str, length: int) -> None:
+        super().__init__()
+        self._files, self._file, self._length = files, file, length
+        self._position = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position."""
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        self._position = begin + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Return so many bytes, fewer only at the end."""
+        left = max(self._length - self._position, 0)
+        end = self._position + (left if size < 0 else min(size, left))
+        data = self._files.read(self._file, self._position, end)
+        self._position = end
+        return data

@@ -1,0 +1,270 @@
+"""Options of the data source: what may be given where, and what it means. Pure.
+
+Names are those of the documentation; Spark takes them in any case. One that does not exist is an error, since
+Spark would pass over it: a misspelt `csnAsOf` would read another snapshot than was meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+from tidelock.errors import BadRequestError
+
+#: Options that fall back to a variable of the environment, on the driver and on executors.
+ENVIRONMENT: Final[Mapping[str, str]] = {"url": "TIDELOCK_URL", "token": "TIDELOCK_SECRET"}
+#: What `load(...)` and `save(...)` put in; taken as the table.
+_PATH: Final = "path"
+_SIZE: Final = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+class Use(Enum):
+    """What the data source is used for, by the name of the method of a session or DataFrame."""
+
+    READ = "read"
+    WRITE = "write"
+    READ_STREAM = "readStream"
+    WRITE_STREAM = "writeStream"
+
+
+_ALL: Final = frozenset(Use)
+_READS: Final = frozenset({Use.READ, Use.READ_STREAM})
+_WRITES: Final = frozenset({Use.WRITE, Use.WRITE_STREAM})
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("some text")
+    return text
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
+        raise ValueError("a whole number, not negative")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError("a number of seconds above 0")
+    return value
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or not int(found[1]):
+        raise ValueError("a size above 0, e.g. 134217728 or 128m")
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def _instant(text: str) -> int:
+    """Milliseconds since 1970."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = datetime.min  # noqa: DTZ901 - refused below
+    if found.tzinfo is None:
+        raise ValueError("a time with its zone, e.g. 2026-01-31T12:00:00Z, or milliseconds since 1970")
+    return int(found.timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: As it is documented.
+        uses: Where it means something.
+        parse: Reads it; a ValueError says what was expected.
+    """
+
+    name: str
+    uses: frozenset[Use]
+    parse: Callable[[str], Any] = _text
+
+
+OPTIONS: Final = (
+    Option("table", _ALL),
+    Option("url", _ALL),
+    Option("token", _ALL),
+    Option("replica", _ALL),
+    Option("failover", _READS, _switch),
+    Option("csnAsOf", frozenset({Use.READ}), _number),
+    Option("timestampAsOf", frozenset({Use.READ}), _instant),
+    Option("where", frozenset({Use.READ})),
+    Option("partitionBytes", _READS, _size),
+    Option("leaseSeconds", _ALL, _seconds),
+    Option("label", frozenset({Use.WRITE})),
+    Option("overwritePartitions", frozenset({Use.WRITE}), _switch),
+)
+_BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table of a cluster, and the way to it.
+
+    Attributes:
+        table: `name` or `namespace.name`.
+        urls: Agents in the order to be tried, or `zk://...`.
+        token: The shared secret; not in `repr`.
+        replica: Preferred, or (writes) the home; None = any.
+    """
+
+    table: str
+    urls: tuple[str, ...]
+    token: str | None = field(repr=False)
+    replica: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of a batch read; `csn` and `at_ms` None = the newest."""
+
+    target: Target
+    csn: int | None
+    at_ms: int | None
+    where: str | None
+    failover: bool
+    partition_bytes: int
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of a batch write."""
+
+    target: Target
+    label: str | None
+    overwrite_partitions: bool
+    lease_s: float
+
+
+#: As Spark's spark.sql.files.maxPartitionBytes.
+PARTITION_BYTES: Final = 128 << 20
+#: Time from planning to the first read of a task, and between reads of one that is slow.
+READ_LEASE_S: Final = 600.0
+#: Time until the first task begins to write, which comes after all shuffles, and between the last one and the
+#: commit. While tasks write they keep the lease.
+WRITE_LEASE_S: Final = 1800.0
+
+
+def check(options: Mapping[str, str], uses: Iterable[Use] = Use) -> None:
+    """Raise BadRequestError for an option that does not exist, or not for any of these uses."""
+    wanted = frozenset(uses)
+    for key in options:
+        option = _BY_KEY.get(key.lower())
+        if key.lower() == _PATH:
+            continue
+        if option is None:
+            known = [one.name for one in OPTIONS if one.uses & wanted]
+            near = difflib.get_close_matches(key.lower(), [name.lower() for name in known], 1, 0.6)
+            meant = f"; did you mean {_BY_KEY[near[0]].name}?" if near else ""
+            raise BadRequestError(f"tidelock has no option {key!r}{meant} There are: {', '.join(known)}")
+        if not option.uses & wanted:
+            raise BadRequestError(
+                f"option {option.name} is for {_names(option.uses)}, and this is {_names(wanted)}"
+            )
+
+
+def _names(uses: Iterable[Use]) -> str:
+    return ", ".join(sorted(use.value for use in uses))
+
+
+class Given:
+    """The options of one use, checked.
+
+    Args:
+        options: As Spark hands them over.
+        use: What for.
+        environ: Variables of the process.
+
+    Raises:
+        BadRequestError: One does not exist, does not belong here, or has no such value.
+    """
+
+    def __init__(self, options: Mapping[str, str], use: Use, environ: Mapping[str, str]) -> None:
+        check(options, {use})
+        self._given = {key.lower(): value for key, value in options.items()}
+        self._environ = environ
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an option's value, or a default."""
+        option = _BY_KEY[name.lower()]
+        text = self._given.get(name.lower())
+        if text is None:
+            return default
+        try:
+            return option.parse(text)
+        except ValueError as error:
+            shown = "..." if name == "token" else repr(text)
+            raise BadRequestError(f"option {option.name} is {shown}; expected {error}") from error
+
+    def target(self) -> Target:
+        """Return the table and the way to it."""
+        table = self.get("table", self._given.get(_PATH))
+        if not table:
+            raise BadRequestError("option table is missing: the name of the table, e.g. sales.orders")
+        url = self.get("url") or self._environ.get(ENVIRONMENT["url"])
+        if not url:
+            raise BadRequestError(
+                f"option url is missing, and {ENVIRONMENT['url']} is not set: the address of an agent, e.g. "
+                "http://127.0.0.1:8801, or several with commas between them"
+            )
+        urls = (url,) if url.startswith("zk://") else tuple(part.strip() for part in url.split(","))
+        token = self.get("token") or self._environ.get(ENVIRONMENT["token"]) or None
+        return Target(table, urls, token, self.get("replica"))
+
+
+def read_options(options: Mapping[str, str], environ: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a batch read.
+
+    Raises:
+        BadRequestError: See :class:`Given`; or both `csnAsOf` and `timestampAsOf` are given.
+    """
+    given = Given(options, Use.READ, environ)
+    csn, at_ms = given.get("csnAsOf"), given.get("timestampAsOf")
+    if csn is not None and at_ms is not None:
+        raise BadRequestError("options csnAsOf and timestampAsOf name two snapshots; give one of them")
+    return ReadOptions(
+        given.target(),
+        csn,
+        at_ms,
+        given.get("where"),
+        given.get("failover", True),
+        given.get("partitionBytes", PARTITION_BYTES),
+        given.get("leaseSeconds", READ_LEASE_S),
+    )
+
+
+def write_options(options: Mapping[str, str], environ: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a batch write.
+
+    Raises:
+        BadRequestError: See :class:`Given`.
+    """
+    given = Given(options, Use.WRITE, environ)
+    return WriteOptions(
+        given.target(),
+        given.get("label"),
+        given.get("overwritePartitions", False),
+        given.get("leaseSeconds", WRITE_LEASE_S),
+    )

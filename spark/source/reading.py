@@ -1,0 +1,117 @@
+"""Batch reads: planned once for each query, at the CSN that the DataFrame was made with.
+
+What runs where, in processes that share nothing but what is pickled: the source is made beside the driver
+when the DataFrame is, and chooses the CSN then; a reader is made, and plans, for each query on it; tasks
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tidelock.client import Snapshot
+from tidelock.spark.options import READ_MARGIN_S
+from tidelock.spark.pinning import pin
+from tidelock.spark.source.clusters import connected, replicas_of
+from tidelock.spark.source.files import SnapshotFiles
+from tidelock.spark.source.options import ReadOptions, Target
+from tidelock.spark.source.pieces import Piece, groups, pieces
+from tidelock.spark.source.rows import columns_of, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How tasks reach the files of a snapshot.
+
+    Attributes:
+        csn: The snapshot.
+        addresses: `host:port` of the replicas' file systems, in the order in which they are asked.
+        read_timeout_s: How long one may say nothing.
+    """
+
+    csn: int
+    addresses: tuple[str, ...]
+    read_timeout_s: float
+
+    def files(self) -> SnapshotFiles:
+        """Return the files; the caller closes them."""
+        return SnapshotFiles(self.csn, self.addresses, read_timeout_s=self.read_timeout_s)
+
+
+class Pieces(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, found: tuple[Piece, ...]) -> None:
+        super().__init__(None)
+        self.pieces = found
+
+
+def choose(options: ReadOptions) -> tuple[int, Mapping[str, Any]]:
+    """Choose the CSN of a DataFrame and pin it for a while; returns it with the definition of the table.
+
+    Raises:
+        UnknownTableError: There is no such table at the CSN.
+        NoSuchCsnError, SnapshotTooOldError, StandbyError: The CSN cannot be read.
+        BadRequestError: There is no such replica.
+        UnavailableError: No replica answers.
+    """
+    target = options.target
+    with connected(target) as db:
+        snapshot, _ = pin(db, options.csn, target.replica, at=options.at_ms, lease=options.lease_s)
+        try:
+            return snapshot.csn, snapshot.table(target.table)
+        finally:
+            snapshot.leave()
+
+
+def way_to(status: Mapping[str, Any], target: Target, csn: int, *, failover: bool) -> Way:
+    """Return how tasks reach a snapshot; errors as `replicas_of`."""
+    replicas = replicas_of(status, target)
+    used = replicas if failover else replicas[:1]
+    timeout_s = float(status["wait_bound_s"]) + READ_MARGIN_S
+    return Way(csn, tuple(replica.data for replica in used), timeout_s)
+
+
+class TidelockReader(DataSourceReader):
+    """Reads a table at one CSN; made anew for each query, with its plan.
+
+    Raises as `choose`, and:
+        SchemaMismatchError: The schema does not fit the table.
+    """
+
+    def __init__(self, options: ReadOptions, csn: int, schema: StructType) -> None:
+        target = options.target
+        with connected(target) as db:
+            snapshot, status = pin(db, csn, target.replica, lease=options.lease_s)
+            try:
+                self._columns = columns_of(snapshot.table(target.table), schema)
+                self._way = way_to(status, target, csn, failover=options.failover)
+                self._plan = _plan(snapshot, options)
+            finally:
+                snapshot.leave()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks."""
+        return self._plan
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task is to read; raises rather than give fewer rows."""
+        if not isinstance(partition, Pieces):
+            return  # what PySpark makes of a table without rows
+        files = self._way.files()
+        try:
+            for piece in partition.pieces:
+                yield from rows_of(files, piece, self._columns)
+        finally:
+            files.close()
+
+
+def _plan(snapshot: Snapshot, options: ReadOptions) -> list[Pieces]:
+    found = pieces(snapshot.parts(options.target.table), options.partition_bytes)
+    return [Pieces(group) for group in groups(found, options.partition_bytes)]

@@ -1,0 +1,63 @@
+"""The data source itself: what PySpark asks for by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from tidelock.errors import BadRequestError
+from tidelock.spark.schema import struct_of
+from tidelock.spark.source.options import check, read_options
+from tidelock.spark.source.reading import TidelockReader, choose
+from tidelock.spark.source.writing import TidelockWriter
+
+
+class TidelockSource(DataSource):
+    """`spark.read.format("tidelock")` and its like; see docs/spark-source.md.
+
+    Raises:
+        BadRequestError: An option does not exist.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        check(options)
+        self._csn: int | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "tidelock"
+
+    def schema(self) -> StructType:
+        """Return the table's schema at the CSN that is chosen now."""
+        self._csn, definition = choose(read_options(self.options, os.environ))
+        return struct_of(definition)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Plan a query."""
+        options = read_options(self.options, os.environ)
+        csn = choose(options)[0] if self._csn is None else self._csn
+        reader = TidelockReader(options, csn, schema)
+        self.options = {}  # this goes to the tasks with the reader, which has what they need
+        return reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Begin the transaction of a write."""
+        return TidelockWriter(self.options, schema, overwrite=overwrite)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Fix the CSN at the latest when the source leaves the process that makes it.
+
+        With a schema of the user PySpark does not ask for ours. All queries on one DataFrame are to read the
+        same snapshot all the same.
+        """
+        if self._csn is None and self.options:
+            with contextlib.suppress(BadRequestError):  # options of a stream, or wrong ones: see reader()
+                self._csn, _ = choose(read_options(self.options, os.environ))
+        return self.__dict__

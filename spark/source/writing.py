@@ -1,0 +1,268 @@
+"""Batch writes: one transaction, begun by the writer and committed with exactly the files that tasks name.
+
+What runs where. The writer is made beside the driver, and begins the transaction. It is pickled to the
+tasks and to `commit()` or `abort()`, each in a process of its own. Tasks upload files, which count for
+nothing until the commit names them: an attempt that has failed, runs twice, or lives on after the end adds no
+row.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tidelock.client import Database, Decision, Transaction
+from tidelock.errors import (
+    BadRequestError,
+    LabelExistsError,
+    SchemaMismatchError,
+    TidelockError,
+    TransactionClosedError,
+    UnsealedWriteError,
+)
+from tidelock.partition_paths import texts_of
+from tidelock.spark.schema import struct_of
+from tidelock.spark.source.clusters import connected
+from tidelock.spark.source.encoding import Encoder, Layout
+from tidelock.spark.source.folder import Folder, Upload
+from tidelock.spark.source.heartbeat import kept_alive
+from tidelock.spark.source.options import WriteOptions, write_options
+
+#: Where attempts write; the numbers are those of Hadoop's committer, which has one run to a job here.
+_ATTEMPTS: Final = "_temporary/0/_temporary"
+#: Rights of the token that tasks have.
+_RIGHTS: Final = ("append", "heartbeat")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the tasks of a job know of it.
+
+    Attributes:
+        id: In the names of its files.
+        tid: The transaction.
+        folder: Of the table, in the transaction.
+        home: URL of the transaction's home.
+        lease_s: Length of the transaction's lease.
+        layout: Of the table.
+    """
+
+    id: str
+    tid: str
+    folder: Folder
+    home: str
+    lease_s: float
+    layout: Layout
+
+    def begin_file(self, attempt: str, task: int) -> _Begin:
+        """Return what begins the files of an attempt."""
+        return _Begin(self, attempt, task)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    job: Job
+    attempt: str
+    task: int
+
+    def __call__(self, partition: str, number: int) -> Upload:
+        name = f"part-{self.task:05d}-{self.job.id}-c{number:03d}.parquet"
+        return self.job.folder.upload("/".join(filter(None, (_ATTEMPTS, self.attempt, partition, name))))
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has written: the places of its files in the table's folder, and their rows."""
+
+    files: tuple[str, ...]
+    rows: int
+
+    @property
+    def partitions(self) -> set[str]:
+        """Paths of the partitions that it has written to."""
+        depth = _ATTEMPTS.count("/") + 2
+        return {"/".join(file.split("/")[depth:-1]) for file in self.files}
+
+
+def begin_job(tx: Transaction, table: str, schema: StructType) -> Job:
+    """Return what tasks need to write to a table inside a transaction.
+
+    Raises:
+        SchemaMismatchError: The rows do not have the columns of the table.
+        UnknownTableError, TransactionClosedError, UnavailableError: As `Transaction.definition`.
+    """
+    definition = tx.definition(table)
+    check_columns(definition, schema)
+    arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(definition["arrow_schema"])))
+    layout = Layout(
+        definition["name"], arrow, tuple(definition["partition_by"]), tuple(definition["sort_by"])
+    )
+    folder = Folder(tx.path(layout.table, _RIGHTS))
+    return Job(str(uuid.uuid4()), tx.tid, folder, tx.url, tx.lease_s, layout)
+
+
+def check_columns(definition: Mapping[str, Any], schema: StructType) -> None:
+    """Raise SchemaMismatchError unless rows have the table's columns, by name, with its types."""
+    table = {item.name: item.dataType for item in struct_of(definition).fields}
+    problems = [f"column {name} is missing" for name in table if name not in schema.names]
+    for item in schema.fields:
+        if item.name not in table:
+            problems.append(f"column {item.name} is not in the table")
+        elif table[item.name] != item.dataType:
+            problems.append(
+                f"column {item.name} is {item.dataType.simpleString()}, expected "
+                f"{table[item.name].simpleString()}: cast it"
+            )
+    if len(set(schema.names)) != len(schema.names):
+        problems.append("a column comes more than once")
+    if problems:
+        raise SchemaMismatchError(
+            f"the rows do not fit table {definition['name']}: {'; '.join(problems)}",
+            table=definition["name"],
+        )
+
+
+def write_task(job: Job, names: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write the rows of one attempt of a task.
+
+    Raises:
+        SchemaMismatchError, TooLargeError: A row does not fit the table.
+        RefusedError: The transaction takes nothing more; the message says why.
+        UnavailableError: Its home does not answer.
+    """
+    context = TaskContext.get()
+    number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+    # Of its own, also where Spark gives a number twice.
+    folder = f"attempt_{number}_{attempt}_{uuid.uuid4().hex[:8]}"
+    encoder = Encoder(job.layout, job.begin_file(folder, number))
+    with kept_alive(job.home, job.folder.token, job.lease_s):
+        try:
+            for batch in batches:
+                encoder.add(job.layout.conform(batch.columns, names))
+            encoder.finish()
+        except BaseException:
+            encoder.abandon()
+            raise
+    return Written(tuple(encoder.files), encoder.rows)
+
+
+class TidelockWriter(DataSourceArrowWriter):
+    """Writes a DataFrame as one transaction.
+
+    Args:
+        given: The options as they were given: the secret of the environment does not travel.
+        schema: Of the rows.
+        overwrite: Replace all rows of the table, or with `overwritePartitions` those of the partitions that
+            have new ones.
+
+    Raises:
+        BadRequestError: An option is wrong, or the table has no partitions to be replaced.
+        SchemaMismatchError: The rows do not have the columns of the table.
+        SerializationConflictError: Another transaction removes rows that are to be replaced.
+        UnknownTableError, UnavailableError: As `Database.begin` and `Transaction.definition`.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._given = dict(given)
+        self._names = schema.names
+        options = self._options()
+        self._table = options.target.table
+        self._replaces_partitions = overwrite and options.overwrite_partitions
+        if options.overwrite_partitions and not overwrite:
+            raise BadRequestError("option overwritePartitions is for mode('overwrite')")
+        #: None: there is nothing to do, an earlier run with this label has done it.
+        self._job: Job | None = None
+        with connected(options.target, home=True) as db:
+            try:
+                tx = db.begin(options.label, lease=options.lease_s)
+            except LabelExistsError:
+                return
+            try:
+                self._job = begin_job(tx, self._table, schema)
+                if self._replaces_partitions:
+                    self._job.layout.require_partitions()
+                elif overwrite:
+                    tx.truncate(self._table)
+            except BaseException:
+                _roll_back(db, tx.tid)
+                raise
+
+    def _options(self) -> WriteOptions:
+        return write_options(self._given, os.environ)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one attempt of a task."""
+        if self._job is None:
+            return Written((), 0)
+        return write_task(self._job, self._names, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit with the files that the tasks name.
+
+        Raises:
+            UnsealedWriteError: A task has not told what it has written.
+            TransactionClosedError: The transaction was rolled back: its lease ran out, or somebody ended it.
+            TidelockError: It was refused, or its outcome is not known.
+        """
+        if self._job is None:
+            return
+        with connected(self._options().target) as db:
+            settle(db, self._job, self._table, messages, replaces_partitions=self._replaces_partitions)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - PySpark's
+        """Roll back; of a commit that has succeeded after all nothing is taken back."""
+        if self._job is not None:
+            with connected(self._options().target) as db:
+                _roll_back(db, self._job.tid)
+
+
+def settle(
+    db: Database,
+    job: Job,
+    table: str,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    replaces_partitions: bool,
+) -> None:
+    """Commit a job with the files that its tasks name, unless that has happened.
+
+    Raises as `TidelockWriter.commit`.
+    """
+    found = db.outcome(job.tid)
+    if found.decision is Decision.COMMITTED:
+        return
+    if found.decision is not Decision.RUNNING:
+        raise TransactionClosedError(
+            f"transaction {job.tid} was rolled back before its commit: its lease ran out (option "
+            "leaseSeconds), its home was restarted, or somebody has ended it; nothing was written",
+            tid=job.tid,
+            state="rolled_back",
+        )
+    written = [message for message in messages if isinstance(message, Written)]
+    if len(written) != len(messages):
+        raise UnsealedWriteError(
+            f"{len(messages) - len(written)} tasks have not told what they have written", table=table
+        )
+    tx = db.resume(job.tid)
+    if replaces_partitions:
+        for path in sorted(set().union(*(message.partitions for message in written))):
+            tx.drop_partition(table, texts_of(path))
+    tx.settle(table, job.id, [file for message in written for file in message.files])
+    with contextlib.suppress(LabelExistsError):  # another run with this label was faster
+        tx.commit()
+
+
+def _roll_back(db: Database, tid: str) -> None:
+    """Roll a transaction back if its commit was not asked for; where nobody answers its lease ends it."""
+    with contextlib.suppress(TidelockError):
+        db.kill(tid)
