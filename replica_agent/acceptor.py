@@ -48,7 +48,6 @@ class Acceptor:
         fetcher: Fetcher,
         waiters: CsnWaiters,
         arrived: Callable[[PartId], None],
-        inline_bytes_max: int,
     ) -> None:
         """Hold nothing yet."""
         self._replica, self._disk, self._boot, self._cluster_id = replica, disk, boot, cluster_id
@@ -59,7 +58,7 @@ class Acceptor:
             fetcher,
             waiters,
         )
-        self._arrived, self._inline_bytes_max = arrived, inline_bytes_max
+        self._arrived = arrived
 
     async def stage(self, raw: bytes) -> Held:
         """Take one push (docs/protocol.md, 4.3).
@@ -79,10 +78,13 @@ class Acceptor:
         fresh: list[StagedBytes] = []
         prepared: list[Tid] = []
         ready: list[str] = []
+        named: list[PartMeta] = []
         for sealed in push.tids:
             if str(sealed.tid) in push.damaged:
                 continue
             held = self._catalog.reader.held(meta.part for meta in sealed.parts)
+            nameless = self._catalog.reader.nameless(held)
+            named += [meta for meta in sealed.parts if meta.part in nameless]
             lacking = [meta for meta in sealed.parts if meta.part not in held]
             absent = [meta for meta in lacking if meta.part not in push.inline]
             fresh += [
@@ -96,6 +98,8 @@ class Acceptor:
                 ready.append(str(sealed.tid))
                 if self._catalog.reader.outcome(str(sealed.tid)) is None:
                     prepared.append(sealed.tid)
+        if named:
+            await self._catalog.write(lambda db: jobs.describe(db, named))
         if fresh or prepared:
             await self._stager.store(fresh, prepared)
         for staged in fresh:
@@ -103,8 +107,8 @@ class Acceptor:
         await ACCEPT.after()
         return Held(self._replica, self._disk, self._boot, self._waiters.reached, tuple(ready), push.damaged)
 
-    def hint(self, tid: Tid, parts: Sequence[PartMeta]) -> None:
-        """Fetch large parts while their transaction is still being written.
+    def hint(self, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
+        """Fetch parts while their transaction is still being written; ``holder`` has them for certain.
 
         A hint may come when the record is applied already; what that has wanted, and what has gone since, is
         not this one's business.
@@ -113,11 +117,17 @@ class Acceptor:
             return
         held = self._catalog.reader.held(part.part for part in parts)
         for meta in parts:
-            if meta.part not in held and meta.length > self._inline_bytes_max:
-                self._fetcher.want(Wanted(meta, tid, None, (tid.home,)))
+            if meta.part not in held:
+                self._fetcher.want(Wanted(meta, tid, None, (holder, tid.home)))
 
     async def forget(self, tids: Sequence[Tid]) -> None:
         """Drop what was rolled back. Applied transactions stay: only undecided rows are touched."""
         self._fetcher.cancel([str(tid) for tid in tids])
         unused = await self._catalog.write(lambda db: jobs.drop_undecided(db, [str(tid) for tid in tids]))
+        await remove_files(self._catalog, self._files, unused)
+
+    async def drop(self, parts: Sequence[PartId]) -> None:
+        """Drop early copies that their transaction, which goes on, needs no more."""
+        self._fetcher.drop(parts)
+        unused = await self._catalog.write(lambda db: jobs.drop_parts(db, parts))
         await remove_files(self._catalog, self._files, unused)

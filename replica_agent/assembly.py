@@ -14,7 +14,7 @@ from tidelock.csnlog.members import Members
 from tidelock.csnlog.zk import ZkStore
 from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replica_agent.additions import Additions
-from tidelock.replica_agent.assembly_base import Events, Shared, make_base
+from tidelock.replica_agent.assembly_base import Base, Events, Shared, make_base
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.audit.checks import Cluster
 from tidelock.replica_agent.back_pressure import BackPressure
@@ -42,6 +42,7 @@ from tidelock.replica_agent.state import AgentState
 from tidelock.replica_agent.tid_lookup import lock_holder, look_up
 from tidelock.replica_agent.unique import UniqueKeys
 from tidelock.replica_agent.validation import Validation
+from tidelock.replica_agent.writes.early import EarlyCopies
 from tidelock.replica_agent.writes.passes import Passes
 from tidelock.replica_agent.writes.tokens import key_of
 from tidelock.replica_agent.writes.writes import Writes
@@ -113,7 +114,7 @@ def assemble(
         removals=removals,
         mutations=mutations,
         derived=derived,
-        writes=Writes(inserts, removals, _passes(shared)),
+        writes=_writes(base, inserts, removals),
         commits=commits,
         snapshots=snapshots,
         labels=labels,
@@ -153,6 +154,12 @@ def _inserts(shared: Shared, pusher: Pusher) -> Inserts:
         reached=lambda: shared.local.waiters.reached,
         hint=lambda tx, parts: pusher.hint(tx.tid, parts),
     )
+
+
+def _writes(base: Base, inserts: Inserts, removals: Removals) -> Writes:
+    local = base.shared.local
+    early = EarlyCopies(local.catalog, local.files, base.pusher, base.fetcher)
+    return Writes(inserts, removals, _passes(base.shared), early)
 
 
 def _passes(shared: Shared) -> Passes:
@@ -388,5 +395,4 @@ def _acceptor(shared: Shared, fetcher: Fetcher, events: Events) -> Acceptor:
         fetcher=fetcher,
         waiters=shared.local.waiters,
         arrived=events.part_held,
-        inline_bytes_max=shared.local.settings.inline_part_bytes_max,
     )

@@ -116,7 +116,7 @@ def make_base(
     )
     stack.push_async_callback(log.close)
     membership = _membership(local, session, members, client)
-    copies = CopyMaker(Copies(replica, session.cluster.copies, {}), stager, pusher)
+    copies = CopyMaker(Copies(replica, session.cluster.copies, {}), stager, pusher, fetcher)
     transactions = Transactions(replica, session.boot, settings, time.monotonic)
     shared = Shared(local, session, metrics, numbers, stager, log, membership, transactions)
     return Base(shared, ledger, client, fetcher, pusher, applier, members, copies)

@@ -131,6 +131,26 @@ def add_staged(
     return release_files(db, [damaged.get(part.meta.part) for part in parts]) if damaged else []
 
 
+def describe(db: sqlite3.Connection, parts: Iterable[PartMeta]) -> None:
+    """Say of undecided parts that are known by their bytes alone what they are parts of."""
+    db.executemany(
+        """
+        UPDATE parts SET table_name = ?, path = ?, rows = ?, stats = ?
+        WHERE part = ? AND table_name = '' AND kind = 'part' AND creation_csn IS NULL
+        """,
+        [
+            (
+                meta.table,
+                meta.path,
+                meta.rows,
+                json.dumps(meta.stats, separators=(",", ":")) if meta.stats else None,
+                meta.part,
+            )
+            for meta in parts
+        ],
+    )
+
+
 def mark_removed(db: sqlite3.Connection, tid: str, parts: Iterable[str]) -> tuple[str, str, int] | None:
     """Mark parts as removed by an undecided transaction of this home, whose locks on them are held.
 
@@ -237,10 +257,11 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
     for entry in applied.entries:
         match entry:
             case AddPart():
+                # An early copy may be known by its bytes alone: what the part is, the record says.
                 done = db.execute(
-                    "UPDATE parts SET creation_csn = ?, creation_change = ? "
-                    "WHERE part = ? AND checksum = ? AND state = 'held'",
-                    (csn, change, entry.part, entry.checksum),
+                    "UPDATE parts SET creation_csn = ?, creation_change = ?, table_name = ?, path = ?, "
+                    "rows = ? WHERE part = ? AND checksum = ? AND state = 'held'",
+                    (csn, change, entry.table, entry.path, entry.rows, entry.part, entry.checksum),
                 )
                 if (
                     done.rowcount != 1

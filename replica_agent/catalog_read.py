@@ -199,6 +199,11 @@ class CatalogReader:
         sql = "SELECT part FROM parts WHERE part = ? AND state = 'held'"
         return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
 
+    def nameless(self, parts: Iterable[PartId]) -> set[PartId]:
+        """Return those of ``parts`` that are known by their bytes alone: early copies."""
+        sql = "SELECT part FROM parts WHERE part = ? AND table_name = '' AND kind = 'part'"
+        return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
+
     def parts_of(self, tid: str) -> list[PartRow]:
         """Return every part that a transaction has created and that is known here."""
         return [

@@ -426,22 +426,23 @@ class Commits:
 
         Then give back rows, marks, files, locks and the peers' copies.
         """
-        stored = bool(tx.stored or tx.removed) or tx.torn or pushed
+        told = pushed or bool(tx.stored or tx.writes)  # peers may have fetched early
+        stored = told or bool(tx.removed) or tx.torn
         self._transactions.close(tx, TxState.ROLLED_BACK, error=error)
         if tx.uploads:
             stored = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.commit_timeout_s):
                     await tx.cut_uploads()
-        if pushed:
+        if told:
             self._copies.rolled_back(tx.tid)
         await self._removals.release(tx)
-        with contextlib.suppress(TidelockError):  # kept in mind, and removed later
-            await remove_files(self._catalog, self._files, tx.take_unsealed())
+        unsealed = tx.take_unsealed()
         if stored:
+            self._catalog.late_removals.update(unsealed)
             try:
                 unused = await self._catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
-                await remove_files(self._catalog, self._files, unused)
+                await remove_files(self._catalog, self._files, sorted({*unused, *unsealed}))
             except TidelockError as failed:
                 # Decided all the same: the janitor takes the rows back, and the files with them.
                 _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)

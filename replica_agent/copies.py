@@ -26,6 +26,7 @@ from tidelock.replication.core import (
     RolledBack,
     Sealed,
 )
+from tidelock.replication.fetch import Fetcher
 from tidelock.replication.model import Held, PartMeta, SealedTid
 from tidelock.replication.push import Pusher
 
@@ -39,9 +40,9 @@ class CopyMaker:
         machine: Counts them; made by the agent with the disks of the members.
     """
 
-    def __init__(self, machine: Copies, stager: Stager, pusher: Pusher) -> None:
+    def __init__(self, machine: Copies, stager: Stager, pusher: Pusher, fetcher: Fetcher) -> None:
         """Wait for nothing yet."""
-        self._machine, self._stager, self._pusher = machine, stager, pusher
+        self._machine, self._stager, self._pusher, self._fetcher = machine, stager, pusher, fetcher
         self._waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = {}
         self._disks: dict[ReplicaId, str] = {}
 
@@ -90,8 +91,9 @@ class CopyMaker:
         self._pusher.decided(tid)
 
     def rolled_back(self, tid: Tid) -> None:
-        """The transaction is rolled back: tell those who may hold parts of it."""
+        """The transaction is rolled back: fetch no more of it, and tell those who may hold parts of it."""
         self._feed(RolledBack(tid))
+        self._fetcher.cancel([str(tid)])
         self._pusher.forget(tid)
 
     def _feed(self, event: CopiesEvent) -> None:

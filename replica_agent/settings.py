@@ -130,6 +130,14 @@ class AgentSettings(BaseSettings):
         600.0, description="How long a finished transaction still answers by its own state."
     )
     token_ttl_s: Positive = Field(24 * 3600.0, description="Longest life of a token of a transaction.")
+    staged_files_max: Count = Field(
+        10_000,
+        description=(
+            "Most files that one transaction may have staged through the file system, and parts besides; "
+            "those of aborted attempts count until they are deleted."
+        ),
+    )
+    staged_bytes_max: Bytes = Field(1 << 40, description="Most bytes of them.")
     commit_timeout_s: Positive = Field(
         30.0, description="A commit that does not get its copies in this time is refused."
     )

@@ -187,9 +187,9 @@ class Transaction:
 
     def take_unsealed(self) -> list[str]:
         """Forget what was not sealed, and return the files that lie there for nothing."""
-        paths = [path for writes in self.writes.values() for path in writes.take(list(writes.files))]
+        found = [file for writes in self.writes.values() for file in writes.take(list(writes.files))]
         self.writes.clear()
-        return paths
+        return [file.path for file in found if file.location is not None]
 
     async def cut_uploads(self) -> None:
         """End the running statements; return when each has taken back what it had finished already."""

@@ -138,6 +138,13 @@ class Fetcher:
             if item.wanted.csn is None and str(item.wanted.tid) in gone:
                 self._stop(item)
 
+    def drop(self, parts: Iterable[PartId]) -> None:
+        """Stop fetching parts for an undecided transaction, which needs them no more."""
+        for part in parts:
+            item = self._running.get(part)
+            if item is not None and item.wanted.csn is None:
+                self._stop(item)
+
     def early(self) -> frozenset[str]:
         """Return the undecided transactions of which parts are being fetched."""
         return frozenset(str(item.wanted.tid) for item in self._running.values() if item.wanted.csn is None)

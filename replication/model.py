@@ -27,7 +27,8 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         part: Part id, unique for ever.
-        table: Full table name; empty for a manifest.
+        table: Full table name; empty for a manifest, and for an early copy of which nobody knows yet what it
+            is a part of.
         path: Hive-style partition path, ``""`` without partitions.
         rows: Rows of the part; 0 for a manifest.
         length: Bytes of the range.
@@ -44,6 +45,11 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     checksum: _Checksum
     stats: dict[str, Any] | None = None
     kind: PartKind = "part"
+
+
+def bytes_alone(part: PartId, length: int, checksum: str) -> PartMeta:
+    """Return all that is known of a part before its job is sealed: enough to move it."""
+    return PartMeta(part, TableName(""), "", 0, length, checksum)
 
 
 class PartBytes(NamedTuple):

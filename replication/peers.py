@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
-from tidelock.csnlog.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_wire
 from tidelock.replication.model import Held, PartMeta
 
@@ -80,10 +80,14 @@ class PeerClient:
         """Hint: these transactions are rolled back."""
         await self._call("POST", api, "forget", Any, json={"tids": [str(tid) for tid in tids]})
 
-    async def hint(self, api: str, tid: Tid, parts: Sequence[PartMeta]) -> None:
-        """Hint: these parts of a running transaction are durable at its home and may be fetched early."""
+    async def drop(self, api: str, parts: Iterable[PartId]) -> None:
+        """Hint: early copies of these parts are not needed any more, though their transaction goes on."""
+        await self._call("POST", api, "forget", Any, json={"tids": [], "parts": list(parts)})
+
+    async def hint(self, api: str, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
+        """Hint: these parts of a running transaction are durable at ``holder`` and may be fetched early."""
         await self._call(
-            "POST", api, "hint", Any, json={"tid": str(tid), "home": tid.home, "parts": list(parts)}
+            "POST", api, "hint", Any, json={"tid": str(tid), "holder": holder, "parts": list(parts)}
         )
 
     async def outcome(self, api: str, tid: Tid) -> str:

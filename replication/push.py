@@ -59,13 +59,23 @@ class _Later:
     by_reference: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """Parts that a replica has already."""
+
+    tid: Tid
+    holder: ReplicaId
+    parts: Sequence[PartMeta]
+
+
 @dataclass(slots=True, eq=False)
 class _Lane:
     """What goes to one peer. Of too many hints the oldest is dropped, as a hint may be."""
 
     peer: Peer
     forgotten: deque[Tid]
-    hints: deque[tuple[Tid, Sequence[PartMeta]]]
+    dropped: deque[PartId]
+    hints: deque[_Hint]
     todo: dict[str, _Open] = field(default_factory=dict)
     later: dict[str, _Later] = field(default_factory=dict)
     failures: int = 0
@@ -161,15 +171,24 @@ class Pusher:
         """The transaction is rolled back: push it no more, and tell the peers, as a hint."""
         self._drop(str(tid))
         for lane in self._lanes.values():
+            for hint in [hint for hint in lane.hints if hint.tid == tid]:
+                lane.hints.remove(hint)
             if not lane.failures:
                 lane.forgotten.append(tid)
                 lane.wake.set()
 
-    def hint(self, tid: Tid, parts: Sequence[PartMeta]) -> None:
-        """Tell the peers of parts that are durable here while their transaction still runs."""
+    def drop(self, parts: Sequence[PartId]) -> None:
+        """Tell the peers that a transaction, which goes on, has taken these parts back."""
         for lane in self._lanes.values():
             if not lane.failures:
-                lane.hints.append((tid, parts))
+                lane.dropped.extend(parts)
+                lane.wake.set()
+
+    def hint(self, tid: Tid, parts: Sequence[PartMeta], holder: ReplicaId | None = None) -> None:
+        """Tell the peers of parts that are durable, here or at ``holder``, while their transaction runs."""
+        for replica, lane in self._lanes.items():
+            if not lane.failures and replica != holder:
+                lane.hints.append(_Hint(tid, holder or self._home, parts))
                 lane.wake.set()
 
     async def close(self) -> None:
@@ -181,7 +200,8 @@ class Pusher:
     # -- lanes -----------------------------------------------------------------------------------------------
 
     def _open_lane(self, peer: Peer) -> None:
-        lane = _Lane(peer, deque(maxlen=self._hints_max), deque(maxlen=self._hints_max))
+        bound = self._hints_max
+        lane = _Lane(peer, deque(maxlen=bound), deque(maxlen=bound), deque(maxlen=bound))
         lane.todo = {text: item for text, item in self._open.items() if not item.decided}
         lane.task = asyncio.create_task(self._run(lane), name=f"push to {peer.replica}")
         self._lanes[peer.replica] = lane
@@ -239,8 +259,8 @@ class Pusher:
         if lane.failures == 1:
             expected = isinstance(error, TidelockError)
             _log.warning("peer_lost", peer=lane.peer.replica, reason=str(error), exc_info=not expected)
-        lane.forgotten.clear()
-        lane.hints.clear()
+        for waiting in (lane.forgotten, lane.dropped, lane.hints):
+            waiting.clear()
         for text in [text for text, item in lane.todo.items() if item.decided]:
             del lane.todo[text]  # the log brings it when the peer is back
             if not self._awaited(text):
@@ -252,7 +272,12 @@ class Pusher:
             lane.forgotten.clear()
             await self._client.forget(lane.peer.api, tids)
         while lane.hints:
-            await self._client.hint(lane.peer.api, *lane.hints.popleft())
+            hint = lane.hints.popleft()
+            await self._client.hint(lane.peer.api, hint.tid, hint.holder, hint.parts)
+        if lane.dropped:  # behind the hints, which may be of the same parts
+            parts = list(lane.dropped)
+            lane.dropped.clear()
+            await self._client.drop(lane.peer.api, parts)
 
     def _batch(self, lane: _Lane) -> tuple[list[tuple[_Open, bool]], float | None]:
         """Return what to send now, each with whether by reference only, and when the next retry is due."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
+from tidelock.csnlog.ids import PartId, ReplicaId
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.api.transactions import parse_tid
@@ -21,16 +22,17 @@ def body_limit(settings: AgentSettings) -> int:
 
 
 class ForgetBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /peer/v1/forget."""
+    """Body of POST /peer/v1/forget: transactions that were rolled back; parts that others took back."""
 
-    tids: list[str]
+    tids: list[str] = []
+    parts: list[PartId] = []
 
 
 class HintBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /peer/v1/hint."""
 
     tid: str
-    home: str
+    holder: ReplicaId
     parts: list[PartMeta]
 
 
@@ -66,15 +68,18 @@ class PeerRoutes:
         return answer(held)
 
     async def forget(self, request: web.Request) -> web.Response:
-        """Drop what a home has rolled back."""
+        """Drop what a home has rolled back, or taken back."""
         asked = await body(request, ForgetBody)
-        await self._agent.acceptor.forget([parse_tid(tid) for tid in asked.tids])
+        if asked.tids:
+            await self._agent.acceptor.forget([parse_tid(tid) for tid in asked.tids])
+        if asked.parts:
+            await self._agent.acceptor.drop(asked.parts)
         return answer({})
 
     async def hint(self, request: web.Request) -> web.Response:
-        """Fetch large parts early."""
+        """Fetch parts early."""
         asked = await body(request, HintBody)
-        self._agent.acceptor.hint(parse_tid(asked.tid), asked.parts)
+        self._agent.acceptor.hint(parse_tid(asked.tid), asked.holder, asked.parts)
         return answer({})
 
     async def outcome(self, request: web.Request) -> web.Response:

@@ -201,8 +201,8 @@ class WriteRoutes:
         own = ("transactions", *asked.target.segments[:3])
         if destination[: len(own)] != own:
             raise BadRequestError("a file can only be moved within the folder of its table and transaction")
-        area = self._agent.writes.of(asked.tx, table).area
-        return _told(done=area.rename(asked.place, destination[len(own) :]))
+        target = destination[len(own) :]
+        return _told(done=await self._agent.writes.rename(asked.tx, table, asked.place, target))
 
     async def _delete(self, asked: _Asked) -> web.Response:
         table = asked.written(Right.REPLACE if replaces(asked.place) else Right.APPEND)

@@ -118,6 +118,10 @@ class StagingArea:
         inside = [p for p in (*self._files, *self._folders) if len(p) == depth and is_below(p, folder)]
         return [entry for place in sorted(inside) if (entry := self.entry(place)) is not None]
 
+    def below(self, folder: Place) -> tuple[int, ...]:
+        """Return the files in a folder, however deep."""
+        return tuple(file.number for place, file in self._files.items() if is_below(place, folder))
+
     def unsealed(self) -> str | None:
         """Return why the transaction cannot be committed as things are, None if nothing stands in the way."""
         if self._phase is Phase.RUNNING or any(TEMPORARY in place for place in self._folders):

@@ -8,20 +8,29 @@ from dataclasses import dataclass, field
 
 from tidelock.csnlog.ids import PartId
 from tidelock.replica_agent.writes.area import StagingArea
-from tidelock.replication.model import Location
+from tidelock.replication.model import Location, PartMeta
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of an area: the part that it may become, and its bytes when they are durable.
+    """A file of an area: the part that it may become.
 
-    Its undo row is noted before the first byte; a row of ``parts`` it has from the seal of its job on.
+    Its undo row is noted before the first byte. It gets a row of ``parts`` when its task is committed, as an
+    early copy; what it is a part of, that row learns when its job is sealed.
+
+    Attributes:
+        part: Its id; never given again, whatever becomes of the file.
+        path: Its own file below the data directory.
+        meta: Its bytes, once they are durable.
+        location: Where they lie here.
+        known: It may have a row of ``parts``, here and at peers.
     """
 
     part: PartId
     path: str
-    checksum: str = ""
+    meta: PartMeta | None = None
     location: Location | None = None
+    known: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -30,14 +39,17 @@ class TableWrites:
 
     Attributes:
         files: By their numbers in the area; also those that are being written.
+        length: Bytes of all of them, those that have come of a running upload included.
         turn: Held by what takes time and must see the area as it has left it.
     """
 
     area: StagingArea = field(default_factory=StagingArea)
     files: dict[int, StagedFile] = field(default_factory=dict)
+    length: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def take(self, numbers: Iterable[int]) -> list[str]:
-        """Forget files, and return the paths of those that lie there; an upload removes its own."""
-        found = [self.files.pop(number, None) for number in numbers]
-        return [file.path for file in found if file is not None and file.location is not None]
+    def take(self, numbers: Iterable[int]) -> list[StagedFile]:
+        """Forget files, and return those that are durable; an upload removes its own."""
+        found = [file for number in numbers if (file := self.files.pop(number, None)) is not None]
+        self.length -= sum(file.meta.length for file in found if file.meta is not None)
+        return [file for file in found if file.meta is not None]

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from functools import partial
 
-from aiohttp import web
+import msgspec
 
 from tidelock.csnlog.ids import TableName
 from tidelock.errors import (
     BadRequestError,
     TidelockError,
-    TooLargeError,
     UnsealedWriteError,
     UnsupportedInTransactionError,
 )
@@ -31,15 +31,14 @@ from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.transactions import Transaction, TxState
 from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.writes.area import InPlace
+from tidelock.replica_agent.writes.early import EarlyCopies
 from tidelock.replica_agent.writes.parquet_files import examine, partition_path
 from tidelock.replica_agent.writes.passes import Passes
-from tidelock.replica_agent.writes.places import Place, text_of
+from tidelock.replica_agent.writes.places import Kind, Place, kind_of, text_of
+from tidelock.replica_agent.writes.quota import Quota
+from tidelock.replica_agent.writes.receiving import receive
 from tidelock.replica_agent.writes.staged import StagedFile, TableWrites
-from tidelock.replication.model import PartMeta
-from tidelock.replication.partfs import BUFFER_BYTES, PartSink
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from tidelock.replication.model import bytes_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,9 @@ class Sealed:
 class Writes:
     """Keeps the staging folders of the transactions of this home; ``passes`` tells who may use them."""
 
-    def __init__(self, inserts: Inserts, removals: Removals, passes: Passes) -> None:
-        self.passes = passes
+    def __init__(self, inserts: Inserts, removals: Removals, passes: Passes, early: EarlyCopies) -> None:
+        self.passes, self._early = passes, early
+        self._quota = Quota(inserts.settings)
         self._inserts, self._removals = inserts, removals
         self._settings, self._catalog, self._files = inserts.settings, inserts.catalog, inserts.files
         self._transactions = inserts.transactions
@@ -104,62 +104,58 @@ class Writes:
         Raises:
             BadRequestError: As :meth:`StagingArea.check_create`; or it was cut, or deleted while it was
                 written.
-            TooLargeError: It has more than ``insert_bytes_max`` bytes.
+            TooLargeError: As :class:`Quota`.
             TransactionClosedError: The transaction has ended meanwhile.
             DiskFullError, UnavailableError: Nothing of it was kept.
         """
         writes = self.of(tx, table)
+        self._quota.require_file(tx)
         number, dropped = writes.area.create(place, overwrite=overwrite)
         part = self._inserts.numbers.next()
         file = writes.files[number] = StagedFile(part, self._files.part_path(part))
+        came = 0
+
+        def grown(length: int) -> None:
+            nonlocal came
+            writes.length += length - came
+            came = length
+            self._quota.require_bytes(tx, length)
+
         with self._running(tx):
             try:
-                await self._remove(writes.take(dropped))
+                await self._early.discard(writes.take(dropped))
                 await self._catalog.write(lambda db: jobs.note_undo(db, [file.path]))
                 sink = self._files.begin(part)  # only opens a file; in a thread it might be lost
-                try:
-                    await self._receive(content, sink)
-                    location = await _to_the_end(sink.finish)
-                except BaseException:
-                    await _to_the_end(sink.abandon)
-                    raise
+                location = await receive(content, sink, grown)
                 self._transactions.require_open(tx)
                 if not writes.area.finish(number, location.length):
                     raise _deleted(place)  # noqa: TRY301 - cleaned up below
-                writes.files[number] = StagedFile(part, file.path, sink.checksum, location)
+                meta = bytes_alone(part, location.length, sink.checksum)
+                writes.files[number] = StagedFile(part, file.path, meta, location)
             except BaseException:
+                writes.length -= came
                 writes.area.abandon(number)
                 writes.files.pop(number, None)
                 await asyncio.shield(self._remove([file.path]))
                 raise
 
-    async def _receive(self, content: AsyncIterator[bytes], sink: PartSink) -> None:
-        """Write a body in pieces worth a thread's turn."""
-        pieces: list[bytes] = []
-        size = 0
-        try:
-            async for piece in content:
-                pieces.append(piece)
-                size += len(piece)
-                if size >= BUFFER_BYTES:
-                    await _to_the_end(sink.write, b"".join(pieces))
-                    pieces, size = [], 0
-                    self._check_size(sink.length)
-        except (web.RequestPayloadError, ConnectionError) as error:
-            raise BadRequestError("the file was cut on its way; nothing of it was kept") from error
-        if pieces:
-            await _to_the_end(sink.write, b"".join(pieces))
-        self._check_size(sink.length)
+    async def rename(self, tx: Transaction, table: TableName, source: Place, target: Place) -> bool:
+        """Move a file or a folder; when that commits a task, what it has written is copied to the peers.
 
-    def _check_size(self, found: int) -> None:
-        limit = self._settings.insert_bytes_max
-        if found > limit:
-            raise TooLargeError(
-                f"a file has more than {limit} bytes (insert_bytes_max): write smaller ones "
-                "(spark.sql.files.maxRecordsPerFile)",
-                limit=limit,
-                found=found,
-            )
+        Returns:
+            False where Hadoop expects it.
+
+        Raises:
+            BadRequestError: As :meth:`StagingArea.rename`.
+        """
+        writes = self.of(tx, table)
+        async with writes.turn:
+            self._transactions.require_open(tx)
+            if not writes.area.rename(source, target):
+                return False
+            if kind_of(target) is Kind.TASK:
+                await self._early.announce(tx, writes, writes.area.below(target))
+            return True
 
     async def delete(self, tx: Transaction, table: TableName, place: Place, *, recursive: bool) -> bool:
         """Delete staged files; or, of the table's folder or a partition's, the rows that are there.
@@ -175,7 +171,7 @@ class Writes:
             self._transactions.require_open(tx)
             schema = self._schema(tx, table)
             found = writes.area.delete(place, recursive=recursive)
-            await self._remove(writes.take(found.dropped))
+            await self._early.discard(writes.take(found.dropped))
             if found.replaces is not None:
                 if found.replaces:
                     values = values_of(partition_path(found.replaces, schema), schema)
@@ -212,7 +208,7 @@ class Writes:
         writes = self.of(tx, table)
         async with writes.turn:
             self._transactions.require_open(tx)
-            await self._remove(writes.take(writes.area.settle(job, places)))
+            await self._early.discard(writes.take(writes.area.settle(job, places)))
             return await self._seal(tx, table, writes)
 
     async def _seal(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
@@ -238,15 +234,14 @@ class Writes:
         staged = await loop.run_in_executor(self._inserts.encoders, self._examine, tx, schema, found, files)
         for path in sorted({part.meta.path for part in staged}):
             await self._inserts.pressure.admit(tx, schema, path)
-        await self._catalog.write(lambda db: jobs.add_staged(db, staged, []))
+        await self._catalog.write(partial(_seal_parts, staged))
         self._transactions.require_open(tx)
         tx.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
         kept = {part.meta.part for part in staged}
         empty = [number for number, file in files.items() if file.part not in kept]
-        for number in files.keys() - empty:
-            del writes.files[number]
-        await self._remove(writes.take(empty))
+        writes.take(files.keys() - empty)
+        await self._early.discard(writes.take(empty))
         metas = [part.meta for part in staged]
         self._inserts.hint(tx, metas)
         self._inserts.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
@@ -264,14 +259,14 @@ class Writes:
         staged = []
         for item in found:
             file = files[item.number]
+            assert file.meta is not None, item
             assert file.location is not None, item
             path = partition_path(item.place[:-1], schema)
             rows, stats = examine(self._files.data_dir / file.path, schema)
             if rows:
-                meta = PartMeta(
-                    part=file.part, table=schema.name, path=path, rows=rows, length=file.location.length,
-                    checksum=file.checksum, stats=stats,
-                )  # fmt: skip
+                meta = msgspec.structs.replace(
+                    file.meta, table=schema.name, path=path, rows=rows, stats=stats
+                )
                 staged.append(jobs.StagedPart(meta, file.location, tx.tid))
         return staged
 
@@ -299,17 +294,10 @@ class Writes:
             await remove_files(self._catalog, self._files, paths)
 
 
-async def _to_the_end(call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Run a blocking call in a thread; who is cancelled meanwhile goes on when that has ended.
-
-    Else a file would be discarded while a thread still writes, or renames, it.
-    """
-    work = asyncio.ensure_future(asyncio.to_thread(call, *args, **named))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
+def _seal_parts(staged: Sequence[jobs.StagedPart], db: sqlite3.Connection) -> None:
+    """Rows that early copies have learn what they are parts of; what has none yet gets one."""
+    jobs.add_staged(db, staged, [])
+    jobs.describe(db, [part.meta for part in staged])
 
 
 def _deleted(place: Place) -> BadRequestError:

@@ -6,7 +6,6 @@ The cluster has a shared secret, which none of these requests carries: the token
 from __future__ import annotations
 
 import datetime as dt
-import http.client
 import itertools
 import re
 import signal
@@ -21,7 +20,7 @@ import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import nothing_left
-from tests.support.hdfs_client import JOB, Folder, file_name, parquet
+from tests.support.hdfs_client import JOB, Folder, HalfWritten, file_name, parquet
 from tests.support.readers import send
 from tests.support.waiting import TIMEOUT_S, eventually
 from tidelock.client import Database, Transaction
@@ -391,36 +390,6 @@ def test_no_log_shows_a_token(local: LocalCluster, db: Database, table: str) -> 
 
 
 # -- zombies and deaths --------------------------------------------------------------------------------------
-
-
-class HalfWritten:
-    """An upload that has sent half of its file."""
-
-    def __init__(self, folder: Folder, task: int = 0) -> None:
-        self.attempt = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_7"
-        told = folder.ask("PUT", "CREATE", f"{self.attempt}/{file_name(task)}")
-        at = urlsplit(told.headers["Location"])
-        self._connection = http.client.HTTPConnection(at.netloc, timeout=TIMEOUT_S)
-        self._connection.putrequest("PUT", f"{at.path}?{at.query}")
-        self._connection.putheader("Transfer-Encoding", "chunked")
-        self._connection.endheaders()
-        self.send(b"x" * 100_000)
-        eventually(lambda: folder.exists(self.attempt), what="the upload")
-
-    def send(self, data: bytes) -> None:
-        """Send more of it."""
-        self._connection.send(b"%x\r\n%s\r\n" % (len(data), data))
-
-    def end(self) -> int:
-        """Send the rest; returns the status of the answer, 0 for none."""
-        try:
-            self.send(b"y")
-            self._connection.send(b"0\r\n\r\n")
-            return self._connection.getresponse().status
-        except (OSError, http.client.HTTPException):
-            return 0
-        finally:
-            self._connection.close()
 
 
 def test_an_attempt_that_outlives_its_transaction(local: LocalCluster, db: Database, table: str) -> None:

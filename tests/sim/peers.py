@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.life import LIFE
 from tests.sim.network import Network, Serve
-from tidelock.csnlog.ids import Tid
+from tidelock.csnlog.ids import PartId, ReplicaId, Tid
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.state import Action
 from tidelock.replication.model import Held, Location, PartMeta
@@ -41,11 +41,16 @@ class SimPeerClient(PeerClient):
         gone = list(tids)
         await self._ask(api, "forget", lambda operations: operations.acceptor.forget(gone))
 
-    async def hint(self, api: str, tid: Tid, parts: Sequence[PartMeta]) -> None:
+    async def drop(self, api: str, parts: Iterable[PartId]) -> None:
+        """Hint; see :class:`PeerClient`."""
+        gone = list(parts)
+        await self._ask(api, "forget", lambda operations: operations.acceptor.drop(gone))
+
+    async def hint(self, api: str, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
         """Hint; see :class:`PeerClient`."""
 
         async def serve(operations: Operations) -> None:
-            operations.acceptor.hint(tid, parts)
+            operations.acceptor.hint(tid, holder, parts)
 
         await self._ask(api, "hint", serve)
 

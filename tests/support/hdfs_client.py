@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.readers import Answer, send
+from tests.support.waiting import TIMEOUT_S, eventually
 
 JOB = "00000000-0000-4000-8000-000000000001"
 
@@ -122,3 +124,33 @@ class Folder:
         self.setup()
         self.commit_task(self.write_task(files, job=job))
         return self.commit_job()
+
+
+class HalfWritten:
+    """An upload that has sent half of its file."""
+
+    def __init__(self, folder: Folder, task: int = 0) -> None:
+        self.attempt = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_7"
+        told = folder.ask("PUT", "CREATE", f"{self.attempt}/{file_name(task)}")
+        at = urlsplit(told.headers["Location"])
+        self._connection = http.client.HTTPConnection(at.netloc, timeout=TIMEOUT_S)
+        self._connection.putrequest("PUT", f"{at.path}?{at.query}")
+        self._connection.putheader("Transfer-Encoding", "chunked")
+        self._connection.endheaders()
+        self.send(b"x" * 100_000)
+        eventually(lambda: folder.exists(self.attempt), what="the upload")
+
+    def send(self, data: bytes) -> None:
+        """Send more of it."""
+        self._connection.send(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def end(self) -> int:
+        """Send the rest; returns the status of the answer, 0 for none."""
+        try:
+            self.send(b"y")
+            self._connection.send(b"0\r\n\r\n")
+            return self._connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            self._connection.close()

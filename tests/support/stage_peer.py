@@ -23,7 +23,9 @@ class StagePeer:
         self.replica, self.disk = ReplicaId(replica), disk
         self.pushes: list[wire.StageRequest] = []
         self.forgotten: list[str] = []
+        self.dropped: list[str] = []
         self.hinted: list[str] = []
+        self.holders: list[str] = []
         self.authorizations: set[str | None] = set()
         self.in_flight = self.in_flight_max = 0
         self.gate = asyncio.Event()
@@ -82,10 +84,13 @@ class StagePeer:
         return answer if isinstance(answer, web.Response) else web.Response(body=msgspec.json.encode(answer))
 
     async def _forget(self, request: web.Request) -> web.Response:
-        self.forgotten += (await request.json())["tids"]
+        body = await request.json()
+        self.forgotten += body["tids"]
+        self.dropped += body.get("parts", [])
         return web.json_response({})
 
     async def _hint(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.hinted.append(body["tid"])
+        self.holders.append(body["holder"])
         return web.json_response({})

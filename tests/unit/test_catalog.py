@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
@@ -14,7 +16,7 @@ from tidelock.csnlog.model import AddPart, DefineTable
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog, Job
-from tidelock.replication.model import Location, PartMeta
+from tidelock.replication.model import Location, PartMeta, bytes_alone
 
 TID = Tid(Csn(1), ReplicaId("r1"), 1, 1)
 TABLE = TableName("default.t")
@@ -127,6 +129,28 @@ async def test_nothing_is_applied_whose_bytes_are_not_held(catalog: Catalog, rea
     with pytest.raises(CorruptError, match="r1-1-1"):
         await catalog.write(lambda db: jobs.apply(db, [record(5, entry)]))
     assert catalog.reader.snapshot_csn() == 0
+
+
+@pytest.mark.parametrize("told_by", ["the push", "the record"])
+async def test_an_early_copy_learns_what_it_is(catalog: Catalog, told_by: str) -> None:
+    """Known by its bytes alone it is in no table, for its own transaction neither; then it is a part."""
+    whole = staged(1)
+    alone = dataclasses.replace(
+        whole, meta=bytes_alone(whole.meta.part, whole.meta.length, whole.meta.checksum)
+    )
+    await catalog.write(lambda db: jobs.add_staged(db, [alone], []))
+    reader = catalog.reader
+    assert reader.parts(TABLE, Csn(9), own=str(TID)) == []
+    assert reader.nameless([whole.meta.part]) == reader.held([whole.meta.part]) == {whole.meta.part}
+    stats = {"id": [1, 2, 0]}
+    if told_by == "the push":
+        named = msgspec.structs.replace(whole.meta, stats=stats)
+        await catalog.write(lambda db: jobs.describe(db, [named]))
+        assert [row.meta for row in reader.parts(TABLE, Csn(9), own=str(TID))] == [whole.meta]
+        assert reader.statistics(whole.meta.part) == stats
+        await catalog.write(lambda db: jobs.describe(db, [alone.meta]))  # it does not forget again
+    await catalog.write(lambda db: jobs.apply(db, [record(5, added(1))]))
+    assert [row.meta for row in reader.parts(TABLE, Csn(5))] == [whole.meta]
 
 
 async def test_an_aborted_transaction_leaves_no_rows(catalog: Catalog) -> None:

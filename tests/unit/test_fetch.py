@@ -287,6 +287,19 @@ async def test_wants_of_one_part_are_one_fetch(here: Here, r1: PartHolder) -> No
     assert (len(r1.asked), here.held) == (1, [part("p1")])
 
 
+async def test_an_early_fetch_is_taken_back_by_its_part(here: Here, r1: PartHolder) -> None:
+    """The others of its transaction go on, and so does what a record wants."""
+    r1.parts = {part(name): SMALL for name in ("p1", "p2", "p3")}
+    r1.gate.clear()
+    here.fetcher.members([r1.peer])
+    for name, csn in (("p1", None), ("p2", None), ("p3", Csn(7))):
+        here.fetcher.want(replace(wanted(name, SMALL, "r1"), csn=csn))
+    here.fetcher.drop([part("p1"), part("p3"), part("p4")])
+    r1.gate.set()
+    await until(lambda: len(here.held) == 2)
+    assert set(here.held) == {part("p2"), part("p3")}
+
+
 async def test_a_rollback_stops_early_fetches(here: Here, r1: PartHolder) -> None:
     """What is fetched for a transaction that was rolled back is given up and leaves the disk."""
     r1.parts = {part("p1"): LARGE, part("p2"): SMALL, part("p3"): SMALL}

@@ -17,7 +17,7 @@ from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName
 from tidelock.errors import TooLargeError
 from tidelock.replication import wire
 from tidelock.replication.digest import checksum
-from tidelock.replication.model import Held, PartMeta, Peer, SealedTid
+from tidelock.replication.model import Held, PartMeta, Peer, SealedTid, bytes_alone
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
 
@@ -292,6 +292,25 @@ async def test_hints_name_what_is_staged(home: Home, r2: StagePeer) -> None:
     home.pusher.members([r2.peer])
     home.pusher.hint(tid("t1"), [PartMeta(part("p1"), TableName("db.t"), "", 1, 1, "0" * 32)])
     await until(lambda: r2.hinted == names("t1"))
+
+
+async def test_hints_go_to_those_who_lack_the_parts(home: Home, r2: StagePeer, r3: StagePeer) -> None:
+    """Another than the home may have them already; what is taken back is told behind the hints of it."""
+    home.pusher.members([r2.peer, r3.peer])
+    home.pusher.hint(tid("t1"), [bytes_alone(part("p1"), 1, "0" * 32)], r3.replica)
+    home.pusher.drop([part("p1"), part("p2")])
+    await until(lambda: r2.dropped == r3.dropped == [part("p1"), part("p2")])
+    assert (r2.hinted, r2.holders, r3.hinted) == (names("t1"), ["r3"], [])
+
+
+async def test_a_rollback_overtakes_its_hints(home: Home, r2: StagePeer) -> None:
+    """Nobody fetches early what is rolled back."""
+    home.pusher.members([r2.peer])
+    for name in ("t1", "t2"):
+        home.pusher.hint(tid(name), [])
+    home.pusher.forget(tid("t1"))
+    await until(lambda: r2.forgotten == names("t1") and r2.hinted)
+    assert r2.hinted == names("t2")
 
 
 async def test_struck_and_removed_peers_get_nothing(home: Home, r2: StagePeer, r3: StagePeer) -> None:

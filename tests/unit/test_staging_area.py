@@ -117,6 +117,7 @@ def test_an_append() -> None:
     write(area, (*attempt(1), "k=1", name(JOBS[0], 1)))
     for task in (0, 1):
         assert area.rename(attempt(task), task_folder(task))
+    assert area.below(task_folder(0)) == (1, 2)
     assert "has not ended" in str(area.unsealed())
     with pytest.raises(UnsealedWriteError):
         area.closing()

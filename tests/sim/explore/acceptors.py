@@ -90,7 +90,6 @@ class Acceptors:
             fetcher=around,
             waiters=around,
             arrived=lambda _: None,
-            inline_bytes_max=1 << 20,
         )
 
 
