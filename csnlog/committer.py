@@ -83,7 +83,7 @@ from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
 from tidelock.errors import CorruptError
 
 #: Whom a refused element is about, besides fence and epoch; anything else should not be possible.
-_CAUSES: Final = {
+CAUSES: Final = {
     (Part.TABLE, Reason.BAD_VERSION): Cause.TABLE_CHANGED,
     (Part.TABLE, Reason.NO_NODE): Cause.TABLE_CHANGED,
     (Part.DEFINITION, Reason.BAD_VERSION): Cause.TABLE_CHANGED,
@@ -263,7 +263,7 @@ class Committer:
             self.doubted = batch.fence
         elif element.part is Part.EPOCH and refused.reason is Reason.BAD_VERSION:
             self.epoch = None
-        elif cause := _CAUSES.get((element.part, refused.reason)):
+        elif cause := CAUSES.get((element.part, refused.reason)):
             rejected = dict.fromkeys(victims(element, batch.items), Rejected(cause, element.path))
         else:
             surprise = True

@@ -19,6 +19,7 @@ from tests.sim.explore.copying import Copying, Mishaps
 from tests.sim.explore.ensemble import LogEntry
 from tests.sim.explore.followers import Asked
 from tests.sim.explore.following import HOME, Following
+from tests.sim.explore.label_bugs import LABEL_BUGS
 from tests.sim.explore.lock_bugs import LOCK_BUGS
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
@@ -327,4 +328,5 @@ BUGS = (
         {"mover": _delete_before_tail},
     ),
     *LOCK_BUGS,
+    *LABEL_BUGS,
 )

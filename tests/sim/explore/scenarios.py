@@ -13,6 +13,7 @@ from tests.sim.explore.collecting import Collecting
 from tests.sim.explore.commits import Commits
 from tests.sim.explore.copying import Copying, Mishaps
 from tests.sim.explore.following import Following
+from tests.sim.explore.labelling import Labelling, Run
 from tests.sim.explore.lock_scene import LockMishaps, Removal
 from tests.sim.explore.locking import Locking
 from tests.sim.explore.replay import Replays
@@ -75,6 +76,10 @@ def _truncating(name: str, *, fast: bool = False, **more: Any) -> Scenario:
     return Scenario(f"tail, {name}", lambda replays: Truncating(replays, **more), fast)
 
 
+def _labelling(name: str, *runs: Run, fast: bool = False, **more: Any) -> Scenario:
+    return Scenario(f"labels, {name}", lambda replays: Labelling(replays, runs, **more), fast)
+
+
 def _locking(
     name: str, *removals: Removal, fast: bool = False, more: dict[str, Any] | None = None, **mishaps: int
 ) -> Scenario:
@@ -130,6 +135,9 @@ SCENARIOS = (
     _collecting("two replicas, a transaction", behind=True, tx=1),
     _truncating("an outcome is asked for", fast=True, asks=1),
     _truncating("two movers, one dies, an outcome is asked for", movers=2, crashes=1, asks=1),
+    _labelling("a batch twice, another", Run(0, 1), Run(1, 1), Run(1, 2), fast=True),
+    _labelling("a batch twice, an old label", Run(0, 1), Run(1, 1), fast=True, begun=True, crashes=1),
+    _labelling("two batches twice, an old label", *(Run(n % 2, 1 + n // 2) for n in range(4)), begun=True),
     _locking("2 parts", ONE[0], OTHER, fast=True, reply=1),
     _locking("part, part", *ONE[:2], fast=True, lose=1, reply=1, rollback=1),
     _locking("part, table, each read", ONE[0], ALL, fast=True, more={"fine": True}, rollback=1),
