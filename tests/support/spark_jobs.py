@@ -161,7 +161,7 @@ class Jobs:
             assert self._spark.conf.get(name) == value, "tl.write has changed the session"
         return tx.csn
 
-    def load(self, url: str, tables: list[str], label: str, **how: Any) -> int | None:
+    def load_once(self, url: str, tables: list[str], label: str, **how: Any) -> int | None:
         """Write rows to tables in one transaction with a label, unless that was done; returns its CSN."""
         try:
             with connect(url) as db, db.begin(label) as tx:
@@ -209,6 +209,15 @@ class Jobs:
         """Write the rows of a query to a path, as users do it with Spark alone."""
         frame = self._spark.sql(query)
         frame.write.mode(mode).options(**options).partitionBy(*partition_by).parquet(path)
+
+    def load(self, view: str, options: dict[str, str], schema: str | None = None) -> None:
+        """Make a view of what the data source `tidelock` reads."""
+        reader = self._spark.read.format("tidelock").options(**options)
+        (reader if schema is None else reader.schema(schema)).load().createOrReplaceTempView(view)
+
+    def save(self, query: str, options: dict[str, str], mode: str = "append") -> None:
+        """Write the rows of a query by the data source `tidelock`."""
+        self._spark.sql(query).write.format("tidelock").options(**options).mode(mode).save()
 
     def views(self) -> list[str]:
         """The temporary views that exist."""

@@ -25,7 +25,7 @@ _TOWNS: Final = ("Zürich", "a/b=c", None, "007")
 QUERY: Final = (
     "SELECT id, CASE id % 4 WHEN 0 THEN 'Zürich' WHEN 1 THEN 'a/b=c' WHEN 3 THEN '007' END AS town, "
     "CAST(id / 4 AS decimal(9, 2)) AS price, timestamp_micros(id) AS moment, "
-    "sha2(CAST(id AS string), 256) AS text FROM range({first}, {end}, 1, {tasks})"
+    "repeat(sha2(CAST(id AS string), 256), 20) AS text FROM range({first}, {end}, 1, {tasks})"
 )
 
 
@@ -42,7 +42,7 @@ def rows(ids: Iterable[int]) -> pa.RecordBatch:
         [town(number) for number in numbers],
         [Decimal(number) / 4 for number in numbers],
         numbers,
-        [hashlib.sha256(str(number).encode()).hexdigest() for number in numbers],
+        [hashlib.sha256(str(number).encode()).hexdigest() * 20 for number in numbers],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -20,8 +20,10 @@ from pyspark import TaskContext
 
 from tests.support.spark_rows import rows
 
-#: Rows that an attempt has given before anything happens to it: its files are begun.
-BATCH_ROWS: Final = 50
+#: Rows of a batch; a task has more than the batches that its attempts have given when something happens to
+#: them. Python sends what it has given in pieces of 64 KiB, so that by then files are begun.
+_BATCH_ROWS: Final = 50
+_GIVEN_BATCHES: Final = 3
 #: The file in the folder of marks while which is there attempts are held.
 HOLD: Final = "hold"
 #: A test that has died does not hold an attempt for ever.
@@ -37,6 +39,7 @@ class Trouble:
         marks: A folder.
         held: Attempts wait while there is a file `hold` among the marks.
         failing_percent: Of all attempts; about half of these are killed, the others raise.
+        seed: Decides which these are.
         broken: A task whose attempts all raise.
         slow_s: How long the first attempt of every third task takes.
     """
@@ -44,6 +47,7 @@ class Trouble:
     marks: str
     held: bool = False
     failing_percent: int = 0
+    seed: int = 0
     broken: int | None = None
     slow_s: float = 0.0
 
@@ -59,7 +63,7 @@ class Trouble:
         if task == self.broken:
             folder.joinpath(f"broken-{name}").touch()
             raise RuntimeError(f"task {task} cannot succeed")
-        chance = random.Random(name)
+        chance = random.Random(f"{self.seed} {name}")
         if chance.uniform(0, 100) < self.failing_percent:
             killed = chance.random() < 0.5
             folder.joinpath(f"{'killed' if killed else 'raised'}-{name}").touch()
@@ -75,13 +79,11 @@ def maker(trouble: dict[str, Any] | None) -> Callable[[Iterator[pa.RecordBatch]]
         context = TaskContext.get()
         assert context is not None
         planned = Trouble(**trouble) if trouble else None
-        for batch in batches:
-            ids = batch.column(0).to_pylist()
-            for first in range(0, len(ids), BATCH_ROWS):
-                yield rows(ids[first : first + BATCH_ROWS])
-                if planned is not None:
-                    planned.meet(context.partitionId(), context.attemptNumber())
-                    planned = None
+        ids = [number for batch in batches for number in batch.column(0).to_pylist()]
+        for given, first in enumerate(range(0, len(ids), _BATCH_ROWS)):
+            if planned is not None and given == _GIVEN_BATCHES:
+                planned.meet(context.partitionId(), context.attemptNumber())
+            yield rows(ids[first : first + _BATCH_ROWS])
 
     return make
 

@@ -1,0 +1,119 @@
+"""Tasks of Spark that fail, are slow, die with their executor, or write on when all is decided (issue 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import psutil
+import pytest
+
+from tests.support import spark_process
+from tests.support.cluster import ClusterFactory
+from tests.support.spark_lab import BASE, IDS, TASKS, SparkLab, spark_laboratory
+from tests.support.spark_process import SparkJobError
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+#: Rows of one partition.
+ONE_TOWN: Final = range(0, 4 * IDS.stop, 4)
+
+
+@pytest.fixture(scope="module", params=["local-cluster", "standalone"])
+def lab(
+    request: pytest.FixtureRequest,
+    module_cluster: ClusterFactory,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SparkLab]:
+    """Two executors, of the driver or of two workers."""
+    standalone = request.param == "standalone"
+    with spark_laboratory(module_cluster, tmp_path_factory.mktemp("lab"), standalone=standalone) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize(
+    ("mode", "ids", "kept"),
+    [
+        ("append", IDS, BASE),
+        ("overwrite", IDS, ()),
+        ("overwrite_partitions", ONE_TOWN, [number for number in BASE if number % 4]),
+    ],
+)
+def test_three_of_ten_attempts_fail(lab: SparkLab, mode: str, ids: range, kept: range) -> None:
+    """Whatever raises or is killed in the middle of its files leaves nothing; a repetition adds nothing."""
+    with lab.load(failing_percent=30) as load:
+        load.send(ids=ids, mode=mode)
+        csn = lab.spark.receive()
+        killed, raised = len(load.met("killed")), len(load.met("raised"))
+        assert min(killed, raised) > 0
+        assert killed + raised >= 0.3 * (TASKS + killed + raised)
+        load.require_rows(csn, [*kept, *ids])
+        assert load.repeat(ids=ids, mode=mode) == csn
+        load.require_rows(None, [*kept, *ids])
+
+
+def test_slow_attempts_run_twice(lab: SparkLab) -> None:
+    """Speculation: of two attempts of a task one enters, and what the other one has written does not."""
+    with lab.load(slow_s=15.0) as load:
+        load.send()
+        csn = lab.spark.receive()
+        assert load.met("slow")
+        load.require_once(csn)
+
+
+def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab) -> None:
+    """Its tasks are run by another one; what it had sent does not enter."""
+    with lab.load(held=True) as load:
+        with load.held(attempts=2):
+            victim = lab.executors()[0]
+            victim.kill()
+            psutil.wait_procs([victim])
+        load.require_once(lab.spark.receive())
+
+
+def test_attempts_that_write_on_behind_the_commit(lab: SparkLab) -> None:
+    """An executor that was gone for a while goes on writing when its tasks were done by others."""
+    with lab.load(held=True) as load:
+        with load.held(attempts=2):
+            frozen = lab.executors()[0]
+            spark_process.freeze(frozen)
+        try:
+            csn = lab.spark.receive()
+        finally:
+            spark_process.thaw(frozen)
+        require_over(frozen)
+        load.require_once(csn)
+
+
+def test_attempts_that_write_on_behind_the_rollback(lab: SparkLab) -> None:
+    """As above, when the job has failed and its transaction was rolled back."""
+    with lab.load(held=True, broken=5) as load:
+        with load.held(attempts=2):
+            frozen = lab.executors()[0]
+            spark_process.freeze(frozen)
+        try:
+            with pytest.raises(SparkJobError, match="task 5 cannot succeed"):
+                lab.spark.receive()
+        finally:
+            spark_process.thaw(frozen)
+        require_over(frozen)
+        load.require_nothing()
+
+
+def require_over(executor: psutil.Process) -> None:
+    """Wait until an executor that goes on has come to the end of what it did: it rests, or is gone."""
+
+    def rests() -> bool:
+        before = _spent(executor)
+        return psutil.wait_procs([executor], timeout=1.0)[0] != [] or _spent(executor) - before < 0.1
+
+    eventually(rests, what="an executor that has nothing more to do")
+
+
+def _spent(process: psutil.Process) -> float:
+    """Seconds of a processor that a process and its children have used."""
+    try:
+        return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+    except psutil.NoSuchProcess:
+        return 0.0
