@@ -384,12 +384,12 @@ def test_no_audit_takes_work_for_a_fault(cluster: ClusterFactory, tmp_path: Path
                     local.start("r3")
                 report = audited(local, deep=number % 2 == 0)
                 assert report.clean, report
+            eventually(lambda: all(one.done > 20 for one in removers), what="20 transactions of each remover")
         finally:
             for remover in removers:
                 remover.stop.set()
             for remover in removers:
                 remover.join(60)
-    assert all(remover.done > 20 for remover in removers), [(one.done, one.refused) for one in removers]
     told = audited(local)
     assert told.clean, told
     tail = min(one.log_from for one in told.replicas.values())
