@@ -33,8 +33,18 @@ class Use(Enum):
     WRITE_STREAM = "writeStream"
 
 
+class Begin(Enum):
+    """Where a streaming query begins that has no checkpoint yet."""
+
+    #: With all rows that are there; then what commits add.
+    EARLIEST = "earliest"
+    #: With the next commit.
+    LATEST = "latest"
+
+
 _ALL: Final = frozenset(Use)
 _READS: Final = frozenset({Use.READ, Use.READ_STREAM})
+_STREAM: Final = frozenset({Use.READ_STREAM})
 _WRITES: Final = frozenset({Use.WRITE, Use.WRITE_STREAM})
 
 
@@ -86,6 +96,19 @@ def _instant(text: str) -> int:
     return int(found.timestamp() * 1000)
 
 
+def _count(text: str) -> int:
+    if not (text.strip().isascii() and text.strip().isdigit()) or not int(text):
+        raise ValueError("a whole number above 0")
+    return int(text)
+
+
+def _begin(text: str) -> Begin:
+    try:
+        return Begin(text.strip().lower())
+    except ValueError:
+        raise ValueError(" or ".join(begin.value for begin in Begin)) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option.
@@ -112,6 +135,16 @@ OPTIONS: Final = (
     Option("where", frozenset({Use.READ})),
     Option("partitionBytes", _READS, _size),
     Option("leaseSeconds", _ALL, _seconds),
+    Option("startingCsn", _STREAM, _number),
+    Option("startingTimestamp", _STREAM, _instant),
+    Option("startingOffsets", _STREAM, _begin),
+    Option("maxFilesPerTrigger", _STREAM, _count),
+    Option("maxBytesPerTrigger", _STREAM, _size),
+    Option("readChangeFeed", _STREAM, _switch),
+    Option("skipChangeCommits", _STREAM, _switch),
+    # Spark's own, which it hands over with the others.
+    Option("checkpointLocation", frozenset({Use.WRITE_STREAM})),
+    Option("queryName", frozenset({Use.WRITE_STREAM})),
     Option("label", frozenset({Use.WRITE})),
     Option("overwritePartitions", frozenset({Use.WRITE}), _switch),
 )
@@ -187,6 +220,11 @@ def check(options: Mapping[str, str], uses: Iterable[Use] = Use) -> None:
 
 def _names(uses: Iterable[Use]) -> str:
     return ", ".join(sorted(use.value for use in uses))
+
+
+def streams(options: Mapping[str, str]) -> bool:
+    """Tell whether options can only be meant for a streaming read."""
+    return any(_BY_KEY[key.lower()].uses == _STREAM for key in options if key.lower() in _BY_KEY)
 
 
 class Given:

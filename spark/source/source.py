@@ -7,13 +7,22 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from tidelock.errors import BadRequestError
 from tidelock.spark.schema import struct_of
-from tidelock.spark.source.options import check, read_options
+from tidelock.spark.source.options import check, read_options, streams
 from tidelock.spark.source.reading import TidelockReader, choose
+from tidelock.spark.source.stream_options import read_stream_options
+from tidelock.spark.source.stream_read import TidelockStreamReader, stream_schema
+from tidelock.spark.source.stream_write import TidelockStreamWriter
 from tidelock.spark.source.writing import TidelockWriter
 
 
@@ -35,7 +44,9 @@ class TidelockSource(DataSource):
         return "tidelock"
 
     def schema(self) -> StructType:
-        """Return the table's schema at the CSN that is chosen now."""
+        """Return the table's schema at the CSN that is chosen now; of a stream as it is now."""
+        if streams(self.options):
+            return stream_schema(read_stream_options(self.options, os.environ))
         self._csn, definition = choose(read_options(self.options, os.environ))
         return struct_of(definition)
 
@@ -50,6 +61,14 @@ class TidelockSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Begin the transaction of a write."""
         return TidelockWriter(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
+        """Read the table as a stream."""
+        return TidelockStreamReader(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - PySpark's name
+        """Write a micro-batch."""
+        return TidelockStreamWriter(self.options, schema, overwrite=overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
         """Fix the CSN at the latest when the source leaves the process that makes it.

@@ -94,8 +94,14 @@ class Written(WriterCommitMessage):
         return {"/".join(file.split("/")[depth:-1]) for file in self.files}
 
 
-def begin_job(tx: Transaction, table: str, schema: StructType) -> Job:
+def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | None = None) -> Job:
     """Return what tasks need to write to a table inside a transaction.
+
+    Args:
+        tx: The transaction.
+        table: Name of the table.
+        schema: Of the rows.
+        job: A UUID that the tasks have agreed on, where each of them asks for itself; default: a new one.
 
     Raises:
         SchemaMismatchError: The rows do not have the columns of the table.
@@ -108,7 +114,7 @@ def begin_job(tx: Transaction, table: str, schema: StructType) -> Job:
         definition["name"], arrow, tuple(definition["partition_by"]), tuple(definition["sort_by"])
     )
     folder = Folder(tx.path(layout.table, _RIGHTS))
-    return Job(str(uuid.uuid4()), tx.tid, folder, tx.url, tx.lease_s, layout)
+    return Job(job or str(uuid.uuid4()), tx.tid, folder, tx.url, tx.lease_s, layout)
 
 
 def check_columns(definition: Mapping[str, Any], schema: StructType) -> None:
@@ -194,7 +200,7 @@ class TidelockWriter(DataSourceArrowWriter):
                 elif overwrite:
                     tx.truncate(self._table)
             except BaseException:
-                _roll_back(db, tx.tid)
+                roll_back(db, tx.tid)
                 raise
 
     def _options(self) -> WriteOptions:
@@ -223,7 +229,7 @@ class TidelockWriter(DataSourceArrowWriter):
         """Roll back; of a commit that has succeeded after all nothing is taken back."""
         if self._job is not None:
             with connected(self._options().target) as db:
-                _roll_back(db, self._job.tid)
+                roll_back(db, self._job.tid)
 
 
 def settle(
@@ -232,9 +238,18 @@ def settle(
     table: str,
     messages: Sequence[WriterCommitMessage | None],
     *,
-    replaces_partitions: bool,
+    replaces_table: bool = False,
+    replaces_partitions: bool = False,
 ) -> None:
     """Commit a job with the files that its tasks name, unless that has happened.
+
+    Args:
+        db: A client.
+        job: The job.
+        table: Name of its table.
+        messages: Of all its tasks.
+        replaces_table: The rows that are in the table go; where they were not taken out at the beginning.
+        replaces_partitions: Those of the partitions go that have new rows.
 
     Raises as `TidelockWriter.commit`.
     """
@@ -254,6 +269,8 @@ def settle(
             f"{len(messages) - len(written)} tasks have not told what they have written", table=table
         )
     tx = db.resume(job.tid)
+    if replaces_table:
+        tx.truncate(table)
     if replaces_partitions:
         for path in sorted(set().union(*(message.partitions for message in written))):
             tx.drop_partition(table, texts_of(path))
@@ -262,7 +279,7 @@ def settle(
         tx.commit()
 
 
-def _roll_back(db: Database, tid: str) -> None:
+def roll_back(db: Database, tid: str) -> None:
     """Roll a transaction back if its commit was not asked for; where nobody answers its lease ends it."""
     with contextlib.suppress(TidelockError):
         db.kill(tid)
