@@ -9,24 +9,28 @@ from typing import Final, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Transaction
-from tidelock.errors import BadRequestError, SchemaMismatchError
+from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
 from tidelock.spark.redaction import redact_tokens
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
 
 #: For the time of the write; the Parquet writer takes these from the session alone.
-_SESSION: Final[Mapping[str, str]] = {
+SESSION: Final[Mapping[str, str]] = {
     # Spark's default is int96, which has no order and no unit that a table's type could name.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Parts hold proleptic Gregorian dates.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 #: Writer options.
-_OPTIONS: Final[Mapping[str, str]] = {
+OPTIONS: Final[Mapping[str, str]] = {
     # Version 2 puts the files of a task into place before its job has ended.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    # A job whose folder stays looks as if it had not ended.
+    "mapreduce.fileoutputcommitter.cleanup.skipped": "false",
     "parquet.summary.metadata.level": "NONE",
 }
+#: How long the home of a transaction whose job has failed is given to say that it is there, in seconds.
+_HOME_TIMEOUT_S: Final = 10.0
 _MODES: Final[Mapping[str, tuple[str, str]]] = {
     "append": ("append", "static"),
     "overwrite": ("overwrite", "static"),
@@ -52,7 +56,7 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
         SchemaMismatchError: A column is missing, or is none of the table.
         UnknownTableError: There is no such table at the transaction's snapshot.
         TransactionClosedError: The transaction takes no statements.
-        UnavailableError: Its home does not answer.
+        UnavailableError: Its home does not answer, or has died in the middle of the job. Begin again.
         Exception: What Spark raises when the job fails; what the agent refuses is in its text: a column that
             does not fit, rows that another transaction removes. Roll back then.
     """
@@ -69,11 +73,12 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
     save_mode, partitions = _MODES[mode]
     spark = df.sparkSession
     redact_tokens(spark)
-    writer = df.select(*names).write.mode(save_mode).options(**_OPTIONS, partitionOverwriteMode=partitions)
+    writer = df.select(*names).write.mode(save_mode).options(**OPTIONS, partitionOverwriteMode=partitions)
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    with _settings(spark):
-        writer.parquet(tx.path(table))
+    path = tx.path(table)
+    with _settings(spark), _home(tx):
+        writer.parquet(path)
     tx.seal(table)
 
 
@@ -95,10 +100,30 @@ def _check_names(df: DataFrame, names: list[str], table: str) -> None:
 
 
 @contextmanager
-def _settings(spark: SparkSession) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in _SESSION}
+def _home(tx: Transaction) -> Iterator[None]:
+    """Where a job fails because its transaction is gone, that is raised, not what its tasks have met."""
     try:
-        for name, value in _SESSION.items():
+        yield
+    except Exception as error:
+        try:
+            tx.renew(_HOME_TIMEOUT_S)
+        except UnavailableError as silent:
+            raise UnavailableError(
+                f"{tx.holder}, the home of transaction {tx.tid}, does not answer any more, so the job has "
+                f"failed and nothing of it is committed; begin again ({silent.message})",
+                tid=tx.tid,
+                replica=tx.holder,
+            ) from error
+        except TidelockError as gone:
+            raise gone from error
+        raise
+
+
+@contextmanager
+def _settings(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in SESSION}
+    try:
+        for name, value in SESSION.items():
             spark.conf.set(name, value)
         yield
     finally:
