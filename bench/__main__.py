@@ -1,8 +1,8 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Parts: commits, raw, peers, lag, load, spark, compaction, mutations, start, endurance; all of them without a
-name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture
-to DIR/bench.png.
+Parts: commits, raw, peers, lag, load, spark, compaction, mutations, spark_writes, write_memory, start,
+endurance; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables
+to DIR/report.md and its picture to DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from bench import (
     raw_zookeeper,
     report,
     spark_reads,
+    spark_writes,
     start,
     tpch,
+    write_memory,
 )
 from bench.peers import run as peers
 from bench.plot import draw
@@ -53,6 +55,7 @@ class Scale:
     small_parts: int
     merged_parts: int
     inserts: int
+    file_mb: tuple[int, ...]
     part_files: tuple[int, ...]
     minutes: int
     minute_s: float
@@ -68,6 +71,7 @@ FULL: Final = Scale(
     small_parts=500,
     merged_parts=140,
     inserts=2000,
+    file_mb=(64, 256, 1024),
     part_files=(20_000, 100_000),
     minutes=10,
     minute_s=60.0,
@@ -82,6 +86,7 @@ QUICK: Final = Scale(
     small_parts=20,
     merged_parts=21,
     inserts=100,
+    file_mb=(4, 16, 64),
     part_files=(500,),
     minutes=3,
     minute_s=3.0,
@@ -133,6 +138,17 @@ def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
     return found
 
 
+def _writes(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+    """Measure what Spark writes."""
+    found: Found = {}
+    if "spark_writes" in wanted:
+        tpch.generate(folder, scale.scale_factor)
+        found["spark_writes"] = spark_writes.run(folder, repeats=scale.repeats)
+    if "write_memory" in wanted:
+        found["write_memory"] = write_memory.run(folder, scale.file_mb)
+    return found
+
+
 def _start(scale: Scale, folder: Path, _: set[str]) -> Found:
     return {"start": start.run(folder / "start", scale.part_files)}
 
@@ -147,6 +163,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[Scale, Path, set[str]], Found]], 
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
     ({"load", "spark", "compaction", "mutations"}, _tables),
+    ({"spark_writes", "write_memory"}, _writes),
     ({"start"}, _start),
     ({"endurance"}, _endurance),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,14 @@ def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
         memory = load["memory_after_mb"].values()
         yield Aim("agent's memory after the load, MB", 250, max(item["protocol"] for item in memory))
         yield Aim("agent's peak memory, MB", 500, max(item["peak"] for item in memory))
+    if writes := found.get("spark_writes"):
+        yield from _writes({run["replicas"]: run["ways"] for run in writes["runs"]})
+    if memory := found.get("write_memory"):
+        yield Aim(
+            f"agents' peak memory, a file {memory['size_ratio']:g} times as large, ratio",
+            1.25,
+            memory["peak_ratio"],
+        )
     bounds = {20_000: 2.0, 100_000: 4.0}
     for run in found.get("start", ()):
         if bound := bounds.get(run["part_files"]):
@@ -71,3 +79,11 @@ def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
         yield Aim("inserts: ZooKeeper nodes, last minute / fifth", 1.2, endurance["znodes_ratio"])
         yield Aim("inserts: catalog, last minute / fifth", 1.2, endurance["catalog_mb_ratio"])
         yield Aim("inserts: memory, last minute / fifth", 1.2, endurance["memory_mb_ratio"])
+
+
+def _writes(runs: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Aim]:
+    """Spark's writes, by the number of replicas."""
+    for replicas, bound, beside in ((1, 1.3, "plain Parquet"), (3, 2.0, "three times plain Parquet")):
+        for way in runs.get(replicas, ()):
+            if way["way"] == "path":
+                yield Aim(f"Spark write, {replicas} replica(s), ratio to {beside}", bound, way["to_plain"])

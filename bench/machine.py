@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pyspark.sql import SparkSession
 
 from tidelock.cluster import LocalCluster
 
@@ -56,6 +57,14 @@ def cpu_s(cluster: LocalCluster) -> float:
     return float(sum(times.user + times.system for times in used))
 
 
+def spark_cpu_s(spark: SparkSession) -> float:
+    """Return the CPU seconds that a classic session has used so far: its JVM, and its Python workers."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to its process
+    leader = psutil.Process(jvm.java.lang.ProcessHandle.current().pid())
+    used = [process.cpu_times() for process in (leader, *leader.children(recursive=True))]
+    return float(sum(item.user + item.system + item.children_user + item.children_system for item in used))
+
+
 def memory_mb(cluster: LocalCluster) -> dict[str, dict[str, float]]:
     """Return the memory of each agent in MB.
 
@@ -70,6 +79,16 @@ def memory_mb(cluster: LocalCluster) -> dict[str, dict[str, float]]:
             "peak": round(_peak_bytes(agent.pid) / 1e6, 1),
             "whole": round(sum(item.memory_full_info().pss for item in (agent, *workers)) / 1e6, 1),
         }
+    return found
+
+
+def forget_peaks(cluster: LocalCluster) -> dict[str, float]:
+    """Let the peaks of the protocol processes begin anew; returns their resident memory now, in MB."""
+    found = {}
+    for replica in cluster.replicas:
+        agent = next(processes(cluster, replica))
+        Path(f"/proc/{agent.pid}/clear_refs").write_text("5", encoding="ascii")  # proc(5): resets VmHWM
+        found[replica] = round(agent.memory_info().rss / 1e6, 1)
     return found
 
 

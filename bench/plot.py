@@ -21,6 +21,7 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         "commits": _commits,
         "spark": _spark,
         "mutations": _mutations,
+        "spark_writes": _writes,
         "start": _start,
         "endurance": _endurance,
     }
@@ -69,6 +70,19 @@ def _spark(axis: Any, found: Mapping[str, Any]) -> None:
     axis.set_ylabel("seconds, median")
     axis.set_title(f"Spark, TPC-H SF {found['spark']['scale_factor']:g}, loopback")
     axis.legend()
+
+
+def _writes(axis: Any, found: Mapping[str, Any]) -> None:
+    """Spark's seconds for writing lineitem, beside plain Parquet."""
+    bars = [(run["replicas"], way) for run in found["spark_writes"]["runs"] for way in run["ways"]]
+    places = range(len(bars))
+    colours = [_OTHERS if way["way"] == "plain" else _OURS for _, way in bars]
+    drawn = axis.bar(places, [way["whole_s"] for _, way in bars], 0.6, color=colours)
+    axis.bar_label(drawn, ["" if way["way"] == "plain" else f"{way['to_plain']:.2f}x" for _, way in bars])
+    names = {"plain": "plain\n{} times", "path": "tl.write\n{} replicas", "source": "source\n{} replicas"}
+    axis.set_xticks(list(places), [names[way["way"]].format(replicas) for replicas, way in bars])
+    axis.set_ylabel("seconds, median")
+    axis.set_title(f"Spark writes lineitem, SF {found['spark_writes']['scale_factor']:g}")
 
 
 def _start(axis: Any, found: Mapping[str, Any]) -> None:

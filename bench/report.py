@@ -41,6 +41,10 @@ def sheets(found: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _scans(found["compaction"])
     if "mutations" in found:
         yield _mutations(found["mutations"])
+    if "spark_writes" in found:
+        yield _writes(found["spark_writes"])
+    if "write_memory" in found:
+        yield _write_memory(found["write_memory"])
     if "start" in found:
         yield _start(found["start"])
     if "endurance" in found:
@@ -163,6 +167,45 @@ def _memory(load: Mapping[str, Any]) -> Sheet:
             )
             for replica, after in load["memory_after_mb"].items()
         ],
+    )
+
+
+def _writes(writes: Mapping[str, Any]) -> Sheet:
+    names = {"plain": "plain Parquet", "path": "`tl.write`, then commit", "source": "data source"}
+    rows = []
+    for run in writes["runs"]:
+        replicas = run["replicas"]
+        for way in run["ways"]:
+            plain = way["way"] == "plain"
+            name = f"{names[way['way']]}, {replicas} times" if plain and replicas > 1 else names[way["way"]]
+            fsync, commit = (way["end_s"], None) if plain else (None, way["end_s"])
+            rows.append(
+                _texts(
+                    *(replicas, name, way["whole_s"], commit, fsync, way["spark_cpu_s"], way["agents_cpu_s"]),
+                    *(way["to_plain"], way["to_forced"]),
+                )
+            )
+    return Sheet(
+        f"Spark writes lineitem of TPC-H SF {writes['scale_factor']:g} ({writes['runs'][0]['mb']:g} MB in "
+        f"{writes['runs'][0]['files']} files); all replicas on one disk",
+        (
+            *("replicas", "way", "s", "of that the commit", "fsync after it, s", "CPU s of Spark"),
+            *("of the agents", "ratio to plain", "ratio to plain with fsync"),
+        ),
+        rows,
+    )
+
+
+def _write_memory(memory: Mapping[str, Any]) -> Sheet:
+    rows = [
+        _texts(file["file_mb"], replica, rest, file["peak_mb"][replica])
+        for file in memory["files"]
+        for replica, rest in file["rest_mb"].items()
+    ]
+    return Sheet(
+        "Memory of the agents' protocol processes while Spark writes one file, MB",
+        ("file", "replica", "before", "peak"),
+        rows,
     )
 
 

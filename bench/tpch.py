@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidelock.cluster import LocalCluster
 from tidelock.demo import data
@@ -33,6 +34,16 @@ def generate(folder: Path, scale: float) -> None:
     """Generate the eight tables."""
     data.generate(source(folder), scale)
     (source(folder) / "scale_factor").write_text(f"{scale:g}", encoding="ascii")
+
+
+def lineitem(folder: Path) -> Path:
+    """Write lineitem with its partition column into a Parquet file, unless it is there."""
+    path = folder / "lineitem.parquet"
+    if not path.exists():
+        with data.Source(source(folder)) as generated, pq.ParquetWriter(path, LINEITEM.schema) as file:
+            for batch in generated.rows(LINEITEM):
+                file.write_batch(batch)
+    return path
 
 
 def load_small(cluster: LocalCluster, parts: int, *, name: str = SMALL.name, compaction: str = "off") -> None:

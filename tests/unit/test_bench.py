@@ -31,6 +31,13 @@ WAY = {
     "geometric_mean_ratio": 1.1,
     "worst_ratio": 1.1,
 }
+WRITES = [
+    {"way": way, "whole_s": whole, "end_s": 0.1, "spark_cpu_s": 9.0, "agents_cpu_s": 1.0, **ratios}
+    for way, whole, ratios in (
+        ("plain", 10.0, {"to_plain": 1.0, "to_forced": 0.99}),
+        ("path", 14.0, {"to_plain": 1.4, "to_forced": 1.39}),
+    )
+]
 FOUND: dict[str, Any] = {
     "commits": [RUN],
     "raw_zookeeper": [{"clients": 1, "per_s": 700.0, "latency": LATENCY}],
@@ -73,6 +80,15 @@ FOUND: dict[str, Any] = {
         "loaded_parts": 7,
         "scans": [{"query": "Q6", "inserted_s": 1.3, "loaded_s": 1.0, "ratio": 1.3}],
         "worst_ratio": 1.3,
+    },
+    "spark_writes": {
+        "scale_factor": 1.0,
+        "runs": [{"replicas": replicas, "mb": 180.0, "files": 8, "ways": WRITES} for replicas in (1, 3)],
+    },
+    "write_memory": {
+        "files": [{"file_mb": 64.0, "rest_mb": {"r1": 120.0}, "peak_mb": {"r1": 130.0}}],
+        "size_ratio": 16.0,
+        "peak_ratio": 1.1,
     },
     "start": [{"part_files": 20_000, "ready_s": 2.1, "memory_mb": MEMORY["r1"]}],
 }
@@ -171,6 +187,7 @@ def test_aims_of_what_was_measured() -> None:
         "commits/s, 32 clients",
         "agent's peak memory, MB",
         "Spark scan after 2,000 small inserts, ratio to one load",
+        "Spark write, 1 replica(s), ratio to plain Parquet",
         "ready with 20,000 part files, s",
     }
 
