@@ -74,7 +74,10 @@ class CatalogLedger:
                     tables[entry.table, entry.version] = jobs.DefinedTable(
                         entry.definition, schema.arrow_bytes(), schema.common_metadata()
                     )
-        tids = [jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch) for tid in record.tids]
+        tids = [
+            jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch)
+            for tid in record.tids
+        ]
         return jobs.AppliedRecord(Csn(record.csn), record.time_ms, tids, tables)
 
     # -- PartStore

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from tidelock.csnlog.ids import Csn
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import answer, number, seconds
+from tidelock.replica_agent.api.arrow import send_rows
+from tidelock.replica_agent.api.http import answer, body, number, seconds
 from tidelock.replica_agent.changes.sets import ChangedPart, ChangePage
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.partitions import named
 from tidelock.replica_agent.schema import TableSchema, full_name
+
+
+class RowsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /tables/{table}/changes/rows: ``from`` and ``to``, or ``csn``."""
+
+    since: int | None = msgspec.field(name="from", default=None)
+    to: int | None = None
+    csn: int | None = None
+
+    def range(self) -> tuple[Csn, Csn]:
+        """Return what is asked for, without its first CSN; BadRequestError when it is not said."""
+        match self.since, self.to, self.csn:
+            case int(since), int(to), None:
+                return Csn(since), Csn(to)
+            case None, None, int(csn):
+                return Csn(csn - 1), Csn(csn)
+        msg = "the changed rows of a table need from and to: (from, to]; or csn: that commit alone"
+        raise BadRequestError(msg)
 
 
 class ChangeRoutes:
@@ -24,7 +44,8 @@ class ChangeRoutes:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
-        return [web.get("/api/v1/tables/{table}/changes", self.sets)]
+        base = "/api/v1/tables/{table}/changes"
+        return [web.get(base, self.sets), web.post(f"{base}/rows", self.rows)]
 
     async def sets(self, request: web.Request) -> web.Response:
         """List what commits have added to a table and removed from it."""
@@ -41,6 +62,15 @@ class ChangeRoutes:
             wait_s=seconds(request, "wait_s") or 0.0,
         )
         return answer(_shown(schema, page))
+
+    async def rows(self, request: web.Request) -> web.StreamResponse:
+        """Stream the rows that commits have changed."""
+        asked = await body(request, RowsBody)
+        since, until = asked.range()
+        with self._agent.reading(None):
+            wanted = await self._agent.changes.rows(full_name(request.match_info["table"]), since, until)
+            async with self._agent.sql.statement(wanted) as running:
+                return await send_rows(request, running)
 
 
 def _shown(schema: TableSchema, page: ChangePage) -> dict[str, Any]:

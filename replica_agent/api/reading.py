@@ -11,6 +11,7 @@ from aiohttp import web
 
 from tidelock.csnlog.ids import Csn
 from tidelock.errors import BadRequestError, UnsupportedInTransactionError
+from tidelock.replica_agent.api.arrow import ARROW_STREAM, send_rows
 from tidelock.replica_agent.api.bearer import claims_of, shows_life
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.operations import Operations
@@ -19,8 +20,6 @@ from tidelock.replica_agent.snapshots import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
 from tidelock.replica_agent.state import Action
 from tidelock.replica_agent.transactions import Transaction
-
-ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
 class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -125,22 +124,14 @@ class ReadingRoutes:
     async def _stream(
         self, request: web.Request, running: Statement, tx: Transaction | None
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
+        def told() -> None:
+            if tx is not None and running.ended is not None:  # before the client can commit
+                tx.note_reads(running.ended.read_set())
+                tx.untold -= 1
+
         if tx is not None:
             tx.untold += 1
-        await response.prepare(request)
-        try:
-            async for chunk in running.pieces():
-                await response.write(chunk)
-        except BaseException:
-            if request.transport is not None:
-                request.transport.abort()
-            raise
-        if tx is not None and running.ended is not None:  # before the client can know of the end, and commit
-            tx.note_reads(running.ended.read_set())
-            tx.untold -= 1
-        await response.write_eof()
-        return response
+        return await send_rows(request, running, at_end=told)
 
     async def _insert(self, statement: SqlRequest, running: Mutation) -> web.Response:
         """Stage the rows of INSERT INTO ... SELECT; the answer is one row with their number."""

@@ -14,6 +14,7 @@ from tidelock.replica_agent.read_pins import ReadPins
 from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.snapshots import Snapshots
+from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.state import Action
 from tidelock.replica_agent.waiters import CsnWaiters
 
@@ -71,7 +72,7 @@ class ChangeFeed:
         if not 0 <= wait_s <= self._settings.wait_bound_s:
             msg = f"wait_s={wait_s} is outside 0..{self._settings.wait_bound_s} (wait_bound_s)"
             raise BadRequestError(msg)
-        end = await self.reach(table, since, until)
+        end = await self._reach(table, since, until)
         if until is None and end == since:
             await self._waiters.wait(Csn(since + 1), wait_s)
             end = self._waiters.reached
@@ -86,7 +87,16 @@ class ChangeFeed:
             self._read_pins.read(since)
         return schema, page
 
-    async def reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
+    async def rows(self, table: TableName, since: Csn, until: Csn) -> ChangesRequest:
+        """Return what a SQL process is to be asked for the changed rows in (since, until].
+
+        The range stays readable for a while. Errors as :meth:`page`, UnknownTableError left out.
+        """
+        await self._reach(table, since, until)
+        self._read_pins.read(since)
+        return ChangesRequest(until, since, table, self._settings.changes_files_max)
+
+    async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
         """Return where the changes of (since, until] end, when all of them are applied here.
 
         Errors as :meth:`page`.

@@ -1,11 +1,14 @@
-"""The statements that mutations are made of, as text: pure composition, each expression in its brackets.
+"""The statements of mutations and of the change feed, as text: pure composition.
+
+Each expression stands in its brackets.
 
 Names with ``#`` are ours, since no table or column has such a name:
 
 * views ``#target`` (the table, with the number of each row's part), ``#affected`` (only the parts that are
   rewritten) and ``#stream`` (what a merge was sent);
-* tables ``#source`` (the rows of a merge, with ``#row``), ``#twice`` (keys that come more than once in it)
-  and ``#hits`` (which row of the source meets which part);
+* views ``#before`` and ``#after`` (parts that a commit has removed and added);
+* tables ``#source`` (the rows of a merge, with ``#row``), ``#twice`` (keys that come more than once in it),
+  ``#hits`` (which row of the source meets which part) and ``#net`` (what differs between before and after);
 * columns ``#match`` (the row gets new values), ``#value:c`` (the new value of column c, in whatever type its
   expression has) and ``#misfit`` (a new value that is none of the column's type: its column, and its text).
 
@@ -32,11 +35,14 @@ TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#hits",
 )
 MATCH, MISFIT = "#match", "#misfit"
+BEFORE, AFTER, NET, COUNT = "#before", "#after", "#net", "#count"
+#: What the rows of a change feed are; the last two of a key that is on both sides.
+INSERT, DELETE, PREIMAGE, POSTIMAGE = "insert", "delete", "update_preimage", "update_postimage"
 
 #: Values of a column from which its distribution is guessed.
 _SAMPLED = 20_000
 
-_PART, _MATCH, _ROW = quote(PART_COLUMN), quote(MATCH), quote(ROW)
+_PART, _MATCH, _ROW, _COUNT = quote(PART_COLUMN), quote(MATCH), quote(ROW), quote(COUNT)
 
 _TYPES = {
     "boolean": "BOOLEAN",
@@ -303,6 +309,50 @@ def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
     return _fitted(schema, inner, columns, missing_null=True)
 
 
+# -- changes of a commit -------------------------------------------------------------------------------------
+
+
+def differences(names: Sequence[str]) -> str:
+    """Select the rows that come more often before or after; behind them what they are, and how often."""
+    told = f"{_quoted(names)}, {_kind(INSERT, DELETE)}, {_times()}"
+    return f"SELECT {told} FROM ({_net(names)}) AS net"
+
+
+def keep_net(names: Sequence[str]) -> str:
+    """Keep the rows that come more often before or after, for :func:`updates`."""
+    return f"CREATE OR REPLACE TEMP TABLE {quote(NET)} AS {_net(names)}"
+
+
+def updates(names: Sequence[str], key: Sequence[str]) -> str:
+    """As :func:`differences`, of a table with a unique key: where a key is on both sides it is an update."""
+    columns = ", ".join(f"net.{quote(name)}" for name in names)
+    same = " AND ".join(f"net.{quote(name)} = other.{quote(name)}" for name in key)
+    alone = f"other.{_COUNT} IS NULL"
+    kind = f"CASE WHEN {alone} THEN {_kind(INSERT, DELETE)} ELSE {_kind(POSTIMAGE, PREIMAGE)} END"
+    return (
+        f"SELECT {columns}, {kind}, {_times()} FROM {quote(NET)} AS net LEFT JOIN {quote(NET)} AS other "
+        f"ON {same} AND (net.{_COUNT} > 0) <> (other.{_COUNT} > 0)"
+    )
+
+
+def _net(names: Sequence[str]) -> str:
+    """Select rows with how much more often they come after than before; none is 0."""
+    after = f"SELECT {_quoted(names)}, 1 AS {_COUNT} FROM {quote(AFTER)}"
+    before = f"SELECT {_quoted(names)}, -1 FROM {quote(BEFORE)}"
+    return (
+        f"SELECT {_quoted(names)}, sum({_COUNT}) AS {_COUNT} FROM ({after} UNION ALL {before}) "
+        f"GROUP BY {_quoted(names)} HAVING sum({_COUNT}) <> 0"
+    )
+
+
+def _kind(after: str, before: str) -> str:
+    return f"CASE WHEN net.{_COUNT} > 0 THEN {literal(after)} ELSE {literal(before)} END"
+
+
+def _times() -> str:
+    return f"CAST(abs(net.{_COUNT}) AS BIGINT)"
+
+
 # -- new values in the types of their columns ----------------------------------------------------------------
 
 
@@ -345,4 +395,8 @@ def _true(condition: Expression) -> str:
 
 
 def _names(columns: Iterable[Column]) -> str:
-    return ", ".join(quote(column.name) for column in columns)
+    return _quoted(column.name for column in columns)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(quote, names))

@@ -62,8 +62,28 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
     only: tuple[TableName, ...] | None = None
 
 
+class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
+    """The changed rows of a table in (since, csn]; see :mod:`tidelock.replica_agent.sql.changes`.
+
+    Attributes:
+        csn: The last CSN.
+        since: The CSN behind which they begin.
+        table: Full name.
+        files_max: Parts whose descriptions are kept in memory at a time; those of a single CSN may be more.
+        tid: None: they are what everybody sees.
+        adopted: None, likewise.
+    """
+
+    csn: Csn
+    since: Csn
+    table: TableName
+    files_max: int
+    tid: None = None
+    adopted: tuple[()] = ()
+
+
 #: What a SQL process is given.
-Request = SqlRequest | MutationRequest
+Request = SqlRequest | MutationRequest | ChangesRequest
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):

@@ -44,6 +44,7 @@ READ_BYTES = 1 << 20
 #: Column with the number of each row's part, where it is asked for; no column of a table has such a name.
 PART_COLUMN = "#part"
 
+_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _FORMAT = ds.ParquetFileFormat()
 _NAME = re.compile(r"[a-z0-9_#]+")
 
@@ -68,6 +69,8 @@ class TableSource:
         statistics: Returns what the catalog knows of the columns of some parts, in their order.
         pruned: Told, by each scan, the partitions that hold no row which it could have returned.
         numbers: The numbers of :data:`PART_COLUMN`; None: there is no such column.
+        bits: Floating-point numbers are shown as integers of their bits, of which none equals another: of
+            the numbers DuckDB takes all NaN for equal, and -0.0 and 0.0.
     """
 
     schema: TableSchema
@@ -77,13 +80,17 @@ class TableSource:
     statistics: Callable[[Sequence[PartRow]], Iterable[Statistics]] = _no_statistics
     pruned: Callable[[frozenset[str]], None] = _nothing
     numbers: Mapping[PartId, int] | None = None
+    bits: bool = False
 
     @property
     def arrow(self) -> pa.Schema:
         """The columns that a scan can be asked for."""
+        arrow = self.schema.arrow
+        if self.bits:
+            arrow = pa.schema([field.with_type(_BITS.get(field.type, field.type)) for field in arrow])
         if self.numbers is None:
-            return self.schema.arrow
-        return self.schema.arrow.append(pa.field(PART_COLUMN, pa.int32(), nullable=False))
+            return arrow
+        return arrow.append(pa.field(PART_COLUMN, pa.int32(), nullable=False))
 
 
 class SnapshotTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
@@ -193,6 +200,8 @@ class _Scan:
                 stored[name] if name in stored else pa.repeat(constants[name], count)
                 for name in self._read_schema.names
             ]
+            if self._source.bits:
+                arrays = [array.view(_BITS[array.type]) if array.type in _BITS else array for array in arrays]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
 
     def _stored(

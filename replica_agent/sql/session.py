@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidelock.csnlog.ids import PartId, TableName
+from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -65,6 +65,8 @@ class Session:
         self._scan_error: Exception | None = None
         self._listing = threading.Lock()
         self._listed: dict[TableName, list[PartRow]] = {}
+        #: The oldest CSN at which parts of a table are read.
+        self._oldest: dict[TableName, Csn] = {}
         self._not_read: dict[TableName, frozenset[str]] = {}
 
     def close(self) -> None:
@@ -214,6 +216,7 @@ class Session:
         with self._listing:
             if name not in self._listed:
                 request = self._request
+                self.reads_from(name, request.csn)
                 reader = self.catalog()
                 try:
                     self._listed[name] = reader.parts(name, request.csn, request.tid, request.adopted)
@@ -247,8 +250,8 @@ class Session:
             # A part that is gone because the horizon has passed the snapshot was not damaged.
             reader = self.catalog()
             try:
-                for name in self._listed:
-                    reader.require_kept(self._request.csn, name)
+                for name, oldest in self._oldest.items():
+                    reader.require_kept(oldest, name)
             except SnapshotTooOldError as reason:
                 return reason
             finally:
@@ -291,6 +294,10 @@ class Session:
             return [reader.statistics(part.part) for part in parts]
         finally:
             reader.close()
+
+    def reads_from(self, name: TableName, csn: Csn) -> None:
+        """Note that parts of a table are read which are there while ``csn`` is promised."""
+        self._oldest[name] = csn
 
     def note_read(self, name: TableName, paths: frozenset[str] = frozenset()) -> None:
         """Note that a table was read, all of it but some partitions."""

@@ -21,10 +21,19 @@ import msgspec
 import pyarrow as pa
 
 from tidelock.errors import TidelockError, TooLargeError
+from tidelock.replica_agent.sql.changes import ChangedRows
 from tidelock.replica_agent.sql.mutating import MutationRun
 from tidelock.replica_agent.sql.mutation import Ended, MutationRequest
 from tidelock.replica_agent.sql.reading import insert_select, query
-from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest, WorkerConfig, pack, receive_frame
+from tidelock.replica_agent.sql.request import (
+    ChangesRequest,
+    Kind,
+    Request,
+    SqlRequest,
+    WorkerConfig,
+    pack,
+    receive_frame,
+)
 from tidelock.replica_agent.sql.session import Session
 
 #: Bytes of a result that are collected before they are sent: small results arrive whole or as an error.
@@ -82,6 +91,12 @@ def _serve(connection: socket.socket, config: WorkerConfig, request: Request) ->
 
 def _answer(session: Session, request: Request, connection: socket.socket) -> Ended:
     """Send what a statement affects, if it changes a table, and its rows; returns what is told at its end."""
+    if isinstance(request, ChangesRequest):
+        changes = ChangedRows(session, request)
+        _stream(
+            changes.schema, (piece for batch in changes.batches() for piece in _pieces(batch)), connection
+        )
+        return Ended()
     if isinstance(request, SqlRequest):
         insert = insert_select(session, request)
         if insert is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import BadRequestError, NoSuchCsnError, UnknownTableError
+from tidelock.errors import BadRequestError, NoSuchCsnError, SnapshotTooOldError, UnknownTableError
 
 SCHEMA = pa.schema([pa.field("p", pa.date32()), pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 NUMBERS = itertools.count(1)
@@ -24,7 +26,9 @@ DAY = "2026-11-21"
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One replica for the module."""
-    return module_cluster(replicas=1, settings={**QUICK, "reader_workers": 1, "sql_workers": 1})
+    return module_cluster(
+        replicas=1, settings={**QUICK, "reader_workers": 1, "sql_workers": 1, "horizon_interval_s": 0.2}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +118,74 @@ def test_refusals(db: Database, table: str) -> None:
         db.changes(table, now).page(files_max=0)
     with pytest.raises(BadRequestError, match="wait_bound_s"):
         db.changes(table, now).page(wait_s=1000)
+
+
+def kinds(told: pa.Table) -> Counter[tuple[int, str, int, int | None]]:
+    """CSN, kind, k and v of changed rows."""
+    names = ("_commit_csn", "_change_type", "k", "v")
+    return Counter(zip(*(told[name].to_pylist() for name in names), strict=True))
+
+
+def test_changed_rows(db: Database, table: str) -> None:
+    """What statements have changed, whatever they have rewritten."""
+    start = db.seen_csn
+    first = db.insert(table, rows(1, 2, 3))
+    second = csn_of(db.update(table, {"v": "v + 1"}, "k = 2").csn)
+    third = csn_of(db.upsert(table, rows(3, 4, v=7), on=["k"]).csn)
+    fourth = csn_of(db.delete(table, "k = 1").csn)
+    expected = Counter(
+        [
+            *((first.csn, "insert", k, 0) for k in (1, 2, 3)),
+            *((second, "delete", 2, 0), (second, "insert", 2, 1)),
+            *((third, "delete", 3, 0), (third, "insert", 3, 7), (third, "insert", 4, 7)),
+            (fourth, "delete", 1, 0),
+        ]
+    )
+    told = db.changes(table, start).to_table()
+    assert kinds(told) == expected
+    assert told.schema.names == [*SCHEMA.names, "_change_type", "_commit_csn", "_commit_time"]
+    assert told["_commit_time"][0].as_py() == first.time
+    assert told["_commit_csn"].to_pylist() == sorted(told["_commit_csn"].to_pylist())
+    batches = db.changes(table, start, third).to_batches()
+    assert kinds(pa.Table.from_batches(batches)) == Counter(
+        {row: count for row, count in expected.items() if row[0] <= third}
+    )
+    nothing = db.changes(table, fourth).to_table()
+    assert (nothing.num_rows, nothing.schema) == (0, told.schema)
+
+
+def test_rows_by_http(db: Database, table: str) -> None:
+    """A commit alone, or a range; one of them."""
+    csn = csn_of(db.insert(table, rows(1)).csn)
+    path = f"/tables/{table}/changes/rows"
+    member, *_ = db._connection.members.in_order()
+
+    def ask(**body: int) -> pa.Table:
+        response = db._connection.transport.stream(member.api, path, body)
+        return pa.ipc.open_stream(response.read()).read_all()
+
+    assert ask(csn=csn).equals(ask(**{"from": csn - 1, "to": csn}))
+    assert ask(csn=csn).num_rows == 1
+    for body in ({}, {"to": csn}, {"csn": csn, "to": csn}, {"csn": csn, "from": csn - 1, "to": csn}):
+        with pytest.raises(BadRequestError, match="need from and to"):
+            ask(**body)
+
+
+def test_what_is_told_stays_readable(db: Database, table: str) -> None:
+    """A feed that is open holds what it tells of; one that begins below the horizon tells nothing."""
+    start = csn_of(db.insert(table, rows(1)).csn)
+    with db.changes(table, start) as feed:
+        db.truncate(table)
+        last = csn_of(db.insert(table, rows(2)).csn)
+        assert db.raise_horizon()["horizon"] <= start
+        assert {kind for _, kind, *_ in kinds(feed.to_table())} == {"delete", "insert"}
+
+    def passed() -> bool:
+        db.raise_horizon(drop_pins=True)
+        return bool(db.status()["horizon"] > start)
+
+    eventually(passed, what=f"a horizon above {start}")
+    for told in (feed.sets, feed.to_batches):
+        with pytest.raises(SnapshotTooOldError) as refused:
+            list(told())
+        assert start < refused.value.details["min_csn"] <= last

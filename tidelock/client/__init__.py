@@ -17,6 +17,7 @@ where neither is known it says so (`tidelock.errors`).
 from __future__ import annotations
 
 from tidelock.client.database import Database, connect
+from tidelock.client.feed import ChangedPart, ChangePage, Changes, ChangeSet
 from tidelock.client.joined import JoinedTransaction, join
 from tidelock.client.results import CommitResult, Decision, InsertResult, Outcome, TransactionState
 from tidelock.client.scan import Scan
@@ -26,6 +27,10 @@ from tidelock.client.transaction import Transaction
 
 __all__ = [
     "BatchStream",
+    "ChangePage",
+    "ChangeSet",
+    "ChangedPart",
+    "Changes",
     "CommitResult",
     "Database",
     "Decision",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
 
 from tidelock.client.connection import Connection
+from tidelock.client.members import Member
 from tidelock.client.results import instant
 from tidelock.client.snapshot import Snapshot
+from tidelock.client.stream import BatchStream
 from tidelock.client.transport import segment
 from tidelock.errors import SnapshotTooOldError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,27 @@ class Changes:
         for page in self._pages(files_max, bytes_max):
             yield from page.sets
 
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Return the changed rows in the order of their CSNs; one record batch is in memory at a time.
+
+        Columns: those of the table, then `_change_type` ("insert" or "delete"; in a table with a unique key
+        "update_preimage" and "update_postimage" for one key), `_commit_csn` and `_commit_time` (UTC). Rows
+        that a commit has only moved from one part to another are no change: for each CSN it is the bag of
+        rows before minus the bag of rows after, and the other way round. Those of one CSN are in no order.
+
+        Raises:
+            TooLargeError: The changes of a commit need more memory, disk or time than an agent gives to a
+                statement.
+        """
+        with contextlib.closing(self._streams(self._open)) as streams:
+            for stream in streams:
+                with contextlib.closing(stream):
+                    yield from stream
+
+    def to_table(self) -> pa.Table:
+        """Return the changed rows; see `to_batches`. An answer that is cut is asked for again elsewhere."""
+        return pa.concat_tables(self._streams(lambda *where: self._open(*where).read_all()))
+
     def close(self) -> None:
         """Give back what holds the parts; harmless when that was done."""
         if self._held is not None:
@@ -155,6 +183,20 @@ class Changes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _streams(self, read: Callable[[int, int, Member], T]) -> Iterator[T]:
+        """Read the rows page by page: at least one, which tells the columns."""
+        after, told = self.from_csn, False
+        for page in self._pages(None, None):
+            if page.sets or (page.complete and not told):
+                yield self._connection.members.ask(functools.partial(read, after, page.to))
+                told = True
+            after = page.to
+
+    def _open(self, after: int, to: int, member: Member) -> BatchStream:
+        path = f"/tables/{segment(self.table)}/changes/rows"
+        response = self._connection.transport.stream(member.api, path, {"from": after, "to": to})
+        return BatchStream(response, member.api)
 
     def _pages(self, files_max: int | None, bytes_max: int | None) -> Iterator[ChangePage]:
         with contextlib.ExitStack() as stack:

@@ -1,0 +1,140 @@
+"""The changed rows of a table in a SQL process: commit by commit, as an Arrow stream.
+
+For each CSN, the rows of the removed parts minus those of the added parts were deleted, and the other way
+round inserted, as bags: each row as often as it comes. A row is what its values are, nulls among them, and
+floating-point numbers are their bits. Rows of different partitions are different, so where one partition was
+only added to, or only taken from, its parts are streamed as they are; else the engine counts the rows of both
+sides, which spills. In a table with a unique key (which holds the partition columns) a key on both sides is
+an update.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelock.csnlog.ids import Csn
+from tidelock.replica_agent.changes.reader import ChangeReader
+from tidelock.replica_agent.changes.sets import ChangedPart, ChangePage, ChangeSet
+from tidelock.replica_agent.schema import TableSchema
+from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.request import ChangesRequest
+from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
+from tidelock.replica_agent.sql.session import Session
+
+#: Columns besides those of the table; no table has columns of these names.
+ADDED: Final = pa.schema(
+    [
+        pa.field("_change_type", pa.string()),
+        pa.field("_commit_csn", pa.int64()),
+        pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+#: Bytes of parts do not bound a page here: rows are streamed.
+_ANY_BYTES = 1 << 62
+
+
+class ChangedRows:
+    """The changed rows of one request; :meth:`Session.translate` explains its errors.
+
+    Raises:
+        UnknownTableError: There is no such table at the last CSN.
+    """
+
+    def __init__(self, session: Session, request: ChangesRequest) -> None:
+        self._session, self._request = session, request
+        self._row = session.table(request.table)
+        self._table = TableSchema.from_definition(self._row.definition)
+        columns = [column.with_nullable(True) for column in self._table.arrow]
+        #: The columns of the table, each nullable as in any result, and :data:`ADDED`.
+        self.schema = pa.schema([*columns, *ADDED])
+        session.reads_from(request.table, request.since)
+        session.lock(preserve_insertion_order="false")
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the changes in the order of their CSNs; those of one CSN are in no order.
+
+        Raises:
+            SnapshotTooOldError: The horizon of the table has passed what was not read yet.
+        """
+        since, complete = self._request.since, False
+        while not complete:
+            page = self._page(since)
+            for one in page.sets:
+                yield from self._changes(one)
+            since, complete = page.to, page.complete
+
+    def _page(self, since: Csn) -> ChangePage:
+        request = self._request
+        with closing(ChangeReader(self._session.data_dir)) as reader:
+            return reader.page(
+                request.table, since, request.csn, files_max=request.files_max, bytes_max=_ANY_BYTES
+            )
+
+    def _changes(self, one: ChangeSet) -> Iterator[pa.RecordBatch]:
+        for removed, added in _by_partition(one):
+            if removed and added:
+                yield from self._differences(one, removed, added)
+            else:
+                kind = composition.DELETE if removed else composition.INSERT
+                for batch in SnapshotTable(self._source(removed or added)).scanner().to_reader():
+                    yield self._told(one, [*batch.columns, pa.repeat(kind, batch.num_rows)])
+
+    def _differences(
+        self, one: ChangeSet, removed: Sequence[ChangedPart], added: Sequence[ChangedPart]
+    ) -> Iterator[pa.RecordBatch]:
+        names, key = self._table.arrow.names, self._table.unique_key
+        for name, parts in ((composition.BEFORE, removed), (composition.AFTER, added)):
+            self._session.view(name, replace(self._source(parts), bits=True))
+        if key:
+            self._session.run(composition.keep_net(names))
+        statement = composition.updates(names, key) if key else composition.differences(names)
+        for found in self._session.rows(statement):
+            *columns, counts = found.columns
+            rows = pa.RecordBatch.from_arrays(columns, names=found.schema.names[:-1])
+            for batch in _repeated(rows, counts.to_numpy()):
+                yield self._told(one, batch.columns)
+
+    def _told(self, one: ChangeSet, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Return rows, behind whose columns stands their kind, as they are told."""
+        commit = (one.csn, 1000 * one.time_ms)
+        constants = [
+            pa.repeat(pa.scalar(value, field.type), len(columns[-1]))
+            for value, field in zip(commit, list(ADDED)[1:], strict=True)
+        ]
+        arrays = [
+            column if column.type == field.type else column.view(field.type)  # floats, told by their bits
+            for column, field in zip([*columns, *constants], self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _source(self, parts: Sequence[ChangedPart]) -> TableSource:
+        rows = [part.row for part in parts]
+        return self._session.source(self._row, lambda: rows)
+
+
+def _by_partition(one: ChangeSet) -> Iterator[tuple[list[ChangedPart], list[ChangedPart]]]:
+    """Yield the removed and the added parts of each partition."""
+    sides: dict[str, tuple[list[ChangedPart], list[ChangedPart]]] = defaultdict(lambda: ([], []))
+    for side, parts in enumerate((one.removed, one.added)):
+        for part in parts:
+            sides[part.row.path][side].append(part)
+    for path in sorted(sides):
+        yield sides[path]
+
+
+def _repeated(rows: pa.RecordBatch, counts: np.ndarray) -> Iterator[pa.RecordBatch]:
+    """Yield each row as often as its count says, in batches that do not grow with it."""
+    while rows.num_rows:
+        room = min(BATCH_ROWS // rows.num_rows, BATCH_BYTES // max(rows.nbytes, 1))
+        times = max(1, min(int(counts.min()), room))
+        yield rows if times == 1 else rows.take(pa.array(np.tile(np.arange(rows.num_rows), times)))
+        counts = counts - times
+        left = counts > 0
+        rows, counts = rows.filter(pa.array(left)), counts[left]
