@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.ids import Csn, PartId
 from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.api.arrow import ARROW_STREAM, send_rows
 from tidelock.replica_agent.api.bearer import claims_of, shows_life
@@ -18,6 +18,7 @@ from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.snapshots import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
+from tidelock.replica_agent.sql.request import SomeParts
 from tidelock.replica_agent.state import Action
 from tidelock.replica_agent.transactions import Transaction
 
@@ -32,7 +33,10 @@ class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class QueryBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /query: at a CSN or inside a transaction; either ``sql`` or ``table``."""
+    """Body of POST /query: at a CSN or inside a transaction; either ``sql`` or ``table``.
+
+    ``parts``: only of these parts of ``table`` at the CSN.
+    """
 
     csn: int | None = None
     tid: str | None = None
@@ -41,6 +45,7 @@ class QueryBody(msgspec.Struct, forbid_unknown_fields=True):
     columns: list[str] | None = None
     where: str | None = None
     params: list[Any] = []
+    parts: list[str] | None = None
 
 
 def _shown(pin: Pin) -> dict[str, Any]:
@@ -153,6 +158,7 @@ class ReadingRoutes:
         claims = claims_of(request)
         if claims is not None and asked.table is not None:
             claims.require_table(full_name(asked.table))
+        some = self._some(asked)
         adopted: tuple[str, ...] = ()
         if asked.tid is not None:
             csn, adopted = await self._agent.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
@@ -162,9 +168,24 @@ class ReadingRoutes:
         sql = (
             asked.sql
             if asked.sql is not None
-            else select_statement(asked.table or "", asked.columns, asked.where)
+            else select_statement(asked.table or "", asked.columns, asked.where, some=some is not None)
         )
         only = None if claims is None or claims.tables is None else tuple(sorted(claims.tables))
         return SqlRequest(
-            csn=csn, tid=asked.tid, sql=sql, params=tuple(asked.params), adopted=adopted, only=only
+            csn=csn,
+            tid=asked.tid,
+            sql=sql,
+            params=tuple(asked.params),
+            adopted=adopted,
+            only=only,
+            some=some,
         )
+
+    @staticmethod
+    def _some(asked: QueryBody) -> SomeParts | None:
+        if asked.parts is None:
+            return None
+        if asked.table is None or asked.csn is None:
+            msg = "parts of a table are asked for at a csn, and by table"
+            raise BadRequestError(msg)
+        return SomeParts(full_name(asked.table), tuple(map(PartId, asked.parts)))

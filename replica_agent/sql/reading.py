@@ -60,6 +60,8 @@ def query(session: Session, request: SqlRequest) -> pa.RecordBatchReader:
         StandbyError, SnapshotTooOldError: See :meth:`Session.tables`.
     """
     session.show(mentioned(session.tables(), request.sql))
+    if request.some is not None:
+        session.show_some(request.some)
     session.lock()
     return session.rows(request.sql, request.params)
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.sql.mutation import MutationRequest
+
+#: The view of :class:`SomeParts`; no table has such a name.
+SOME = "#some"
 
 _HEADER = struct.Struct(">BI")
 
@@ -41,6 +44,13 @@ class Kind(Enum):
     AFFECTED = 7
 
 
+class SomeParts(msgspec.Struct, frozen=True):
+    """A few of the parts of a table that a request sees, which are shown as :data:`SOME`."""
+
+    table: TableName
+    parts: tuple[PartId, ...]
+
+
 class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
     """One statement.
 
@@ -52,6 +62,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
         params: Values of ``?`` or ``$1`` in their order: JSON values.
         adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
         only: Full names of the tables that the statement may see; None: all.
+        some: What :data:`SOME` is; None: nothing.
     """
 
     csn: Csn
@@ -60,6 +71,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
     params: tuple[Any, ...] = ()
     adopted: tuple[str, ...] = ()
     only: tuple[TableName, ...] | None = None
+    some: SomeParts | None = None
 
 
 class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
@@ -106,8 +118,13 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     threads: int
 
 
-def select_statement(table: str, columns: Sequence[str] | None, where: str | None) -> str:
+def select_statement(
+    table: str, columns: Sequence[str] | None, where: str | None, *, some: bool = False
+) -> str:
     """Return the statement that reads a table; ``where`` is SQL, the names are quoted.
+
+    With ``some`` it reads :data:`SOME` under the name of the table. Where the condition asks for rows of the
+    table in a subquery these are all rows.
 
     Raises:
         BadRequestError: Not a table name, or no column at all.
@@ -115,7 +132,8 @@ def select_statement(table: str, columns: Sequence[str] | None, where: str | Non
     if columns is not None and not columns:
         raise BadRequestError(f"a read of table {table} asks for no column; leave `columns` out to get all")
     chosen = "*" if columns is None else ", ".join(map(quote, columns))
-    name = ".".join(map(quote, full_name(table).split(".")))
+    names = full_name(table).split(".")
+    name = f"{quote(SOME)} AS {quote(names[-1])}" if some else ".".join(map(quote, names))
     # On lines of its own, so that a comment in it ends before the bracket.
     condition = f"\nWHERE (\n{where}\n)" if where else ""
     return f"SELECT {chosen} FROM {name}{condition}"  # noqa: S608 - `where` is meant to be SQL

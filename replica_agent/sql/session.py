@@ -31,7 +31,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.catalog_read import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.part_stats import Statistics
 from tidelock.replica_agent.schema import DEFAULT_NAMESPACE, TableSchema
-from tidelock.replica_agent.sql.request import Request, SqlRequest, WorkerConfig, quote
+from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlRequest, WorkerConfig, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 
 #: Rows of a record batch of the result.
@@ -147,6 +147,19 @@ class Session:
             self._enter(namespace)
             self.view(name, self.source(table, functools.partial(self.parts, table.name)))
         self._enter(DEFAULT_NAMESPACE)
+
+    def show_some(self, some: SomeParts) -> None:
+        """Make some of the parts of a table known as :data:`SOME`.
+
+        Raises:
+            UnknownTableError: There is no such table.
+            CorruptError: One of them is none that the request sees; whoever asks knew them at this CSN.
+        """
+        found = {row.part: row for row in self.parts(self.table(some.table).name)}
+        if missing := [part for part in some.parts if part not in found]:
+            raise CorruptError(f"part {missing[0]} is none of table {some.table} at this CSN")
+        rows = [found[part] for part in some.parts]
+        self.view(SOME, self.source(self.table(some.table), lambda: rows))
 
     def source(
         self,

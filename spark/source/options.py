@@ -210,7 +210,7 @@ def check(options: Mapping[str, str], uses: Iterable[Use] = Use) -> None:
         if option is None:
             known = [one.name for one in OPTIONS if one.uses & wanted]
             near = difflib.get_close_matches(key.lower(), [name.lower() for name in known], 1, 0.6)
-            meant = f"; did you mean {_BY_KEY[near[0]].name}?" if near else ""
+            meant = f"; did you mean {_BY_KEY[near[0]].name}?" if near else "."
             raise BadRequestError(f"tidelock has no option {key!r}{meant} There are: {', '.join(known)}")
         if not option.uses & wanted:
             raise BadRequestError(

@@ -22,6 +22,7 @@ from tidelock.spark.source.clusters import connected, replicas_of
 from tidelock.spark.source.files import SnapshotFiles
 from tidelock.spark.source.options import ReadOptions, Target
 from tidelock.spark.source.pieces import Piece, groups, pieces
+from tidelock.spark.source.queries import Query
 from tidelock.spark.source.rows import columns_of, rows_of
 
 
@@ -92,6 +93,7 @@ class TidelockReader(DataSourceReader):
             try:
                 self._columns = columns_of(snapshot.table(target.table), schema)
                 self._way = way_to(status, target, csn, failover=options.failover)
+                self._query = self._condition(options, status, csn)
                 self._plan = _plan(snapshot, options)
             finally:
                 snapshot.leave()
@@ -100,10 +102,17 @@ class TidelockReader(DataSourceReader):
         """Return the tasks."""
         return self._plan
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the plan out: what a task is to read comes to it alone."""
+        return {**self.__dict__, "_plan": []}
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what one task is to read; raises rather than give fewer rows."""
         if not isinstance(partition, Pieces):
             return  # what PySpark makes of a table without rows
+        if self._query is not None:
+            yield from self._query.rows([piece.part for piece in partition.pieces])
+            return
         files = self._way.files()
         try:
             for piece in partition.pieces:
@@ -111,7 +120,31 @@ class TidelockReader(DataSourceReader):
         finally:
             files.close()
 
+    def _condition(self, options: ReadOptions, status: Mapping[str, Any], csn: int) -> Query | None:
+        """Return what replicas are asked for where rows have to meet a condition."""
+        if options.where is None:
+            return None
+        target = options.target
+        api = {row["id"]: row["api"] for row in status["replicas"]}
+        replicas = replicas_of(status, target)
+        addresses = [api[replica.id] for replica in (replicas if options.failover else replicas[:1])]
+        scheme = "https" if target.urls[0].startswith("https:") else "http"
+        query = Query(
+            csn,
+            target.table,
+            options.where,
+            self._columns.wanted,
+            scheme,
+            tuple(address for address in addresses if address),
+            target.token,
+        )
+        for _ in query.rows(()):  # of no part: a condition that is wrong is told before any task begins
+            pass
+        return query
+
 
 def _plan(snapshot: Snapshot, options: ReadOptions) -> list[Pieces]:
-    found = pieces(snapshot.parts(options.target.table), options.partition_bytes)
+    # Of a part that is read by a query all rows are.
+    cut = options.partition_bytes if options.where is None else None
+    found = pieces(snapshot.parts(options.target.table), cut)
     return [Pieces(group) for group in groups(found, options.partition_bytes)]

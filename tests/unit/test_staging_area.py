@@ -361,3 +361,58 @@ def test_the_driver_commits_and_fails() -> None:
     assert sum(len(driver.parts) for driver in drivers) > 30
     assert sum(driver.failed for driver in drivers) > 10
     assert sum(len(driver.zombies) for driver in drivers) > 30
+
+
+def test_a_job_that_is_settled_by_name() -> None:
+    """The files named enter, in their partitions; all others go, and what comes later is refused."""
+    area = StagingArea()
+    wanted = [(*attempt(0), "p=1", name(JOBS[0])), (*attempt(1), name(JOBS[0], 1))]
+    numbers = [write(area, place) for place in wanted]
+    lost = write(area, (*attempt(0, 1), "p=1", name(JOBS[0])))
+    running, _ = area.create((*attempt(1, 1), name(JOBS[0], 1)), overwrite=False)
+    assert sorted(area.settle(JOBS[0], wanted)) == [lost, running]
+    assert not area.finish(running, 10)
+    found = area.closing()
+    assert [(item.number, item.place) for item in sorted(found, key=lambda item: item.number)] == [
+        (numbers[0], ("p=1", name(JOBS[0]))),
+        (numbers[1], (name(JOBS[0], 1),)),
+    ]
+    area.seal(found)
+    assert area.unsealed() is None
+    assert area.settle(JOBS[0], wanted) == ()  # asked for again, when the answer was lost
+    with pytest.raises(BadRequestError, match="is over"):
+        area.create((*attempt(2), name(JOBS[0], 2)), overwrite=False)
+    second = (*attempt(3), name(JOBS[1]))
+    write(area, second)
+    assert area.settle(JOBS[1], [second]) == ()
+
+
+def test_what_cannot_be_settled() -> None:
+    """A file that is not there, not whole, of another job, or twice: nothing has changed by that."""
+    area = StagingArea()
+    whole = (*attempt(0), name(JOBS[0]))
+    twin = (*attempt(1), name(JOBS[0]))
+    write(area, whole)
+    write(area, twin)
+    half = (*attempt(2), name(JOBS[0], 1))
+    number, _ = area.create(half, overwrite=False)
+    for places in ([half], [whole, (*attempt(9), name(JOBS[0]))], [(name(JOBS[0]),)]):
+        with pytest.raises(UnsealedWriteError, match="is not there, or not whole"):
+            area.settle(JOBS[0], places)
+    with pytest.raises(BadRequestError, match="two files"):
+        area.settle(JOBS[0], [whole, twin])
+    with pytest.raises(BadRequestError, match="is still writing"):
+        area.settle(JOBS[1], [])
+    assert area.finish(number, 10)
+    area.settle(JOBS[0], [whole, half])
+    assert len(area.closing()) == 2
+
+
+def test_a_job_without_rows_is_settled() -> None:
+    """It leaves nothing, and stands in nobody's way; its late attempts are refused all the same."""
+    area = StagingArea()
+    assert area.settle(JOBS[0], []) == ()
+    area.seal(area.closing())
+    assert area.unsealed() is None
+    with pytest.raises(BadRequestError, match="is over"):
+        area.create((*attempt(0), name(JOBS[0])), overwrite=False)

@@ -1,0 +1,89 @@
+"""Rows of parts that meet a condition in SQL: replicas evaluate it, and send these rows only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import tenacity
+
+from tidelock.client.stream import BatchStream
+from tidelock.client.transport import Timeouts, Transport
+from tidelock.errors import UnavailableError
+from tidelock.spark.source.rows import shaped
+
+#: How long a task waits for a replica that has a free SQL process, in seconds.
+PATIENCE_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked of the parts of a table at one CSN.
+
+    Attributes:
+        csn: The snapshot.
+        table: Name of the table.
+        where: The condition.
+        wanted: The columns, as Spark expects them from Arrow.
+        scheme: `http` or `https`.
+        addresses: `host:port` of the replicas' APIs, in the order in which they are asked.
+        token: The shared secret; not in `repr`.
+    """
+
+    csn: int
+    table: str
+    where: str
+    wanted: pa.Schema
+    scheme: str
+    addresses: tuple[str, ...]
+    token: str | None = field(repr=False)
+
+    def rows(self, parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Return those rows of some parts.
+
+        Raises:
+            BadRequestError: The condition is wrong.
+            UnavailableError: No replica answers, or one has stopped in the middle.
+            TidelockError: What a replica says of the snapshot.
+        """
+        transport = Transport(scheme=self.scheme, token=self.token, timeouts=Timeouts())
+        try:
+            stream = self._open(transport, parts)
+            try:
+                for batch in stream:
+                    yield shaped(batch, self.wanted)
+            finally:
+                stream.close()
+        finally:
+            transport.close()
+
+    def _open(self, transport: Transport, parts: Sequence[str]) -> BatchStream:
+        body = {
+            "csn": self.csn,
+            "table": self.table,
+            "columns": self.wanted.names,
+            "where": self.where,
+            "parts": list(parts),
+        }
+        deadline = time.monotonic() + PATIENCE_S
+
+        def attempt() -> BatchStream:
+            last: UnavailableError | None = None
+            for address in self.addresses:
+                try:
+                    return BatchStream(transport.stream(address, "/query", body), address)
+                except UnavailableError as error:
+                    last = error
+            assert last is not None, "there are addresses"
+            raise last
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(UnavailableError),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
+            stop=lambda _: time.monotonic() >= deadline,
+            reraise=True,
+        )
+        return retrying(attempt)
