@@ -100,13 +100,16 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
 
     Raises:
         BadRequestError: An option is wrong.
+
+    Attributes:
+        nonce: A UUID of this writer, which its tasks share.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._given = dict(given)
         self._schema = schema
         self._overwrite = overwrite
-        self._nonce = str(uuid.uuid4())
+        self.nonce = str(uuid.uuid4())
         self._options()
 
     def _options(self) -> WriteStreamOptions:
@@ -126,7 +129,7 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
         if first is None:
             return Empty()
         try:
-            job = self._join(running(self._nonce))
+            job = self._join(running(self.nonce))
         except LabelExistsError as error:
             return Counted(error.details.get("csn"))
         return Staged(job, write_task(job, self._schema.names, chain([first], batches)))

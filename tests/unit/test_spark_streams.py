@@ -1,0 +1,213 @@
+"""Streams without Spark: offsets, limits, removals, and what reader and writer are told by options."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as spark
+
+from tidelock.client.feed import ChangedPart, ChangeSet
+from tidelock.errors import BadRequestError, SchemaMismatchError
+from tidelock.spark.source.feed_columns import Inserted, marked, with_feed, without_feed
+from tidelock.spark.source.options import Begin, streams
+from tidelock.spark.source.stream_offsets import (
+    Limits,
+    Position,
+    Removals,
+    added_parts,
+    admit,
+    in_order,
+    readable,
+    removal_error,
+)
+from tidelock.spark.source.stream_options import read_stream_options, write_stream_options
+from tidelock.spark.source.stream_read import TidelockStreamReader, located
+from tidelock.spark.source.stream_write import MicroBatch, TidelockStreamWriter, running
+
+TABLE = {"table": "t", "url": "http://host:1"}
+SCHEMA = spark.StructType([spark.StructField("k", spark.LongType())])
+
+
+def part(name: str, tid: str = "7-r1-1-1", rows: int = 1) -> ChangedPart:
+    """A part that a transaction has added or removed."""
+    return ChangedPart(name, tid, f"/snapshots/8/default/t/{name}.parquet", {}, rows, 100)
+
+
+def commit(csn: int, added: str = "", removed: str = "", **of: str) -> ChangeSet:
+    """A change set of one-letter parts; `of` names the transactions of those that are not of the first."""
+
+    def parts(names: str) -> tuple[ChangedPart, ...]:
+        return tuple(part(name, of.get(name, "7-r1-1-1")) for name in names)
+
+    return ChangeSet(csn, None, (), parts(added), parts(removed))
+
+
+@pytest.mark.parametrize("position", [Position(0), Position(77), Position(77, 0), Position(77, 3)])
+def test_offsets_are_read_as_they_were_written(position: Position) -> None:
+    """What a checkpoint keeps is the position."""
+    assert Position.parse(position.offset()) == position
+
+
+@pytest.mark.parametrize(
+    "offset", [{}, {"csn": "7"}, {"csn": 7, "index": 1}, {"parts": 1}, {"csn": 7, "parts": "x"}]
+)
+def test_offsets_of_another_source(offset: dict[str, Any]) -> None:
+    """A checkpoint that was written by something else is refused."""
+    with pytest.raises(BadRequestError, match="another source"):
+        Position.parse(offset)
+
+
+@given(st.lists(st.integers(1, 50)), st.none() | st.integers(1, 5), st.none() | st.integers(1, 100))
+def test_batches_keep_their_limits_and_miss_nothing(
+    lengths: list[int], files_max: int | None, bytes_max: int | None
+) -> None:
+    """Each batch takes a part at least, no more than the limits unless it is one, and all come in the end."""
+    left, taken = list(lengths), []
+    while left:
+        count = admit(left, Limits(files_max, bytes_max))
+        batch, left = left[:count], left[count:]
+        assert batch
+        assert files_max is None or len(batch) <= files_max
+        assert bytes_max is None or len(batch) == 1 or sum(batch) <= bytes_max
+        taken += batch
+    assert taken == lengths
+
+
+def test_parts_are_counted_in_one_order() -> None:
+    """Whatever order agents list them in."""
+    parts = [
+        {"path": "p=b", "part": "r1-1-1"},
+        {"path": "p=a", "part": "r1-1-9"},
+        {"path": "p=a", "part": "r1-1-2"},
+    ]
+    assert in_order(parts) == in_order(reversed(parts)) == [parts[2], parts[1], parts[0]]
+
+
+def test_what_is_added_beside_a_removal() -> None:
+    """Two transactions share a CSN: the one that only adds is read, the other one passed over."""
+    both = commit(9, "abc", "x", b="7-r1-1-2")
+    assert [one.part for one in added_parts(both)] == ["b"]
+    assert [one.part for one in added_parts(commit(9, "ab"))] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("removals", "taken", "blocking"),
+    [(Removals.TOLD, [1, 2, 3, 4, 5], None), (Removals.SKIPPED, [1, 4, 5], None), (Removals.REFUSED, [1], 2)],
+)
+def test_commits_that_remove(removals: Removals, taken: list[int], blocking: int | None) -> None:
+    """They are told, passed over, or end what can be read."""
+    sets = [
+        commit(1, "a"),
+        commit(2, "b", "a"),
+        commit(3, removed="b"),
+        commit(4, "cd", "x", d="8-r2-1-1"),
+        commit(5, "e"),
+    ]
+    found, end = readable(sets, removals)
+    assert [one.csn for one in found] == taken
+    assert (end.csn if end else None) == blocking
+    message = removal_error(sets[1], "t").message
+    assert "CSN 2" in message
+    assert "skipChangeCommits" in message
+    assert "readChangeFeed" in message
+
+
+def test_places_of_files() -> None:
+    """The CSN, the file below it, and the partition."""
+    assert located("/snapshots/9/default/t/x.parquet") == (9, "default/t/x.parquet", "")
+    assert located("/snapshots/9/a/t/p=1/q=b%2Fc/x.parquet") == (
+        9,
+        "a/t/p=1/q=b%2Fc/x.parquet",
+        "p=1/q=b%2Fc",
+    )
+
+
+def test_columns_of_a_change_feed() -> None:
+    """They come behind those of the table, in any order that is asked for, and say what happened."""
+    schema = with_feed(SCHEMA)
+    assert schema.names == ["k", "_change_type", "_commit_csn", "_commit_time"]
+    assert without_feed(schema) == SCHEMA
+    rows = pa.record_batch({"k": [1, 2]})
+    wanted = pa.schema(
+        [("_commit_csn", pa.int64()), ("k", pa.int64()), ("_commit_time", pa.timestamp("us", "UTC"))]
+    )
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    found = marked(rows, wanted, Inserted(9, noon))
+    assert found.schema == wanted
+    assert found.to_pylist() == [{"_commit_csn": 9, "k": key, "_commit_time": noon} for key in (1, 2)]
+    assert marked(rows, wanted, Inserted(9, None)).column("_commit_time").null_count == 2
+    assert marked(rows, rows.schema, None) is rows
+
+
+def test_options_of_a_streaming_read() -> None:
+    """What is not given has the documented default."""
+    plain = read_stream_options(TABLE, {})
+    assert (plain.begin, plain.csn, plain.at_ms, plain.files_max) == (Begin.EARLIEST, None, None, None)
+    assert (plain.change_feed, plain.skip_changes) == (False, False)
+    given = read_stream_options(
+        TABLE
+        | {
+            "startingcsn": "0",
+            "MaxFilesPerTrigger": "2",
+            "maxBytesPerTrigger": "1k",
+            "readChangeFeed": "TRUE",
+        },
+        {},
+    )
+    assert (given.csn, given.files_max, given.bytes_max, given.change_feed) == (0, 2, 1024, True)
+    assert streams(TABLE | {"startingcsn": "0"})
+    assert not streams(TABLE | {"failover": "true"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingCsn": "1", "startingOffsets": "latest"}, "two beginnings"),
+        ({"startingCsn": "-1"}, "whole number"),
+        ({"startingTimestamp": "2026-01-01"}, "zone"),
+        ({"startingOffsets": "newest"}, "earliest or latest"),
+        ({"maxFilesPerTrigger": "0"}, "above 0"),
+        ({"maxBytesPerTrigger": "much"}, "size"),
+        ({"readChangeFeed": "true", "skipChangeCommits": "true"}, "contradict"),
+        ({"maxFilesPerTriger": "1"}, "maxFilesPerTrigger"),
+        ({"csnAsOf": "1"}, "for read, and this is readStream"),
+        ({"checkpointLocation": "/c"}, "for writeStream"),
+    ],
+)
+def test_wrong_options_of_a_streaming_read(options: dict[str, str], said: str) -> None:
+    """Each is refused with what was expected."""
+    with pytest.raises(BadRequestError, match=said):
+        TidelockStreamReader(TABLE | options, SCHEMA)
+
+
+def test_options_of_a_streaming_write() -> None:
+    """Spark's own are passed over; a label is for batch writes, since a stream has its own."""
+    given = write_stream_options(TABLE | {"checkpointLocation": "/c", "queryName": "q", "replica": "r2"}, {})
+    assert given.target.replica == "r2"
+    with pytest.raises(BadRequestError, match="for write, and this is writeStream"):
+        TidelockStreamWriter(TABLE | {"label": "x"}, SCHEMA, overwrite=False)
+
+
+def test_change_feed_columns_want_the_change_feed() -> None:
+    """A schema that asks for them without the option, or for other types, is refused before the start."""
+    with pytest.raises(SchemaMismatchError, match="readChangeFeed"):
+        TidelockStreamReader(TABLE, with_feed(SCHEMA))
+    wrong = spark.StructType([*SCHEMA.fields, spark.StructField("_commit_csn", spark.StringType())])
+    with pytest.raises(SchemaMismatchError, match="_commit_csn is bigint"):
+        TidelockStreamReader(TABLE | {"readChangeFeed": "true"}, wrong)
+
+
+def test_two_drivers_never_share_a_transaction() -> None:
+    """Each writer has a nonce of its own, and with that a key; outside of a streaming query there is none."""
+    one, other = (
+        MicroBatch("q", 7, TidelockStreamWriter(TABLE, SCHEMA, overwrite=False).nonce) for _ in range(2)
+    )
+    assert one.key != other.key
+    assert one.key.startswith("q/7/")
+    with pytest.raises(BadRequestError, match="streaming query"):
+        running("nonce")
