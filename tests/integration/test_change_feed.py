@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from tests.support import source
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.waiting import eventually
+from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, NoSuchCsnError, SnapshotTooOldError, UnknownTableError
@@ -189,3 +195,30 @@ def test_what_is_told_stays_readable(db: Database, table: str) -> None:
         with pytest.raises(SnapshotTooOldError) as refused:
             list(told())
         assert start < refused.value.details["min_csn"] <= last
+
+
+def test_the_page(local: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python of docs/change-feed.md runs, and its command prints what it shows, but CSNs and times."""
+    page = (source.ROOT / "docs" / "change-feed.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"url": local.url("r1")}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "docs/change-feed.md", "exec"), names)  # noqa: S102 - it is our own page
+    names["db"].close()
+    monkeypatch.setenv("TIDELOCK_URL", local.url("r1"))
+    [console] = re.findall(r"^```console\n\$ tidelock (.*?)^```", page, re.MULTILINE | re.DOTALL)
+    command, _, shown = console.partition("\n")
+    arguments = [str(names["first"].csn - 1) if word == "2" else word for word in command.split()]
+    printed = CliRunner().invoke(cli.app, arguments)
+    assert printed.exit_code == 0, printed.output
+    assert Counter(_cells(printed.stdout)) == Counter(_cells(shown))
+    [*told] = json.loads(CliRunner().invoke(cli.app, [*arguments, "--json"]).stdout)
+    assert [row["_change_type"] for row in told].count("insert") == 3
+    few = CliRunner().invoke(cli.app, [*arguments, "--rows", "1"])
+    assert "1 changed rows" in few.stderr
+    assert "there are more" in few.stderr
+
+
+def _cells(printed: str) -> list[tuple[str, ...]]:
+    """The rows of a table that was printed, without their CSNs and times."""
+    lines = (re.split("[│┃]", line) for line in printed.splitlines() if line[:1] in {"│", "┃"})
+    return [tuple(cell.strip() for cell in cells[3:-1]) for cells in lines]

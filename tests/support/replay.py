@@ -100,6 +100,17 @@ class Seen:
     tables: Tables
 
 
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What the change feed of a table told on a replica of (since, until]: by CSN, deleted and inserted."""
+
+    replica: str
+    table: str
+    since: int
+    until: int
+    changes: Mapping[int, tuple[Rows, Rows]]
+
+
 @dataclass(slots=True)
 class Story:
     """Everything that happened.
@@ -113,6 +124,7 @@ class Story:
     created: int
     lives: list[Life] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
+    fed: list[Fed] = field(default_factory=list)
     crashes: list[tuple[str, int]] = field(default_factory=list)
     log: tuple[LogLine, ...] = ()
 
@@ -120,7 +132,10 @@ class Story:
 def judge(story: Story) -> list[str]:
     """Return what is wrong, at most SHOWN of it."""
     replay = _Replay(story)
-    wrong = (_truthful(story), replay.commits(), replay.others(), replay.looks(), _justified(story))
+    wrong = (
+        *(_truthful(story), replay.commits(), replay.others()),
+        *(replay.looks(), replay.feeds(), _justified(story)),
+    )
     return list(itertools.islice(itertools.chain.from_iterable(wrong), SHOWN))
 
 
@@ -187,6 +202,21 @@ class _Replay:
                     difference = _difference(rows, expected[table])
                     yield f"{seen.replica} shows {table} at CSN {seen.csn} with {difference}"
                     yield f"  {self._before(table, seen.csn)}"
+
+    def feeds(self) -> Iterator[str]:
+        """Compare what change feeds told of each CSN with the states before and at it."""
+        for fed in self._story.fed:
+            expected = {}
+            for csn in {csn for csn in self._csns if fed.since < csn <= fed.until} | fed.changes.keys():
+                before, after = self.at(csn - 1)[fed.table], self.at(csn)[fed.table]
+                if before != after:
+                    expected[csn] = (before - after, after - before)
+            if fed.changes != expected:
+                wrong = {csn for csn, found in fed.changes.items() if expected.get(csn) != found}
+                first = min(wrong | (expected.keys() - fed.changes.keys()))
+                where = f"of {fed.table} in ({fed.since}, {fed.until}] on {fed.replica}"
+                told = f"{fed.changes.get(first)}, expected {expected.get(first)}"
+                yield f"the change feed {where} told at CSN {first} {told}"
 
     def at(self, csn: int) -> Tables:
         """Return the tables at a CSN."""

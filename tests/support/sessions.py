@@ -8,17 +8,21 @@ to bear is part of the story, everything else ends the test.
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import pyarrow as pa
+
 from tests.support.evidence import nothing_left, read_log, require_clean_audit
 from tests.support.history import End, Logged, LogLine
-from tests.support.replay import Life, Ran, Refusal, Seen, Story, judge
+from tests.support.replay import Fed, Life, Ran, Refusal, Seen, Story, judge
 from tests.support.session_plan import (
     Begin,
     Commit,
@@ -49,6 +53,7 @@ from tests.support.table_model import (
     Update,
     Upsert,
     as_arrow,
+    as_rows,
     from_arrow,
     in_sql,
 )
@@ -214,6 +219,13 @@ class Stage:
             tables = {table: from_arrow(snap.read(table)) for table in self.story.tables}
         self.story.seen.append(Seen(replica, csn, tables))
 
+    def follow(self, replica: str, since: int, until: int) -> None:
+        """Read the change feed of all tables on a replica."""
+        with self.cluster.connect(replica) as db:
+            for table in self.story.tables:
+                told = db.changes(table, since, until).to_table()
+                self.story.fed.append(Fed(replica, table, since, until, _by_csn(told)))
+
     def reached(self, csn: int | None) -> None:
         """Note a CSN that somebody has seen."""
         self.highest = max(self.highest, csn or 0)
@@ -235,6 +247,7 @@ class Stage:
         for replica in cluster.replicas:
             eventually(partial(_reached, cluster, replica, end), what=f"{replica} at CSN {end}")
             self.look(replica, end)
+        self._follow_all(end)
         wrong = judge(story)
         assert not wrong, "\n".join(("", *wrong, command))
         assert len([life for life in story.lives if life.end is End.OK]) >= commits, "too few commits"
@@ -242,6 +255,15 @@ class Stage:
             nothing_left(cluster.data_dir(replica))
         require_clean_audit(cluster)
         return story
+
+    def _follow_all(self, end: int) -> None:
+        """Read the change feed on each replica: of everything on one, from and to any CSN on the others."""
+        chance = random.Random(end)
+        ranges = [(self.story.created, end)]
+        for replica in self.cluster.replicas:
+            with self.bearing():
+                self.follow(replica, *ranges[0])
+            ranges = [tuple(sorted(chance.choices(range(self.story.created, end + 1), k=2)))]
 
     def tell(self, path: Path) -> None:
         """Write the story into a file, for people."""
@@ -271,6 +293,16 @@ def _reached(cluster: LocalCluster, replica: str, csn: int) -> bool:
     with contextlib.suppress(TidelockError):
         return int(ask(cluster, replica, "/status")["snapshot_csn"]) >= csn
     return False
+
+
+def _by_csn(told: pa.Table) -> dict[int, tuple[Rows, Rows]]:
+    """Return deleted and inserted rows by CSN."""
+    found: dict[int, tuple[Rows, Rows]] = {}
+    sides = {"delete": 0, "update_preimage": 0, "insert": 1, "update_postimage": 1}
+    csns, kinds = (told[name].to_pylist() for name in ("_commit_csn", "_change_type"))
+    for csn, kind, row in zip(csns, kinds, as_rows(told), strict=True):
+        found.setdefault(csn, (Counter(), Counter()))[sides[kind]][row] += 1
+    return found
 
 
 def _line(record: LogRecord) -> LogLine:

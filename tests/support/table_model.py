@@ -376,4 +376,9 @@ def as_arrow(rows: tuple[Row, ...]) -> pa.Table:
 
 def from_arrow(table: pa.Table) -> Rows:
     """Return rows as a client gets them."""
-    return Counter(zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True))
+    return Counter(as_rows(table))
+
+
+def as_rows(table: pa.Table) -> list[Row]:
+    """Return rows in their order."""
+    return list(zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True))

@@ -1,7 +1,8 @@
-"""Commands that read rows: sql, and snapshots for other readers."""
+"""Commands that read rows: sql, changes, and snapshots for other readers."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -18,6 +19,7 @@ ROWS_SHOWN: Final = 100
 _PANEL = "Reading"
 
 Csn = Annotated[int | None, typer.Option(help="At this CSN; default: the newest.", show_default=False)]
+RowsShown = Annotated[int, typer.Option("--rows", min=1, help="Rows to show (not with --json).")]
 At = Annotated[
     datetime | None,
     typer.Option(
@@ -30,7 +32,8 @@ At = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    app.command(rich_help_panel=_PANEL)(on_target(sql))
+    for command in (sql, changes):
+        app.command(rich_help_panel=_PANEL)(on_target(command))
     snapshots = typer.Typer(no_args_is_help=True, help="Snapshots for Spark, DuckDB, pandas and others.")
     snapshots.command("create")(on_target(create))
     snapshots.command("show")(on_target(show))
@@ -46,9 +49,7 @@ def sql(
     ] = None,
     csn: Csn = None,
     at: At = None,
-    rows_shown: Annotated[
-        int, typer.Option("--rows", min=1, help="Rows to show (not with --json).")
-    ] = ROWS_SHOWN,
+    rows_shown: RowsShown = ROWS_SHOWN,
     as_json: Json = False,
 ) -> None:
     """Run a query over all tables at one CSN."""
@@ -61,6 +62,31 @@ def sql(
     output.print_table(rows.column_names, [[row[name] for name in rows.column_names] for row in shown])
     more = f", {rows.num_rows - rows_shown:,} more (--rows, --json)" if rows.num_rows > rows_shown else ""
     output.hint(f"{rows.num_rows:,} rows at CSN {snap.csn}{more}")
+
+
+def changes(
+    target: Target,
+    table: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
+    from_csn: Annotated[int, typer.Option("--from", help="The changes behind this CSN.", show_default=False)],
+    to_csn: Annotated[
+        int | None, typer.Option("--to", help="Up to this CSN; default: the newest.", show_default=False)
+    ] = None,
+    rows_shown: RowsShown = ROWS_SHOWN,
+    as_json: Json = False,
+) -> None:
+    """Show which rows of a table commits have inserted, deleted and updated."""
+    with target.connect() as db, db.changes(table, from_csn, to_csn) as feed:
+        told = (row for batch in feed.to_batches() for row in batch.to_pylist())
+        rows = list(told if as_json else itertools.islice(told, rows_shown + 1))
+    if as_json:
+        output.print_json(rows)
+        return
+    columns = {"_commit_csn": "CSN", "_commit_time": "time", "_change_type": "change"}
+    columns |= {name: name for row in rows[:1] for name in row if name not in columns}
+    shown = rows[:rows_shown]
+    output.print_table(list(columns.values()), [[row[name] for name in columns] for row in shown])
+    more = "; there are more (--rows, --json)" if len(rows) > rows_shown else ""
+    output.hint(f"{len(shown):,} changed rows behind CSN {from_csn}, up to {feed.to_csn}{more}")
 
 
 def create(
