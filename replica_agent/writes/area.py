@@ -18,6 +18,7 @@ from tidelock.errors import BadRequestError, UnsealedWriteError
 from tidelock.replica_agent.writes.places import (
     ATTEMPT_DEPTH,
     ROOT,
+    TASK_DEPTH,
     TEMPORARY,
     Kind,
     Place,
@@ -31,6 +32,9 @@ from tidelock.replica_agent.writes.places import (
 
 #: Names the setting, since whoever sees the message has to change it.
 _VERSION = "mapreduce.fileoutputcommitter.algorithm.version"
+
+#: Segments that lead to what an attempt, and a committed task, has written.
+_DEPTHS = {Kind.ATTEMPT: ATTEMPT_DEPTH, Kind.TASK: TASK_DEPTH}
 
 
 class Phase(Enum):
@@ -297,9 +301,10 @@ class StagingArea:
         moved: dict[Place, Place] = {}
         for place in wanted:
             file = self._files.get(place)
-            if file is None or file.length is None or file.job != job or kind_of(place) is not Kind.ATTEMPT:
+            depth = _DEPTHS.get(kind_of(place))
+            if file is None or file.length is None or file.job != job or depth is None:
                 raise UnsealedWriteError(f"{text_of(place)} of job {job} is not there, or not whole")
-            target = place[ATTEMPT_DEPTH:]
+            target = place[depth:]
             if target in moved or target in self._files:
                 raise BadRequestError(f"two files of job {job} are called {text_of(target)}")
             moved[target] = place

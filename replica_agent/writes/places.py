@@ -27,7 +27,7 @@ _FILE: Final = re.compile(rf"part-\d{{5,}}-({_UUID})(?:_\d+)?[.-]c\d{{3,}}(?:\.[
 
 #: Segments up to the name of an attempt's folder, and of a committed task's.
 ATTEMPT_DEPTH: Final = 4
-_TASK_DEPTH: Final = 3
+TASK_DEPTH: Final = 3
 
 
 class Kind(Enum):
@@ -62,7 +62,7 @@ def kind_of(place: Place) -> Kind:
         return Kind.RESULT
     if inner[2:3] == (TEMPORARY,):
         return Kind.ATTEMPT if len(inner) >= ATTEMPT_DEPTH else Kind.SCAFFOLD
-    return Kind.TASK if len(inner) >= _TASK_DEPTH else Kind.SCAFFOLD
+    return Kind.TASK if len(inner) >= TASK_DEPTH else Kind.SCAFFOLD
 
 
 def job_of_file(place: Place) -> str | None:

@@ -95,12 +95,17 @@ class Encoder:
 
     def __init__(self, layout: Layout, begin: Callable[[str, int], Upload]) -> None:
         self.files: list[str] = []
-        self.rows = 0
+        self.rows = self.bytes = 0
         self._layout, self._begin = layout, begin
         self._partitions: dict[str, _Partition] = {}
         self._waiting_bytes = 0
         self._begun = 0
         self._clock = 0
+
+    @property
+    def partitions(self) -> set[str]:
+        """Paths of the partitions that rows were added to."""
+        return set(self._partitions)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take conformed rows.
@@ -178,4 +183,5 @@ class Encoder:
         partition.writer.close()
         partition.upload.finish()
         self.files.append(partition.upload.place)
+        self.bytes += partition.upload.length
         partition.writer = partition.upload = None

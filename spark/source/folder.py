@@ -22,7 +22,7 @@ PIECE_BYTES: Final = 1 << 20
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 120.0
 
-_CREATED, _REDIRECTED = 201, 307
+_OK, _CREATED, _REDIRECTED = 200, 201, 307
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,21 @@ class Folder:
     def upload(self, place: str) -> Upload:
         """Begin a file; nothing is sent yet."""
         return Upload(self, place)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file or folder; errors as `locate`."""
+        parts = urlsplit(self.url)
+        destination = quote(f"{parts.path}/{target}", safe="")
+        request = f"/webhdfs/v1{parts.path}/{quote(source)}?op=RENAME&destination={destination}"
+        connection = _connect(parts.netloc)
+        try:
+            answer = _exchange(connection, lambda: connection.request("PUT", request))
+            if answer.status != _OK:
+                raise _refusal(answer)
+            if not json.loads(answer.read())["boolean"]:
+                raise RefusedError(f"{source} cannot become {target}")
+        finally:
+            connection.close()
 
     def locate(self, place: str) -> tuple[str, str]:
         """Ask where the bytes of a new file are to go; returns `host:port` and the target of the request.

@@ -40,6 +40,10 @@ from tidelock.spark.source.options import WriteOptions, write_options
 
 #: Where attempts write; the numbers are those of Hadoop's committer, which has one run to a job here.
 _ATTEMPTS: Final = "_temporary/0/_temporary"
+_TASKS: Final = "_temporary/0"
+#: What a task has written is moved there, and so copied to other replicas while the job runs, if it is so
+#: much; less is copied soon enough at the commit.
+EARLY_BYTES: Final = 4 << 20
 #: Rights of the token that tasks have.
 _RIGHTS: Final = ("append", "heartbeat")
 
@@ -82,16 +86,17 @@ class _Begin:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written: the places of its files in the table's folder, and their rows."""
+    """What a task has written.
+
+    Attributes:
+        files: Places of its files in the table's folder.
+        rows: In all of them.
+        partitions: Paths of the partitions that they are in.
+    """
 
     files: tuple[str, ...]
     rows: int
-
-    @property
-    def partitions(self) -> set[str]:
-        """Paths of the partitions that it has written to."""
-        depth = _ATTEMPTS.count("/") + 2
-        return {"/".join(file.split("/")[depth:-1]) for file in self.files}
+    partitions: frozenset[str]
 
 
 def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | None = None) -> Job:
@@ -149,8 +154,8 @@ def write_task(job: Job, names: Sequence[str], batches: Iterator[pa.RecordBatch]
     context = TaskContext.get()
     number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
     # Of its own, also where Spark gives a number twice.
-    folder = f"attempt_{number}_{attempt}_{uuid.uuid4().hex[:8]}"
-    encoder = Encoder(job.layout, job.begin_file(folder, number))
+    name = f"{number}_{attempt}_{uuid.uuid4().hex[:8]}"
+    encoder = Encoder(job.layout, job.begin_file(f"attempt_{name}", number))
     with kept_alive(job.home, job.folder.token, job.lease_s):
         try:
             for batch in batches:
@@ -159,7 +164,12 @@ def write_task(job: Job, names: Sequence[str], batches: Iterator[pa.RecordBatch]
         except BaseException:
             encoder.abandon()
             raise
-    return Written(tuple(encoder.files), encoder.rows)
+        files = encoder.files
+        if encoder.bytes >= EARLY_BYTES:
+            source, target = f"{_ATTEMPTS}/attempt_{name}", f"{_TASKS}/task_{name}"
+            job.folder.rename(source, target)
+            files = [target + file.removeprefix(source) for file in files]
+    return Written(tuple(files), encoder.rows, frozenset(encoder.partitions))
 
 
 class TidelockWriter(DataSourceArrowWriter):
@@ -209,7 +219,7 @@ class TidelockWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one attempt of a task."""
         if self._job is None:
-            return Written((), 0)
+            return Written((), 0, frozenset())
         return write_task(self._job, self._names, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
