@@ -28,8 +28,8 @@ from tidelock.replica_agent.copies import CopyMaker
 from tidelock.replica_agent.derived import DerivedTables
 from tidelock.replica_agent.history import History
 from tidelock.replica_agent.inserts import Inserts
-from tidelock.replica_agent.ledger import CatalogLedger
 from tidelock.replica_agent.labels import Labels
+from tidelock.replica_agent.ledger import CatalogLedger
 from tidelock.replica_agent.local import Local
 from tidelock.replica_agent.metrics import Metrics
 from tidelock.replica_agent.mutations import Mutations
@@ -116,8 +116,8 @@ def assemble(
         derived=derived,
         writes=_writes(base, inserts, removals),
         commits=commits,
-        snapshots=snapshots,
         labels=labels,
+        snapshots=snapshots,
         read_pins=read_pins,
         changes=_changes(shared, snapshots, read_pins, lambda: operations),
         history=history,
@@ -187,9 +187,9 @@ def _commits(shared: Shared, copies: CopyMaker, removals: Removals, labels: Labe
         copies=copies,
         removals=removals,
         validation=Validation(shared.local.catalog.reader, shared.log, shared.local.waiters),
+        labels=labels,
         log=shared.log,
         waiters=shared.local.waiters,
-        labels=labels,
         metrics=shared.metrics,
         lagging=shared.membership.wait_for_lagging,
         applied_on=shared.membership.wait_applied,
@@ -318,6 +318,7 @@ def _auditor(
         own_pins=snapshots.ids,
         now_ms=lambda: int(time.time() * 1000),
         labels_kept_s=settings.outcome_retention_s - settings.clean_interval_s,
+        stream_labels_kept_s=settings.stream_label_retention_s - settings.clean_interval_s,
     )
     return Auditor(
         settings,

@@ -395,17 +395,17 @@ class AgentSettings(BaseSettings):
     outcome_retention_s: Positive = Field(
         24 * 3600.0, description="How long outcomes are kept, and the labels of their transactions."
     )
+    stream_label_retention_s: Positive = Field(
+        90 * 24 * 3600.0,
+        description="How long the label of a streaming query is kept after its last batch, with that one's "
+        "outcome. A query that comes back later is a new one.",
+    )
     clean_interval_s: Positive = Field(
         60.0, description="How often deleted files and outcomes older than their retention are cleared away."
     )
     audit_settle_s: Positive = Field(15.0, description="An audit reports what has lasted for so long.")
     audit_timeout_s: Positive = Field(3600.0, description="Longest run of an audit that reads all bytes.")
     audit_bytes_per_s: Bytes = Field(128 << 20, description="Most bytes that an audit reads in a second.")
-    stream_label_retention_s: Positive = Field(
-        90 * 24 * 3600.0,
-        description="How long the label of a streaming query is kept after its last batch, with that one's "
-        "outcome. A query that comes back later is a new one.",
-    )
     audit_findings_max: Count = Field(1000, description="Most findings in the answer to an audit.")
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."

@@ -21,7 +21,7 @@ from tidelock.csnlog.store import Store
 from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
 from tidelock.replica_agent.audit.findings import Finding, Look, Severity
-from tidelock.replica_agent.audit.judgements import Definition, Removal
+from tidelock.replica_agent.audit.judgements import Definition, Labelled, Removal
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.rules import Rule, RuleSet
 from tidelock.replica_agent.audit.scratch import Scratch
@@ -66,6 +66,7 @@ class Cluster:
         own_pins: Ids of the pins that this replica's clients hold.
         now_ms: Unix time in ms.
         labels_kept_s: A label stands at least for so many seconds behind its commit.
+        stream_labels_kept_s: The same of a streaming query's, behind that of its last batch.
     """
 
     replica: ReplicaId
@@ -80,6 +81,7 @@ class Cluster:
     own_pins: Callable[[], Collection[str]]
     now_ms: Callable[[], int]
     labels_kept_s: float
+    stream_labels_kept_s: float
 
 
 class CatalogCheck:
@@ -247,34 +249,63 @@ class LabelCheck:
     async def look(self) -> Look:
         """Read the outcomes with labels, then the labels; then ask about transactions that are not here."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
-        after_ms = cluster.now_ms() - int(cluster.labels_kept_s * 1000)
-        kept = await asyncio.to_thread(self._kept, after_ms)
+        kept = await asyncio.to_thread(self._kept)
+        repeated = await asyncio.to_thread(self._repeated)
         await cluster.barrier()
         labels = await znodes.labels()
         here = await asyncio.to_thread(self._committed, [label.tid for label in labels])
-        outcomes: dict[str, Outcome | None] = {tid: Committed(csn) for tid, (csn, _) in here.items()}
+        outcomes: dict[str, Outcome | None] = {tid: Committed(csn) for tid, (_, csn) in here.items()}
         for label in labels:
             if label.tid not in outcomes:
                 outcomes[label.tid] = await _outcome(label.tid, cluster.outcome)
-        labelled = {tid: text for tid, (_, text) in here.items()}
+        labelled = {tid: one for tid, (one, _) in here.items()}
         found = [
             *judgements.dangling_labels(labels, outcomes, labelled),
             *judgements.missing_labels(kept, labels),
+            *judgements.repeated_batches(repeated),
             *znodes.unreadable,
         ]
         return Look(len(labels) + len(kept), frozenset(found))
 
-    def _kept(self, after_ms: int) -> dict[str, str]:
-        sql = "SELECT label, tid FROM outcomes WHERE label IS NOT NULL AND time_ms > :after ORDER BY csn"
-        return {row["label"]: row["tid"] for row in self._scratch.rows(sql, {"after": after_ms})}
+    def _kept(self) -> list[Labelled]:
+        sql = """
+            SELECT * FROM (
+                SELECT tid, label, batch, time_ms, max(csn) FROM outcomes WHERE label IS NOT NULL
+                GROUP BY label
+            ) WHERE time_ms > CASE WHEN batch IS NULL THEN :after ELSE :streams_after END
+        """
+        now_ms, cluster = self._cluster.now_ms(), self._cluster
+        args = {
+            "after": now_ms - int(cluster.labels_kept_s * 1000),
+            "streams_after": now_ms - int(cluster.stream_labels_kept_s * 1000),
+        }
+        return [_labelled(row) for row in self._scratch.rows(sql, args)]
 
-    def _committed(self, tids: Iterable[str]) -> dict[str, tuple[Csn, str | None]]:
-        sql = "SELECT csn, label FROM outcomes WHERE tid = :tid"
+    def _repeated(self) -> list[tuple[Labelled, Csn, int]]:
+        """Batches that are not above the one before, of the same life of their label."""
+        sql = """
+            SELECT * FROM (
+                SELECT tid, label, batch, csn, time_ms, lag(batch) OVER w AS before,
+                       lag(time_ms) OVER w AS before_ms
+                FROM outcomes WHERE batch IS NOT NULL WINDOW w AS (PARTITION BY label ORDER BY csn)
+            ) WHERE batch <= before AND time_ms - before_ms < :kept
+        """
+        args = {"kept": int(self._cluster.stream_labels_kept_s * 1000)}
+        return [
+            (_labelled(row), Csn(row["csn"]), int(row["before"])) for row in self._scratch.rows(sql, args)
+        ]
+
+    def _committed(self, tids: Iterable[str]) -> dict[str, tuple[Labelled, Csn]]:
+        sql = "SELECT tid, csn, label, batch FROM outcomes WHERE tid = :tid"
         return {
-            tid: (Csn(row["csn"]), row["label"])
+            tid: (_labelled(row), Csn(row["csn"]))
             for tid in tids
             for row in self._scratch.rows(sql, {"tid": tid})
         }
+
+
+def _labelled(row: Mapping[str, Any]) -> Labelled:
+    return Labelled(row["tid"], row["label"], row["batch"])
 
 
 class PinCheck:

@@ -20,7 +20,7 @@ _PARTS = f"""
     FROM parts WHERE kind = 'part' AND {VISIBLE_SQL} ORDER BY table_name, part
 """  # noqa: S608
 _OUTCOMES = """
-    SELECT tid, csn, time_ms, label FROM outcomes WHERE csn > :above AND csn <= :s ORDER BY csn, tid
+    SELECT tid, csn, time_ms, label, batch FROM outcomes WHERE csn > :above AND csn <= :s ORDER BY csn, tid
 """
 _encode = msgspec.json.Encoder().encode
 

@@ -40,10 +40,11 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One label: the znode's name, and the transaction that it names."""
+    """One label: the znode's name, the transaction that it names, and its batch where it is a stream's."""
 
     name: str
     tid: str
+    batch: int | None = None
 
     @property
     def znode(self) -> str:
@@ -170,24 +171,42 @@ def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iter
 # ---------------------------------------------------------------------------------------------------- labels
 
 
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A committed transaction: its label, None where it has none, and its batch where that is a stream's."""
+
+    tid: str
+    label: str | None
+    batch: int | None = None
+
+    @property
+    def shown(self) -> str:
+        """The label in words."""
+        return f"{self.label!r}" if self.batch is None else f"{self.label!r}, batch {self.batch}"
+
+
 def dangling_labels(
-    labels: Iterable[Label], outcomes: Mapping[str, Outcome | None], labelled: Mapping[str, str | None]
+    labels: Iterable[Label], outcomes: Mapping[str, Outcome | None], labelled: Mapping[str, Labelled]
 ) -> Iterator[Finding]:
     """Find labels whose transaction is not committed, or is committed under another one.
 
     Args:
         labels: As they stand in ZooKeeper.
         outcomes: Of the transactions that they name.
-        labelled: The labels of committed transactions, as far as they are known here; None is none.
+        labelled: Committed transactions, as far as they are known here, by their tids.
     """
     for label in labels:
-        outcome, text = outcomes[label.tid], labelled.get(label.tid)
+        outcome, known = outcomes[label.tid], labelled.get(label.tid)
         if isinstance(outcome, TooOld):
             continue  # its home deletes it when it has forgotten the outcome as well
         if not isinstance(outcome, Committed):
             found = f"a transaction that is {ended(outcome)}"
-        elif label.tid in labelled and (text is None or tree.label(text) != label.znode):
-            found = f"a transaction committed under the label {text!r}" if text else "one without a label"
+        elif known is None:
+            continue
+        elif known.label is None:
+            found = "one without a label"
+        elif tree.label(known.label) != label.znode or known.batch != label.batch:
+            found = f"a transaction committed under the label {known.shown}"
         else:
             continue
         yield Finding(
@@ -196,33 +215,58 @@ def dangling_labels(
             severity=Severity.ERROR,
             znode=label.znode,
             tid=label.tid,
-            expected="a transaction that is committed under this label",
+            expected="a transaction that is committed under this label"
+            + ("" if label.batch is None else f", batch {label.batch}"),
             found=found,
             next_step="commits under this label are refused: delete the znode when you know that none ran",
         )
 
 
-def missing_labels(kept: Mapping[str, str], labels: Iterable[Label]) -> Iterator[Finding]:
+def missing_labels(kept: Iterable[Labelled], labels: Iterable[Label]) -> Iterator[Finding]:
     """Find labels of committed transactions that do not stand in ZooKeeper: a second run would count twice.
 
     Args:
-        kept: The newest transaction of each label, of those within the retention of outcomes.
-        labels: As they stand in ZooKeeper, read later.
+        kept: The newest transaction of each label, of those whose labels are to stand.
+        labels: As they stand in ZooKeeper, read later: that of a stream may have moved on.
     """
-    known = {label.znode: label.tid for label in labels}
-    for text, tid in kept.items():
-        znode = tree.label(text)
-        if known.get(znode) != tid:
+    known = {label.znode: label for label in labels}
+    for one in kept:
+        znode = tree.label(one.label or "")
+        label = known.get(znode)
+        if label is None or (label.tid != one.tid and not _moved_on(one, label)):
             yield Finding(
                 check=LABELS,
                 fault="missing_label",
                 severity=Severity.ERROR,
                 znode=znode,
-                tid=tid,
-                expected=f"the label {text!r} of {tid}",
-                found=f"the label of {known[znode]}" if znode in known else "no such znode",
-                next_step=f"do not run what is labelled {text!r} a second time, and report it",
+                tid=one.tid,
+                expected=f"the label {one.shown} of {one.tid}",
+                found="no such znode" if label is None else f"the label of {label.tid}",
+                next_step=f"do not run what is labelled {one.shown} a second time, and report it",
             )
+
+
+def _moved_on(one: Labelled, label: Label) -> bool:
+    return one.batch is not None and label.batch is not None and label.batch > one.batch
+
+
+def repeated_batches(batches: Iterable[tuple[Labelled, Csn, int]]) -> Iterator[Finding]:
+    """Report batches of a streaming query that count again, or behind a later one.
+
+    Args:
+        batches: Such a transaction, its CSN, and the batch that had counted before.
+    """
+    for one, csn, before in batches:
+        yield Finding(
+            check=LABELS,
+            fault="repeated_batch",
+            severity=Severity.ERROR,
+            tid=one.tid,
+            csn=csn,
+            expected=f"a batch of {one.label!r} above {before}",
+            found=f"batch {one.batch}",
+            next_step="its rows may count twice: compare the tables with their source, and report it",
+        )
 
 
 # ------------------------------------------------------------------------------------------- pins, progress

@@ -94,7 +94,7 @@ class LogFacts:
         known = self._scratch.count("SELECT count(*) FROM log_tids WHERE tid = :tid", {"tid": tid.tid})
         if known:
             return  # a tid counts once, at its first record
-        self._scratch.add("log_tids", [(tid.tid, csn, tid.label)])
+        self._scratch.add("log_tids", [(tid.tid, csn, tid.label, tid.batch)])
         entries: Sequence[Entry] = tid.entries
         if tid.manifest is not None:
             found = tid.manifest

@@ -355,9 +355,12 @@ OUTCOMES: Final = RuleSet(
             _CONTRADICTION,
             """
             SELECT l.tid, l.csn,
-                   'committed at ' || l.csn || ', label ' || coalesce(l.label, 'none') AS expected,
-                   'committed at ' || o.csn || ', label ' || coalesce(o.label, 'none') AS found
-            FROM log_tids l JOIN outcomes o USING (tid) WHERE (l.csn, l.label) IS NOT (o.csn, o.label)
+                   'committed at ' || l.csn || ', label ' || coalesce(l.label, 'none')
+                       || coalesce(', batch ' || l.batch, '') AS expected,
+                   'committed at ' || o.csn || ', label ' || coalesce(o.label, 'none')
+                       || coalesce(', batch ' || o.batch, '') AS found
+            FROM log_tids l JOIN outcomes o USING (tid)
+            WHERE (l.csn, l.label, l.batch) IS NOT (o.csn, o.label, o.batch)
             """,
         ),
         Rule(

@@ -17,7 +17,9 @@ CREATE TABLE disk (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE log_csns (
     csn INTEGER PRIMARY KEY, before INTEGER, time_ms INTEGER NOT NULL, change INTEGER NOT NULL
 );
-CREATE TABLE log_tids (tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, label TEXT) WITHOUT ROWID;
+CREATE TABLE log_tids (
+    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, label TEXT, batch INTEGER
+) WITHOUT ROWID;
 CREATE TABLE log_parts (
     part TEXT PRIMARY KEY, csn INTEGER NOT NULL, tid TEXT NOT NULL, table_name TEXT NOT NULL,
     path TEXT NOT NULL, rows INTEGER NOT NULL, length INTEGER NOT NULL, checksum TEXT NOT NULL,
@@ -34,7 +36,7 @@ CREATE TABLE log_unread (
 _COLUMNS: Final = {
     "disk": 2,
     "log_csns": 4,
-    "log_tids": 3,
+    "log_tids": 4,
     "log_parts": 10,
     "log_removals": 5,
     "log_unread": 5,

@@ -43,7 +43,7 @@ class Znodes:
         names = await self._names(tree.LABELS)
         found = await self._read([f"{tree.LABELS}/{name}" for name in names], codec.decode_label)
         return [
-            Label(name, state.tid)
+            Label(name, state.tid, state.batch)
             for name, state in zip(names, found, strict=True)
             if isinstance(state, LabelState)
         ]

@@ -174,6 +174,27 @@ def missing_label(local: LocalCluster) -> Planted:
     )
 
 
+def repeated_batch(local: LocalCluster) -> Planted:
+    """A streaming query's batch of which one replica says that it had counted before."""
+    label = f"query {next(NAMES)}"
+    table, _ = store(local)
+    with local.connect("r1") as db:
+        rows = db.read(table)
+        for batch in (4, 5):
+            with db.begin(label, batch=batch) as tx:
+                tx.insert(table, rows)
+                tx.commit(wait="all")
+    sql = "UPDATE outcomes SET batch = ? WHERE label = ? AND batch = ?"
+
+    def change(new: int, old: int) -> None:
+        with catalog(local.data_dir("r3")) as db:
+            assert db.execute(sql, (new, label, old)).rowcount == 1
+
+    change(3, 5)
+    faults = ("repeated_batch", "outcome_differs", "outcomes_differ", "dangling_label")
+    return Planted({("r3", fault) for fault in faults}, [lambda: change(5, 3)])
+
+
 def row_without_file(local: LocalCluster) -> Planted:
     """A row that names a file of which there is none, no row either."""
     _, part = store(local, "file")
@@ -212,7 +233,7 @@ def outcome_that_one_lacks(local: LocalCluster) -> Planted:
 
     def put_back() -> None:
         with catalog(data_dir) as db:
-            db.execute("INSERT INTO outcomes VALUES (?, ?, ?, ?)", before)
+            db.execute("INSERT INTO outcomes VALUES (?, ?, ?, ?, ?)", before)
 
     return Planted({("r2", "record_without_outcome"), ("r2", "outcomes_differ")}, [put_back])
 
@@ -227,8 +248,8 @@ def pin_of_nobody(local: LocalCluster) -> Planted:
 PLANTS: dict[str, Callable[[LocalCluster], Planted]] = {
     plant.__name__: plant
     for plant in (
-        surplus_file, missing_file, flipped_byte, stale_lock, dangling_label, missing_label, row_without_file,
-        file_without_row, removal_that_one_lacks, outcome_that_one_lacks, pin_of_nobody,
+        surplus_file, missing_file, flipped_byte, stale_lock, dangling_label, missing_label, repeated_batch,
+        row_without_file, file_without_row, removal_that_one_lacks, outcome_that_one_lacks, pin_of_nobody,
     )
 }  # fmt: skip
 

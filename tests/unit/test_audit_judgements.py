@@ -14,7 +14,7 @@ from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.model import PinState
 from tidelock.csnlog.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.replica_agent.audit import judgements
-from tidelock.replica_agent.audit.judgements import Definition, Label, Removal
+from tidelock.replica_agent.audit.judgements import Definition, Label, Labelled, Removal
 from tidelock.replication.lock_rules import Keys, LockInfo, OnePart, OnePartition, Scope, WholeTable
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
@@ -92,32 +92,51 @@ def test_what_is_undecided_belongs_to_a_running_transaction(outcome: Outcome | N
 @pytest.mark.parametrize(
     ("outcome", "labelled", "dangling"),
     [
-        (Committed(Csn(7)), {str(TID): "run"}, False),
-        (Committed(Csn(7)), {}, False),
-        (TooOld(Csn(3)), {}, False),
-        (Committed(Csn(7)), {str(TID): "another"}, True),
-        (Committed(Csn(7)), {str(TID): None}, True),
-        (Running(), {}, True),
-        (Aborted(), {}, True),
-        (None, {}, True),
+        (Committed(Csn(7)), Labelled(str(TID), "run"), False),
+        (Committed(Csn(7)), None, False),
+        (TooOld(Csn(3)), None, False),
+        (Committed(Csn(7)), Labelled(str(TID), "another"), True),
+        (Committed(Csn(7)), Labelled(str(TID), None), True),
+        (Committed(Csn(7)), Labelled(str(TID), "run", 3), True),
+        (Running(), None, True),
+        (Aborted(), None, True),
+        (None, None, True),
     ],
 )
-def test_a_label_names_its_commit(
-    outcome: Outcome | None, labelled: dict[str, str | None], dangling: bool
-) -> None:
+def test_a_label_names_its_commit(outcome: Outcome | None, labelled: Labelled | None, dangling: bool) -> None:
     """It is made in the request that commits, so it never stands without."""
     label = Label(tree.label("run").rpartition("/")[2], str(TID))
-    found = list(judgements.dangling_labels([label], {str(TID): outcome}, labelled))
+    known = {} if labelled is None else {labelled.tid: labelled}
+    found = list(judgements.dangling_labels([label], {str(TID): outcome}, known))
     assert [one.znode for one in found] == ([tree.label("run")] if dangling else [])
 
 
 def test_a_kept_label_has_its_znode() -> None:
     """Without it, or with another transaction in it, a second run would count."""
     label = Label(tree.label("run").rpartition("/")[2], str(TID))
-    assert not list(judgements.missing_labels({"run": str(TID)}, [label]))
+    kept = [Labelled(str(TID), "run")]
+    assert not list(judgements.missing_labels(kept, [label]))
     for labels in ([], [Label(label.name, str(OTHER))]):
-        (found,) = judgements.missing_labels({"run": str(TID)}, labels)
+        (found,) = judgements.missing_labels(kept, labels)
         assert found.fault == "missing_label"
+
+
+def test_the_label_of_a_stream_may_have_moved_on() -> None:
+    """The outcomes were read before it; but it moves upwards only."""
+    name = tree.label("query").rpartition("/")[2]
+    kept = [Labelled(str(TID), "query", 5)]
+    assert not list(judgements.missing_labels(kept, [Label(name, str(TID), 5)]))
+    assert not list(judgements.missing_labels(kept, [Label(name, str(OTHER), 6)]))
+    for batch in (4, 5, None):
+        (found,) = judgements.missing_labels(kept, [Label(name, str(OTHER), batch)])
+        assert (found.fault, found.expected) == ("missing_label", f"the label 'query', batch 5 of {TID}")
+
+
+def test_a_batch_that_counts_again() -> None:
+    """It is told with the batch that had counted before."""
+    (found,) = judgements.repeated_batches([(Labelled(str(TID), "query", 5), Csn(9), 6)])
+    assert (found.fault, found.tid, found.csn) == ("repeated_batch", str(TID), 9)
+    assert (found.expected, found.found) == ("a batch of 'query' above 6", "batch 5")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Commands that show the state of a cluster: status, tables, txns, outcome, log, explain."""
+"""Commands that show the state of a cluster: status, tables, txns, outcome, label, log, explain."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ _PANEL = "Looking"
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (status, tables, txns, outcome, log, explain):
+    for command in (status, tables, txns, outcome, label, log, explain):
         app.command(rich_help_panel=_PANEL)(on_target(command))
 
 
@@ -107,6 +108,23 @@ def outcome(target: Target, tid: Tid, as_json: Json = False) -> None:
     where = f" at CSN {found.csn}" if found.csn is not None else ""
     when = f", {_iso(found.time)}" if found.time is not None else ""
     output.say(f"{tid} {found.decision}{where}{when}")
+
+
+def label(
+    target: Target, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
+) -> None:
+    """Tell what is committed under a label: by which transaction, which batch of a stream, at which CSN."""
+    with target.connect() as db:
+        found = db.label(name)
+    if as_json:
+        output.print_json(found and {**dataclasses.asdict(found), "time": _iso(found.time)})
+        return
+    if found is None:
+        output.say(f"{name}: nothing is committed under this label")
+        return
+    batch = f", batch {found.batch}" if found.batch is not None else ""
+    where = f" at CSN {found.csn}, {_iso(found.time)}" if found.csn is not None else ""
+    output.say(f"{name}: {found.tid}{batch}{where}")
 
 
 def log(
