@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -206,7 +206,8 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield marked(batch, wanted, source.inserted)
 
     def _changed(self, csn: int) -> Iterator[pa.RecordBatch]:
-        target, wanted = self._options().target, self._wanted()
+        options, wanted = self._options(), self._wanted()
+        target = replace(options.target, replica=None) if options.failover else options.target
         for batch in link(target).changes(target.table, csn - 1, csn).to_batches():
             yield shaped(batch, wanted)
 
