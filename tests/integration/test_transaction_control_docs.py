@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_the_commands_of_the_page(
         real = {committed: names["result"].tid, still_open: tx.tid}
         for text in shown:
             command, _, expected = text.partition("\n")
-            printed = CliRunner().invoke(cli.app, [real.get(word, word) for word in command.split()])
+            printed = CliRunner().invoke(cli.app, [real.get(word, word) for word in shlex.split(command)])
             assert printed.exit_code == 0, printed.output
             left = iter(_form(printed.stdout))
             for line in _form(expected):
