@@ -20,18 +20,24 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ONE_TOWN: Final = range(0, 4 * IDS.stop, 4)
 
 
-@pytest.fixture(scope="module", params=["local-cluster", "standalone"])
+def sessions(*kinds: str) -> pytest.MarkDecorator:
+    """Run a test with executors of the driver (local-cluster), of two workers (standalone), or both."""
+    return pytest.mark.parametrize("lab", kinds, indirect=True)
+
+
+@pytest.fixture(scope="module")
 def lab(
     request: pytest.FixtureRequest,
     module_cluster: ClusterFactory,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkLab]:
-    """Two executors, of the driver or of two workers."""
+    """Two executors."""
     standalone = request.param == "standalone"
     with spark_laboratory(module_cluster, tmp_path_factory.mktemp("lab"), standalone=standalone) as lab:
         yield lab
 
 
+@sessions("local-cluster", "standalone")
 @pytest.mark.parametrize(
     ("mode", "ids", "kept"),
     [
@@ -53,15 +59,18 @@ def test_three_of_ten_attempts_fail(lab: SparkLab, mode: str, ids: range, kept: 
         load.require_rows(None, [*kept, *ids])
 
 
+@sessions("standalone")
 def test_slow_attempts_run_twice(lab: SparkLab) -> None:
     """Speculation: of two attempts of a task one enters, and what the other one has written does not."""
-    with lab.load(slow_s=15.0) as load:
+    with lab.load(slow_s=60.0) as load:
         load.send()
         csn = lab.spark.receive()
         assert load.met("slow")
+        assert load.met("twice")
         load.require_once(csn)
 
 
+@sessions("local-cluster", "standalone")
 def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab) -> None:
     """Its tasks are run by another one; what it had sent does not enter."""
     with lab.load(held=True) as load:
@@ -72,6 +81,7 @@ def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab) -> None:
         load.require_once(lab.spark.receive())
 
 
+@sessions("standalone")
 def test_attempts_that_write_on_behind_the_commit(lab: SparkLab) -> None:
     """An executor that was gone for a while goes on writing when its tasks were done by others."""
     with lab.load(held=True) as load:
@@ -86,6 +96,7 @@ def test_attempts_that_write_on_behind_the_commit(lab: SparkLab) -> None:
         load.require_once(csn)
 
 
+@sessions("local-cluster", "standalone")
 def test_attempts_that_write_on_behind_the_rollback(lab: SparkLab) -> None:
     """As above, when the job has failed and its transaction was rolled back."""
     with lab.load(held=True, broken=5) as load:

@@ -1,4 +1,8 @@
-"""A Spark cluster whose master and workers are processes of this machine, by Spark's own start script."""
+"""A Spark cluster whose master and workers are processes of this machine, by Spark's own start script.
+
+Each worker has an address of its own on the loopback interface: Spark runs the second copy of a slow task on
+another host only.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +64,11 @@ class SparkCluster:
             self._start(opening, "master.Master", self._port, self._page)
             eventually(lambda: self._alive_workers() == 0, what="the master")
             for number in range(self._workers):
+                host = f"127.0.0.{number + 2}"
                 port, page = ports.free_ports(2)
                 work = self._folder / f"work-{number}"
                 size = ("--cores", "1", "--memory", "1g", "--work-dir", str(work))
-                self._start(opening, "worker.Worker", port, page, *size, self.master)
+                self._start(opening, "worker.Worker", port, page, *size, self.master, host=host)
             eventually(lambda: self._alive_workers() == self._workers, what="all workers")
             self._open = opening.pop_all()
         return self
@@ -73,8 +78,16 @@ class SparkCluster:
     ) -> None:
         self._open.close()
 
-    def _start(self, opening: ExitStack, program: str, port: int, page: int, *options: str) -> None:
-        address = ("--host", ports.HOST, "--port", str(port), "--webui-port", str(page))
+    def _start(
+        self,
+        opening: ExitStack,
+        program: str,
+        port: int,
+        page: int,
+        *options: str,
+        host: str = ports.HOST,
+    ) -> None:
+        address = ("--host", host, "--port", str(port), "--webui-port", str(page))
         script = Path(pyspark.__path__[0], "bin", "spark-class")
         name = f"{program.partition('.')[0]}-{next(self._numbers)}"
         leader = processes.start(
@@ -82,7 +95,7 @@ class SparkCluster:
             pid_file=self._folder / f"{name}.pid",
             log=self._folder / f"{name}.log",
             folder=self._folder,
-            env=self._environ,
+            env=self._environ | {"SPARK_LOCAL_IP": host},
         )
         self._leaders.append(leader)
         opening.callback(process_groups.kill, leader)

@@ -38,9 +38,10 @@ SETTINGS: Final[dict[str, Any]] = {
     "audit_settle_s": 3,
     "clean_interval_s": 1,
     "compaction": False,
-    "fence_timeout_s": 3,
+    "fence_timeout_s": 4,
     "inline_part_bytes_max": 4096,
     "reader_workers": 1,
+    "session_timeout_s": 6,
 }
 #: Attempts that fail are tried again and again, and slow ones are run twice. Files of a task are written
 #: while its rows come in, of all partitions at once, and sent in small pieces.
@@ -55,6 +56,7 @@ CONF: Final = {
     "spark.speculation.multiplier": "1.2",
     "spark.speculation.quantile": "0.3",
     "spark.sql.maxConcurrentOutputFileWriters": "8",
+    "spark.sql.optimizer.plannedWrite.enabled": "false",
     "spark.task.maxFailures": "8",
 }
 #: What is in a table before a load.
@@ -86,6 +88,7 @@ class SparkLab:
             kind = "cluster" if self.spark_cluster is None else self.spark_cluster.master
             self._spark = SparkProcess(kind, folder, conf=CONF, python_workers=True)
             self._opened.enter_context(self._spark)
+            self._spark.sql("SELECT 1")  # waits for the start, which takes a while on a busy machine
         return self._spark
 
     def executors(self) -> list[psutil.Process]:
@@ -100,11 +103,17 @@ class SparkLab:
         number = next(self._numbers)
         marks = self.folder / f"marks-{number}"
         marks.mkdir()
+        self.cluster.up()
         load = Load(self, f"t{number}", f"load {number}", marks, {"marks": str(marks), **trouble})
         with self.cluster.connect(HOME) as db:
             create(db, load.table)
             db.insert(load.table, pa.Table.from_batches([rows(BASE)]), wait="all")
-        yield load
+        try:
+            yield load
+        except BaseException:
+            if self._spark is not None:
+                self._spark.kill()  # the answer to its last job may be on its way
+            raise
         self.cluster.up()
         require_settled(self.cluster)
 

@@ -41,7 +41,7 @@ class Trouble:
         failing_percent: Of all attempts; about half of these are killed, the others raise.
         seed: Decides which these are.
         broken: A task whose attempts all raise.
-        slow_s: How long the first attempt of every third task takes.
+        slow_s: How long the first attempt of every third task takes; of a second one there is a mark.
     """
 
     marks: str
@@ -57,9 +57,9 @@ class Trouble:
         if self.held:
             folder.joinpath(f"held-{name}").touch()
             _wait(folder / HOLD)
-        if self.slow_s and attempt == 0 and task % 3 == 0:
-            folder.joinpath(f"slow-{name}").touch()
-            time.sleep(self.slow_s)
+        if self.slow_s and task % 3 == 0:
+            folder.joinpath(f"{'twice' if attempt else 'slow'}-{name}").touch()
+            time.sleep(0 if attempt else self.slow_s)
         if task == self.broken:
             folder.joinpath(f"broken-{name}").touch()
             raise RuntimeError(f"task {task} cannot succeed")

@@ -1,0 +1,136 @@
+"""docs/spark-settings.md on real sessions: what is not set as it must be is named, by Spark 4 and 3.5."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from tests.support import spark35
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.spark_process import SparkJobError, SparkProcess
+from tests.support.spark_proof import create, require_rows, require_settled
+from tests.support.spark_rows import PARTITION_BY, QUERY
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import TransactionClosedError, UnsealedWriteError
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROWS: Final = 40
+NUMBERS = itertools.count(1)
+VERSION: Final = "mapreduce.fileoutputcommitter.algorithm.version"
+TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
+REBASE: Final = "spark.sql.parquet.datetimeRebaseModeInWrite"
+#: A session as it must be for writes to paths, whatever the cluster's defaults are.
+GOOD: Final = {TIMESTAMPS: "TIMESTAMP_MICROS", REBASE: "CORRECTED"}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One thing that is not as it must be.
+
+    Attributes:
+        told: What the job says; None when it ends well, and the commit is refused.
+        options: Of the write.
+        session: Settings of the session.
+        mode: Of the write.
+        partition_by: Of the write.
+    """
+
+    told: str | None
+    options: Mapping[str, str] = field(default_factory=dict)
+    session: Mapping[str, str] = field(default_factory=dict)
+    mode: str = "append"
+    partition_by: tuple[str, ...] = tuple(PARTITION_BY)
+
+
+WRONG: Final = {
+    "mode": Wrong("already exists", mode="errorifexists"),
+    "partitions": Wrong("partitionBy", partition_by=()),
+    "version": Wrong(f"set {VERSION}=1", options={VERSION: "2"}),
+    "timestamps": Wrong("column moment .* is stored as int96", session={TIMESTAMPS: "INT96"}),
+    "milliseconds": Wrong("column moment", session={TIMESTAMPS: "TIMESTAMP_MILLIS"}),
+    "dates": Wrong("Julian", session={REBASE: "LEGACY"}),
+    "cleanup": Wrong("still at work", options={"mapreduce.fileoutputcommitter.cleanup.skipped": "true"}),
+    "mark": Wrong(None, options={"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}),
+}
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas, both needed for a commit."""
+    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["4", "3.5"])
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    """A session of each version; nothing of the helpers has touched it."""
+    folder = tmp_path_factory.mktemp("spark")
+    options: dict[str, Any] = {"pyspark": spark35.folder()} if request.param == "3.5" else {}
+    with ExitStack() as opened:
+        yield opened.enter_context(SparkProcess("classic", folder, conf=GOOD, **options))
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table, with partitions."""
+    name = f"t{next(NUMBERS)}"
+    create(db, name)
+    return name
+
+
+def write(spark: SparkProcess, path: str, wrong: Wrong) -> None:
+    """Write as users do with Spark alone."""
+    for name, value in (GOOD | dict(wrong.session)).items():
+        spark.sql(f"SET {name}={value}")
+    query = QUERY.format(first=0, end=ROWS, tasks=2)
+    spark.call(
+        "write_path",
+        path=path,
+        query=query,
+        partition_by=wrong.partition_by,
+        mode=wrong.mode,
+        options=dict(wrong.options),
+    )
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named(
+    local: LocalCluster, db: Database, spark: SparkProcess, table: str, name: str
+) -> None:
+    """By the error of the job, or of the commit; nothing of it is ever visible or stays."""
+    wrong = WRONG[name]
+    if wrong.told is None:
+        with pytest.raises(UnsealedWriteError), db.begin() as tx:
+            write(spark, tx.path(table), wrong)
+    else:
+        with pytest.raises(SparkJobError, match=wrong.told), db.begin() as tx:
+            write(spark, tx.path(table), wrong)
+    require_rows(local, table, None, ())
+    require_settled(local)
+
+
+def test_a_session_as_it_must_be(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
+    """Everything is right, also with what makes no difference; a job without its mark is sealed by `seal`."""
+    with db.begin() as tx:
+        write(spark, tx.path(table), Wrong(None, options={"parquet.summary.metadata.level": "ALL"}))
+    require_rows(local, table, tx.csn, range(ROWS))
+    with db.begin() as tx:
+        write(spark, tx.path(table), Wrong(None, options=WRONG["mark"].options, mode="overwrite"))
+        tx.seal(table)
+    require_rows(local, table, tx.csn, range(ROWS))
+    with pytest.raises(TransactionClosedError):
+        tx.path(table)
+    require_settled(local)
