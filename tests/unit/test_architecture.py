@@ -62,6 +62,8 @@ PURE = (
     "replica_agent/writes/area.py",
     "replica_agent/writes/places.py",
     "replica_agent/writes/tokens.py",
+    "spark/source/options.py",
+    "spark/source/pieces.py",
 )
 IMPURE_IMPORTS = (
     *("aiohttp", "asyncio", "concurrent", "duckdb", "http", "io", "kazoo", "logging", "multiprocessing"),

@@ -1,0 +1,403 @@
+"""Reader and writer of the data source on real agents, driven as PySpark does it, without a session.
+
+Each method runs in another process there, so what it is called on has been pickled before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_tidelock import DefaultSource
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.waiting import TIMEOUT_S, eventually
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import (
+    BadRequestError,
+    RefusedError,
+    SchemaMismatchError,
+    SerializationConflictError,
+    TidelockError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTableError,
+    UnsealedWriteError,
+)
+from tidelock.spark.schema import struct_of
+from tidelock.spark.source import writing
+from tidelock.spark.source.writing import TidelockWriter, Written
+
+T = TypeVar("T")
+
+SECRET = "a shared secret"
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("city", pa.string()), ("text", pa.string())])
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas, both needed for a commit."""
+    settings = {**QUICK, "reader_workers": 1, "secret": SECRET, "row_group_rows": 1000}
+    return module_cluster(replicas=2, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table, partitioned by city."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, partition_by=["city"])
+    return name
+
+
+@pytest.fixture
+def options(local: LocalCluster, table: str) -> dict[str, str]:
+    """Options that name it; reads and writes begin at r1."""
+    return {"table": table, "url": local.url("r1"), "token": SECRET, "replica": "r1"}
+
+
+def elsewhere(value: T) -> T:
+    """What arrives in another process."""
+    copy: T = cloudpickle.loads(cloudpickle.dumps(value))
+    return copy
+
+
+def rows(*ids: int, city: str | None = "a") -> pa.RecordBatch:
+    """Rows of one partition."""
+    return pa.RecordBatch.from_pylist([{"id": number, "city": city, "text": "x"} for number in ids], SCHEMA)
+
+
+def schema(db: Database, table: str) -> StructType:
+    """The table's schema."""
+    return struct_of(db.table(table))
+
+
+def writer(db: Database, options: Mapping[str, str], *, overwrite: bool = False) -> TidelockWriter:
+    """What Spark has when a write begins."""
+    found = DefaultSource(options).writer(schema(db, options["table"]), overwrite)
+    assert isinstance(found, TidelockWriter)
+    return elsewhere(found)
+
+
+def write(job: TidelockWriter, *batches: pa.RecordBatch) -> Written:
+    """Run an attempt of a task."""
+    found = elsewhere(job).write(iter(batches))
+    assert isinstance(found, Written)
+    return elsewhere(found)
+
+
+def ids(db: Database, table: str) -> list[int]:
+    """What is in a table."""
+    return sorted(db.read(table, ["id"])["id"].to_pylist())
+
+
+def clean(local: LocalCluster) -> None:
+    """Neither replica holds anything that no commit needs."""
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+
+
+def tid_of(job: TidelockWriter) -> str:
+    """The transaction of a write."""
+    assert job._job is not None
+    return job._job.tid
+
+
+# -- writes --------------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_named_enters(
+    local: LocalCluster, db: Database, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attempts that failed, ran twice, or go on after the commit add nothing; large ones are copied early."""
+    monkeypatch.setattr(writing, "EARLY_BYTES", 1)
+    job = writer(db, options)
+    first = write(job, rows(1, 2), rows(3, city="Zürich"), rows(4, city=None))
+    write(job, rows(1, 2), rows(3, city="Zürich"))  # the same task, once more
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield rows(9)
+        raise RuntimeError("the task fails")
+
+    with pytest.raises(RuntimeError):
+        elsewhere(job).write(failing())
+    second = write(job, rows(5))
+    zombie = elsewhere(job)
+    began, goes_on = [], []
+
+    def late() -> Iterator[pa.RecordBatch]:
+        began.append(1)
+        yield rows(7)
+        elsewhere(job).commit([first, second, Written((), 0, frozenset())])
+        goes_on.append(1)
+        yield rows(8)
+
+    with pytest.raises(RefusedError, match="takes nothing more"):
+        zombie.write(late())
+    assert (began, goes_on) == ([1], [1])
+    assert ids(db, table) == [1, 2, 3, 4, 5]
+    elsewhere(job).abort([first, None])  # Spark may take a commit that has succeeded for failed
+    elsewhere(job).commit([first, second])
+    assert db.outcome(tid_of(job)).decision == "committed"
+    assert ids(db, table) == [1, 2, 3, 4, 5]
+    clean(local)
+
+
+def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, str]) -> None:
+    """No commit without it; after the abort nothing is left, and a late attempt is refused."""
+    job = writer(db, options)
+    done = write(job, rows(1))
+    with pytest.raises(UnsealedWriteError, match="1 tasks have not told"):
+        elsewhere(job).commit([done, None])
+    elsewhere(job).abort([done, None])
+    elsewhere(job).abort([done, None])
+    with pytest.raises(TransactionClosedError, match="was rolled back before its commit"):
+        elsewhere(job).commit([done])
+    with pytest.raises(RefusedError, match="takes nothing more"):
+        write(job, rows(2))
+    assert ids(db, table) == []
+
+
+@pytest.mark.parametrize("mode", ["append", "table", "partitions"])
+def test_modes(local: LocalCluster, db: Database, table: str, options: dict[str, str], mode: str) -> None:
+    """What is replaced, and that a job without rows is one, too."""
+    db.insert(table, pa.Table.from_batches([rows(1, 2), rows(3, city="b"), rows(4, city=None)]))
+    given = {**options, "overwritePartitions": "true"} if mode == "partitions" else options
+    job = writer(db, given, overwrite=mode != "append")
+    elsewhere(job).commit([write(job, rows(10), rows(11, city=None)), write(job)])
+    expected = {"append": [1, 2, 3, 4, 10, 11], "table": [10, 11], "partitions": [3, 10, 11]}
+    assert ids(db, table) == expected[mode]
+    job = writer(db, given, overwrite=mode != "append")
+    elsewhere(job).commit([write(job)])
+    assert ids(db, table) == ([] if mode == "table" else expected[mode])
+    clean(local)
+
+
+def test_who_replaces_the_same_is_told_at_once(db: Database, table: str, options: dict[str, str]) -> None:
+    """Before a task begins; and nothing of the other one is left open."""
+    db.insert(table, pa.Table.from_batches([rows(1)]))
+    job = writer(db, options, overwrite=True)
+    with pytest.raises(SerializationConflictError):
+        writer(db, options, overwrite=True)
+    elsewhere(job).abort([])
+    assert [row for row in db.transactions() if row["state"] == "open"] == []
+    assert ids(db, table) == [1]
+
+
+def test_a_label(db: Database, table: str, options: dict[str, str]) -> None:
+    """Two runs at once: one wins; a later one does nothing. All succeed, and the rows are there once."""
+    given = {**options, "label": f"load {table}"}
+    one, two = writer(db, given), writer(db, given)
+    messages = [write(one, rows(1)), write(two, rows(1))]
+    elsewhere(one).commit([messages[0]])
+    elsewhere(two).commit([messages[1]])
+    three = writer(db, given)
+    elsewhere(three).commit([write(three, rows(1))])
+    elsewhere(three).abort([])
+    assert ids(db, table) == [1]
+    assert [row for row in db.transactions() if row["state"] == "open"] == []
+
+
+def test_signs_of_life(db: Database, table: str, options: dict[str, str]) -> None:
+    """A task that writes for longer than the lease keeps the transaction; without a task it ends."""
+    job = writer(db, {**options, "leaseSeconds": "2"})
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield rows(1)
+        time.sleep(4)
+        yield rows(2)
+
+    done = elsewhere(job).write(slow())
+    eventually(lambda: db.outcome(tid_of(job)).decision == "aborted")  # nobody commits
+    with pytest.raises(TransactionClosedError, match="leaseSeconds"):
+        elsewhere(job).commit([done])
+    assert ids(db, table) == []
+
+
+@pytest.mark.parametrize(
+    ("arrow", "message"),
+    [
+        ("id bigint, city string", "column text is missing"),
+        ("id bigint, city string, text string, more int", "column more is not in the table"),
+        ("id int, city string, text string", "column id is int, expected bigint: cast it"),
+    ],
+)
+def test_wrong_columns(db: Database, table: str, options: dict[str, str], arrow: str, message: str) -> None:
+    """They are told before a task begins, and nothing stays open."""
+    with pytest.raises(SchemaMismatchError, match=message):
+        DefaultSource(options).writer(StructType.fromDDL(arrow), False)
+    assert [row for row in db.transactions() if row["state"] == "open"] == []
+
+
+def test_wrong_writes(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
+    """Rows, tables and options that cannot be."""
+    job = writer(db, options)
+    null = pa.RecordBatch.from_pylist(
+        [{"id": None}], pa.schema([item.with_nullable(True) for item in SCHEMA])
+    )
+    with pytest.raises(SchemaMismatchError, match=r"column id .* is required"):
+        write(job, null)
+    with pytest.raises(SchemaMismatchError, match="which Spark reads as null"):
+        write(job, rows(1, city=""))
+    elsewhere(job).abort([None])
+    with pytest.raises(UnknownTableError):
+        DefaultSource({**options, "table": "nowhere"}).writer(schema(db, table), False)
+    db.create_table(f"{table}_key", SCHEMA, properties={"unique_key": "id"})
+    job = writer(db, {**options, "table": f"{table}_key"})
+    with pytest.raises(RefusedError, match="unique key"):
+        write(job, rows(1))
+    elsewhere(job).abort([None])
+    db.create_table(f"{table}_flat", SCHEMA)
+    for given, overwrite, text in (
+        ({"overwritePartitions": "true"}, False, "is for mode"),
+        ({"overwritePartitions": "true", "table": f"{table}_flat"}, True, "has no partitions"),
+        ({"leaseSeconds": "999999"}, False, "lease_max_s"),
+        ({"replica": "r9"}, False, "no replica 'r9'"),
+    ):
+        with pytest.raises(BadRequestError, match=text):
+            writer(db, {**options, **given}, overwrite=overwrite)
+    assert [row for row in db.transactions() if row["state"] == "open"] == []
+    clean(local)
+
+
+# -- reads ---------------------------------------------------------------------------------------------------
+
+
+def read(options: Mapping[str, str], columns: str | None = None) -> tuple[list[int], int]:
+    """Read as Spark does; returns the ids and the number of tasks."""
+    source = DefaultSource(options)
+    wanted = source.schema() if columns is None else StructType.fromDDL(columns)
+    reader = elsewhere(source).reader(wanted)
+    tasks = list(reader.partitions())
+    found = []
+    for task in elsewhere(tasks):
+        for batch in elsewhere(reader).read(task):
+            assert isinstance(batch, pa.RecordBatch)
+            assert batch.schema.names == wanted.names
+            found += batch.column("id").to_pylist()
+    assert list(elsewhere(reader).read(InputPartition(None))) == []
+    return sorted(found), len(tasks)
+
+
+def test_tasks(db: Database, table: str, options: dict[str, str]) -> None:
+    """However the parts are cut and grouped each row comes once, with the values of its folder."""
+    assert read(options) == ([], 0)
+    db.insert(table, pa.Table.from_batches([rows(*range(5000)), rows(*range(5000, 5100), city="é/=%")]))
+    everything = list(range(5100))
+    assert read(options) == (everything, 1)
+    found, tasks = read({**options, "partitionBytes": "1k"})
+    assert (found, tasks > 5) == (everything, True)
+    assert read({**options, "partitionBytes": "20k"}, "id bigint")[0] == everything
+    assert read(options, "text string, id bigint")[0] == everything
+    source = DefaultSource(options)
+    reader = elsewhere(source).reader(StructType.fromDDL("city string, id bigint"))
+    (task,) = reader.partitions()
+    cities = {row["city"] for batch in reader.read(task) for row in batch.to_pylist()}
+    assert cities == {"a", "é/=%"}
+    where = {**options, "where": "id >= 4990 and city <> 'none'"}
+    assert read(where)[0] == everything[4990:]
+    assert read({**where, "partitionBytes": "1"}, "id bigint, city string")[1] > 1
+
+
+def test_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None:
+    """The CSN is fixed when the source is made, with a schema of the user's too, for all queries on it."""
+    csn = db.insert(table, pa.Table.from_batches([rows(1)])).csn
+    assert csn is not None
+    sources = [DefaultSource(options), DefaultSource(options)]
+    own = sources[0].schema()
+    arrived = [elsewhere(source) for source in sources]
+    db.insert(table, pa.Table.from_batches([rows(2)]))
+    for source in arrived:
+        for _ in range(2):
+            reader = elsewhere(source).reader(own)
+            found = [
+                batch.column("id").to_pylist() for task in reader.partitions() for batch in reader.read(task)
+            ]
+            assert found == [[1]]
+    assert read({**options, "csnAsOf": str(csn - 1)})[0] == []
+    at = int(time.time() * 1000)
+    assert read({**options, "timestampAsOf": str(at + 10**6)})[0] == [1, 2]
+
+
+def test_wrong_reads(db: Database, table: str, options: dict[str, str]) -> None:
+    """What cannot be read is told when the source is made, or the query planned: never by a task."""
+    for given, error, text in (
+        ({"table": "nowhere"}, UnknownTableError, "nowhere"),
+        ({"csnAsOf": "999999"}, TidelockError, "CSN"),
+        ({"where": "nonsense = 1"}, BadRequestError, "nonsense"),
+        ({"where": "1 = 1); drop table x; ("}, TidelockError, ""),
+        ({"replica": "r9"}, BadRequestError, "no replica 'r9'"),
+        ({"token": "wrong"}, TidelockError, "secret"),
+        ({"url": "http://127.0.0.1:1"}, UnavailableError, "127.0.0.1:1"),
+    ):
+        with pytest.raises(error, match=text):
+            read({**options, **given})
+    for columns, text in (
+        ("id bigint, nothing int", "there is no column nothing"),
+        ("id int", "column id is bigint, and not int"),
+        ("city string not null", "column city may be null"),
+        ("id bigint, id bigint", "more than once"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=text):
+            read(options, columns)
+
+
+def test_the_secret_stays_where_it_is_needed(
+    db: Database, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that read get none, tasks that write only what was given as an option."""
+    db.insert(table, pa.Table.from_batches([rows(1)]))
+    source = elsewhere(DefaultSource(options))
+    reader = source.reader(StructType.fromDDL("id bigint"))
+    for sent in (reader, source, list(reader.partitions())):
+        assert SECRET.encode() not in cloudpickle.dumps(sent)
+    monkeypatch.setenv("TIDELOCK_SECRET", SECRET)
+    del options["token"]
+    job = writer(db, options)
+    assert SECRET.encode() not in cloudpickle.dumps(job)
+    done = write(job, rows(2))
+    elsewhere(job).commit([done])
+    assert ids(db, table) == [1, 2]
+    assert "tl1.ey" not in repr(job._job)
+
+
+def test_a_replica_dies(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
+    """A task goes on at the other one, at the same CSN; without failover it fails, and never gives less."""
+    db.insert(table, pa.Table.from_batches([rows(*range(3000))]), wait="all")
+    near = {**options, "replica": "r2", "partitionBytes": "1k"}
+    readers = [
+        elsewhere(DefaultSource(given)).reader(schema(db, table))
+        for given in (near, {**near, "failover": "false"}, {**near, "where": "id >= 0"})
+    ]
+    local.kill("r2")
+    try:
+        found: dict[int, list[int]] = {}
+        for number, reader in enumerate(readers):
+            with contextlib.suppress(UnavailableError):
+                found[number] = sorted(
+                    number
+                    for task in reader.partitions()
+                    for batch in reader.read(task)
+                    for number in batch.column("id").to_pylist()
+                )
+        assert found == {0: list(range(3000)), 2: list(range(3000))}
+    finally:
+        local.start("r2")
+        eventually(lambda: local.connect("r2").status()["state"] == "serving", timeout_s=TIMEOUT_S)
