@@ -1,8 +1,8 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Parts: commits, raw, peers, lag, load, spark, compaction, mutations, spark_writes, write_memory, start,
-endurance; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables
-to DIR/report.md and its picture to DIR/bench.png.
+Parts: commits, raw, peers, lag, load, spark, compaction, mutations, spark_writes, write_memory, streams,
+start, endurance; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes
+its tables to DIR/report.md and its picture to DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from bench import (
     spark_reads,
     spark_writes,
     start,
+    streams,
     tpch,
     write_memory,
 )
@@ -56,6 +57,8 @@ class Scale:
     merged_parts: int
     inserts: int
     file_mb: tuple[int, ...]
+    batches: int
+    commits: int
     part_files: tuple[int, ...]
     minutes: int
     minute_s: float
@@ -72,6 +75,8 @@ FULL: Final = Scale(
     merged_parts=140,
     inserts=2000,
     file_mb=(64, 256, 1024),
+    batches=60,
+    commits=60,
     part_files=(20_000, 100_000),
     minutes=10,
     minute_s=60.0,
@@ -87,6 +92,8 @@ QUICK: Final = Scale(
     merged_parts=21,
     inserts=100,
     file_mb=(4, 16, 64),
+    batches=8,
+    commits=6,
     part_files=(500,),
     minutes=3,
     minute_s=3.0,
@@ -139,13 +146,15 @@ def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
 
 
 def _writes(scale: Scale, folder: Path, wanted: set[str]) -> Found:
-    """Measure what Spark writes."""
+    """Measure what Spark writes, and streams."""
     found: Found = {}
     if "spark_writes" in wanted:
         tpch.generate(folder, scale.scale_factor)
         found["spark_writes"] = spark_writes.run(folder, repeats=scale.repeats)
     if "write_memory" in wanted:
         found["write_memory"] = write_memory.run(folder, scale.file_mb)
+    if "streams" in wanted:
+        found["streams"] = streams.run(folder, batches=scale.batches, commits=scale.commits)
     return found
 
 
@@ -163,7 +172,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[Scale, Path, set[str]], Found]], 
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
     ({"load", "spark", "compaction", "mutations"}, _tables),
-    ({"spark_writes", "write_memory"}, _writes),
+    ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),
     ({"endurance"}, _endurance),
 )

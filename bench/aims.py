@@ -58,6 +58,10 @@ def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
         yield Aim("agent's peak memory, MB", 500, max(item["peak"] for item in memory))
     if writes := found.get("spark_writes"):
         yield from _writes({run["replicas"]: run["ways"] for run in writes["runs"]})
+    if streams := found.get("streams"):
+        rates = {rate["sink"]: rate["per_s"] for rate in streams["rates"]}
+        yield Aim("micro-batches/s through the sink", 2, rates["tidelock"], least=True)
+        yield Aim("commit to visible in a stream, p50 ms", 1000, streams["visible"]["p50_ms"])
     if memory := found.get("write_memory"):
         yield Aim(
             f"agents' peak memory, a file {memory['size_ratio']:g} times as large, ratio",
@@ -87,3 +91,6 @@ def _writes(runs: Mapping[int, Sequence[Mapping[str, Any]]]) -> Iterator[Aim]:
         for way in runs.get(replicas, ()):
             if way["way"] == "path":
                 yield Aim(f"Spark write, {replicas} replica(s), ratio to {beside}", bound, way["to_plain"])
+        seconds = {way["way"]: way["whole_s"] for way in runs.get(replicas, ())}
+        if replicas == 1 and "source" in seconds:
+            yield Aim("data source, ratio to the path write", 1.5, seconds["source"] / seconds["path"])

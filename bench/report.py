@@ -45,6 +45,9 @@ def sheets(found: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _writes(found["spark_writes"])
     if "write_memory" in found:
         yield _write_memory(found["write_memory"])
+    if "streams" in found:
+        yield _rates(found["streams"])
+        yield _visible(found["streams"]["visible"])
     if "start" in found:
         yield _start(found["start"])
     if "endurance" in found:
@@ -206,6 +209,26 @@ def _write_memory(memory: Mapping[str, Any]) -> Sheet:
         "Memory of the agents' protocol processes while Spark writes one file, MB",
         ("file", "replica", "before", "peak"),
         rows,
+    )
+
+
+def _rates(streams: Mapping[str, Any]) -> Sheet:
+    names = {"parquet": "Spark's Parquet sink, one copy", "tidelock": "data source, three replicas"}
+    return Sheet(
+        "Small micro-batches, as fast as Spark can",
+        ("sink", "batches", "batches/s", "ms, median", "of that the write and its commit"),
+        [
+            _texts(*(names[rate["sink"]], rate["batches"], rate["per_s"], rate["whole_ms"], rate["write_ms"]))
+            for rate in streams["rates"]
+        ],
+    )
+
+
+def _visible(visible: Mapping[str, Any]) -> Sheet:
+    return Sheet(
+        "From a commit's acknowledgement to its rows in a streaming reader at another replica",
+        ("p50 ms", "p99 ms", "max ms"),
+        [_texts(visible["p50_ms"], visible["p99_ms"], visible["max_ms"])],
     )
 
 

@@ -36,6 +36,7 @@ WRITES = [
     for way, whole, ratios in (
         ("plain", 10.0, {"to_plain": 1.0, "to_forced": 0.99}),
         ("path", 14.0, {"to_plain": 1.4, "to_forced": 1.39}),
+        ("source", 22.0, {"to_plain": 2.2, "to_forced": 2.18}),
     )
 ]
 FOUND: dict[str, Any] = {
@@ -84,6 +85,13 @@ FOUND: dict[str, Any] = {
     "spark_writes": {
         "scale_factor": 1.0,
         "runs": [{"replicas": replicas, "mb": 180.0, "files": 8, "ways": WRITES} for replicas in (1, 3)],
+    },
+    "streams": {
+        "rates": [
+            {"sink": sink, "batches": 60, "per_s": per_s, "whole_ms": 500.0, "write_ms": 300.0}
+            for sink, per_s in (("parquet", 3.0), ("tidelock", 1.9))
+        ],
+        "visible": LATENCY,
     },
     "write_memory": {
         "files": [{"file_mb": 64.0, "rest_mb": {"r1": 120.0}, "peak_mb": {"r1": 130.0}}],
@@ -188,6 +196,8 @@ def test_aims_of_what_was_measured() -> None:
         "agent's peak memory, MB",
         "Spark scan after 2,000 small inserts, ratio to one load",
         "Spark write, 1 replica(s), ratio to plain Parquet",
+        "data source, ratio to the path write",
+        "micro-batches/s through the sink",
         "ready with 20,000 part files, s",
     }
 
