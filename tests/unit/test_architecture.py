@@ -220,7 +220,7 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     long_modules: (("spark/x.py", "a()\n" * (MODULE_LINES_MAX + 1)),),
     hidden_results: (("csnlog/zk.py", "import kazoo\nwith client.transaction() as t:\n    t.check('/', 1)"),),
 }
-#: Rules that hold for the tests and benchmarks as well.
+#: Rules that hold for the tests, benchmarks and examples as well.
 RULES_FOR_ALL = (short_names, long_functions, long_modules)
 
 
@@ -233,7 +233,8 @@ def test_the_code_keeps_the_rule(rule: Rule) -> None:
     """No module breaks the rule."""
     modules = source.product_modules()
     if rule in RULES_FOR_ALL:
-        modules += source.modules_of("tests") + source.modules_of("bench")
+        for folder in ("tests", "bench", "examples"):
+            modules += source.modules_of(folder)
     assert rule(modules) == []
 
 
