@@ -10,7 +10,7 @@ from tidelock.errors import BadRequestError
 from tidelock.spark.source.options import PARTITION_BYTES, Begin, Given, Target, Use
 
 #: How long a transaction of a batch outlives the last sign of life of its tasks, in seconds.
-BATCH_LEASE_S: Final = 300.0
+BATCH_LEASE_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
