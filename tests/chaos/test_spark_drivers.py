@@ -15,7 +15,8 @@ from tests.support.spark_process import SparkJobError
 from tests.support.waiting import eventually
 from tidelock.zookeeper import LocalZooKeeper
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+# A session may take minutes to start on a busy machine.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 AFTER: Final = "csnlog.commit.after"
 #: So that a driver that is dead is found dead soon.

@@ -13,7 +13,8 @@ from tests.support.cluster import ClusterFactory
 from tests.support.spark_lab import HOME, OTHER, SparkLab, spark_laboratory
 from tests.support.spark_process import SparkJobError
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+# A session may take minutes to start on a busy machine.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BEFORE, AFTER = "csnlog.commit.before", "csnlog.commit.after"
 ACCEPT: Final = "replication.accept.before"

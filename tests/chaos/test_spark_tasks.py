@@ -14,7 +14,8 @@ from tests.support.spark_lab import BASE, IDS, TASKS, SparkLab, spark_laboratory
 from tests.support.spark_process import SparkJobError
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+# A session may take minutes to start on a busy machine.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Rows of one partition.
 ONE_TOWN: Final = range(0, 4 * IDS.stop, 4)

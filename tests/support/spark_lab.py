@@ -22,6 +22,7 @@ from tests.support import spark_process
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import leftovers
 from tests.support.fault_lab import Gates
+from tests.support.memory import MIB
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_process import SparkProcess
 from tests.support.spark_proof import create, require_rows, require_settled
@@ -57,8 +58,10 @@ CONF: Final = {
     "spark.speculation.quantile": "0.3",
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     "spark.sql.optimizer.plannedWrite.enabled": "false",
-    "spark.task.maxFailures": "8",
+    "spark.task.maxFailures": "5",
 }
+#: What an agent may have grown to when all is over; it begins with about 85.
+AGENT_MIB_MAX: Final = 256
 #: What is in a table before a load.
 BASE: Final = range(1_000_000, 1_000_200)
 #: What a load writes, in so many tasks.
@@ -226,6 +229,8 @@ def spark_laboratory(
 ) -> Iterator[SparkLab]:
     """Run a lab: executors are two processes of the driver's JVM, or of workers of a standalone cluster.
 
+    At its end the agents must not have grown by what they went through.
+
     Args:
         factory: Makes the replicas, of which two have to hold a commit.
         folder: For sessions, marks and gates.
@@ -243,3 +248,11 @@ def spark_laboratory(
             zk=zk,
         )
         yield SparkLab(cluster, gates, folder, workers, opened)
+        cluster.up()
+        used = {replica: agent_bytes(cluster, replica) // MIB for replica in cluster.replicas}
+        assert max(used.values()) < AGENT_MIB_MAX, f"MiB of the agents: {used}"
+
+
+def agent_bytes(cluster: LocalCluster, replica: str) -> int:
+    """Resident memory of an agent that runs."""
+    return int(psutil.Process(cluster.pid(replica)).memory_info().rss)
