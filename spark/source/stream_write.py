@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,10 +27,10 @@ from tidelock.spark.source.links import link
 from tidelock.spark.source.options import Target
 from tidelock.spark.source.stream_options import WriteStreamOptions, write_stream_options
 from tidelock.spark.source.writing import Job, Written, begin_job, roll_back, settle, write_task
+from tidelock.spark.streaming import QUERY_ID
 
-#: Local properties that Spark sets for the jobs of a streaming query; tasks see them.
-QUERY = "sql.streaming.queryId"
-BATCH = "streaming.sql.batchId"
+#: Local property in which Spark keeps the number of the batch; tasks see it.
+BATCH_ID: Final = "streaming.sql.batchId"
 
 _log = logging.getLogger(__name__)
 
@@ -81,13 +82,25 @@ def running(nonce: str) -> MicroBatch:
         BadRequestError: It works for none.
     """
     context = TaskContext.get()
-    query = context.getLocalProperty(QUERY) if context else None
-    number = context.getLocalProperty(BATCH) if context else None
+    query = context.getLocalProperty(QUERY_ID) if context else None
+    number = context.getLocalProperty(BATCH_ID) if context else None
     if not query or not number:
         raise BadRequestError(
-            f"the task has no local properties {QUERY} and {BATCH}: it is none of a streaming query"
+            f"the task has no local properties {QUERY_ID} and {BATCH_ID}: it is none of a streaming query"
         )
     return MicroBatch(query, int(number), nonce)
+
+
+def _counted(batch: MicroBatch, error: LabelExistsError) -> Counted:
+    """Return what a task is told whose batch was committed before; raises where it was a later one."""
+    newest = error.details.get("batch")
+    if newest is not None and newest > batch.number:
+        raise LabelExistsError(
+            f"{error.message}. The query has gone back to an older checkpoint, or runs elsewhere too; begin "
+            "anew with an empty checkpoint, or put the newest one back",
+            **error.details,
+        ) from error
+    return Counted(error.details.get("csn"))
 
 
 class TidelockStreamWriter(DataSourceStreamArrowWriter):
@@ -121,6 +134,7 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
         Raises:
             SchemaMismatchError, TooLargeError: The rows do not fit the table.
             UnknownTableError: There is no such table.
+            LabelExistsError: The query has committed a later batch already.
             RefusedError: The transaction takes nothing more; the message says why.
             UnavailableError: No replica answers.
         """
@@ -128,10 +142,11 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
         first = next(batches, None)
         if first is None:
             return Empty()
+        batch = running(self.nonce)
         try:
-            job = self._join(running(self.nonce))
+            job = self._join(batch)
         except LabelExistsError as error:
-            return Counted(error.details.get("csn"))
+            return _counted(batch, error)
         return Staged(job, write_task(job, self._schema.names, chain([first], batches)))
 
     def _join(self, batch: MicroBatch) -> Job:
@@ -173,9 +188,8 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Roll a batch back; of a commit that has succeeded after all nothing is taken back."""
-        db = link(_anywhere(self._options().target))
         for tid in sorted({message.job.tid for message in messages if isinstance(message, Staged)}):
-            roll_back(db, tid)
+            roll_back(link(_anywhere(self._options().target)), tid)
 
 
 def _anywhere(target: Target) -> Target:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from tidelock.client.feed import ChangedPart, ChangeSet
-from tidelock.errors import BadRequestError, SchemaMismatchError
+from tidelock.errors import BadRequestError, LabelExistsError, SchemaMismatchError, UnsealedWriteError
+from tidelock.spark.source import stream_write
 from tidelock.spark.source.feed_columns import Inserted, marked, with_feed, without_feed
 from tidelock.spark.source.options import Begin, streams
 from tidelock.spark.source.stream_offsets import (
@@ -27,7 +29,7 @@ from tidelock.spark.source.stream_offsets import (
 )
 from tidelock.spark.source.stream_options import read_stream_options, write_stream_options
 from tidelock.spark.source.stream_read import TidelockStreamReader, located
-from tidelock.spark.source.stream_write import MicroBatch, TidelockStreamWriter, running
+from tidelock.spark.source.stream_write import Counted, Empty, MicroBatch, TidelockStreamWriter, running
 
 TABLE = {"table": "t", "url": "http://host:1"}
 SCHEMA = spark.StructType([spark.StructField("k", spark.LongType())])
@@ -200,6 +202,36 @@ def test_change_feed_columns_want_the_change_feed() -> None:
     wrong = spark.StructType([*SCHEMA.fields, spark.StructField("_commit_csn", spark.StringType())])
     with pytest.raises(SchemaMismatchError, match="_commit_csn is bigint"):
         TidelockStreamReader(TABLE | {"readChangeFeed": "true"}, wrong)
+
+
+def test_batches_that_were_committed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one counts already, and is passed over; behind a later one the checkpoint is wrong."""
+    writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=False)
+
+    def taken(newest: int) -> Callable[[MicroBatch], NoReturn]:
+        def join(_: MicroBatch) -> NoReturn:
+            raise LabelExistsError("committed before", csn=77, tid="7-r1-1-1", batch=newest)
+
+        return join
+
+    monkeypatch.setattr(stream_write, "running", lambda nonce: MicroBatch("q", 5, nonce))
+    rows = pa.record_batch({"k": [1]})
+    monkeypatch.setattr(writer, "_join", taken(5))
+    assert writer.write(iter([rows])) == Counted(77)
+    monkeypatch.setattr(writer, "_join", taken(6))
+    with pytest.raises(LabelExistsError, match="older checkpoint"):
+        writer.write(iter([rows]))
+    assert writer.write(iter([rows.slice(0, 0)])) == Empty()
+
+
+def test_what_there_is_to_commit() -> None:
+    """Nothing where no task has staged anything; a task that has told nothing is an error."""
+    writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=False)
+    writer.commit([], 5)
+    writer.commit([Empty(), Counted(77)], 5)
+    writer.abort([None, Empty()], 5)
+    with pytest.raises(UnsealedWriteError, match="batch 5"):
+        writer.commit([Empty(), None], 5)
 
 
 def test_two_drivers_never_share_a_transaction() -> None:
