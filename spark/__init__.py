@@ -10,6 +10,7 @@ documentation of those.
 from __future__ import annotations
 
 from tidelock.spark.attach import SparkSnapshot, attach, read
+from tidelock.spark.streaming import foreach_batch
 from tidelock.spark.writing import write
 
-__all__ = ["SparkSnapshot", "attach", "read", "write"]
+__all__ = ["SparkSnapshot", "attach", "foreach_batch", "read", "write"]

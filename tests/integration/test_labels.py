@@ -101,6 +101,7 @@ def test_batches_count_once_in_their_order(sessions: list[Database], late: bool)
     assert csns == sorted(set(csns))
     for replica in REPLICAS:
         again = stream.refused(3, replica, late=late)
+        assert stream.sessions[replica].seen_csn >= csns[3]
         assert (again["csn"], again["batch"]) == (csns[3], 3)
         assert again["tid"].split("-")[1] == REPLICAS[0]
         assert stream.refused(1, replica, late=late)["csn"] == csns[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -244,3 +245,17 @@ def test_client_does_not_load_the_inside_of_an_agent() -> None:
     code = f"import sys, tidelock.client; print([name for name in sys.modules if name.startswith({inside})])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_client_for_another_process(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """Pickled, it connects anew, also when the agent that it was given is gone, and sees no less."""
+    fake_db.insert("t", ROWS)
+    with connect(fake_cluster["r2"].url, replica="r2") as pinned:
+        data = [pickle.dumps(db) for db in (fake_db, pinned)]
+    fake_cluster["r1"].stop()
+    other, other_pinned = (pickle.loads(one) for one in data)  # noqa: S301 - our own bytes
+    assert other.seen_csn == fake_db.seen_csn > 0
+    assert other.read("t").num_rows == 3
+    assert [other_pinned.begin().holder for _ in range(3)] == ["r2"] * 3
+    for db in (other, other_pinned):
+        db.close()

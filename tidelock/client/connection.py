@@ -45,6 +45,10 @@ class Connection:
         self.leases = Leases()
         self.highest_csn = HighestCsn()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle for another process; what is open stays with this one."""
+        return _restored, (self.transport, self.members, self.highest_csn.at_least(None))
+
     def ask(self, method: str, path: str, *, first: str | None = None, **options: Any) -> Any:
         """Send a small, repeatable request to one replica after the other; the first answer counts."""
         return self.members.ask(self.small(method, path, **options), first=first)
@@ -68,3 +72,9 @@ class Connection:
         """End the heartbeat and the connections."""
         self.leases.clear()
         self.transport.close()
+
+
+def _restored(transport: Transport, members: Members, seen_csn: int | None) -> Connection:
+    connection = Connection(transport, members)
+    connection.highest_csn.note(seen_csn)
+    return connection

@@ -28,6 +28,7 @@ from tidelock.client.transport import NoAnswerError, Timeouts, Transport, segmen
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
+    LabelExistsError,
     TidelockError,
     UnavailableError,
 )
@@ -77,6 +78,9 @@ class Database(Alone, Joining):
     It never goes back in time: it carries the highest CSN that it has committed or read, on whichever
     replica, and every transaction and snapshot that it begins contains that (I11). All methods raise
     UnavailableError when no replica that may be asked can answer.
+
+    It can be pickled, with its token: then another process has a client of its own, which has seen what this
+    one has.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -188,7 +192,11 @@ class Database(Alone, Joining):
             "key": key,
         }
         first = None if key is None else self._connection.members.drawn_by(label or key)
-        home, begun = self._connection.ask_and_tell("POST", "/transactions", first=first, body=body)
+        try:
+            home, begun = self._connection.ask_and_tell("POST", "/transactions", first=first, body=body)
+        except LabelExistsError as error:
+            self._connection.highest_csn.note(error.details.get("csn"))  # the caller takes it for its own
+            raise
         return Transaction(self._connection, home, begun)
 
     def read(

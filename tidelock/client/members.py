@@ -8,6 +8,7 @@ may come back at another port.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 import time
@@ -76,6 +77,13 @@ class Members:
     def pinned(self) -> bool:
         """Whether the client works with one replica only."""
         return self._pinned is not None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the addresses that are known; the others are learnt again."""
+        with self._lock:
+            known = [self._members[replica].api for replica in self._order if replica in self._members]
+        seeds = tuple(dict.fromkeys([*self._seeds, *known]))
+        return functools.partial(Members, replica=self._pinned), (self._transport, seeds)
 
     @property
     def patience_s(self) -> float:

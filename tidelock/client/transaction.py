@@ -29,6 +29,7 @@ from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
     FencedError,
+    LabelExistsError,
     RefusedError,
     TidelockError,
     TransactionClosedError,
@@ -275,6 +276,8 @@ class Transaction(Staging, Changes):
                 with contextlib.suppress(TidelockError):
                     self._roll_back_at_home()
             self._end(TransactionState.ROLLED_BACK, why=error)
+            if isinstance(error, LabelExistsError):  # the caller takes the first run for its own
+                self._connection.highest_csn.note(error.details.get("csn"))
             raise
         self._end(TransactionState.COMMITTED, csn=result.csn, result=result)
         return result

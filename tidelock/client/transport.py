@@ -9,6 +9,7 @@ Nothing is repeated here: who calls knows whether that is safe. Three kinds of f
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Mapping
@@ -77,6 +78,7 @@ class Transport:
                 "ends; check it"
             )
         self.timeouts = timeouts
+        self._token = token
         self._scheme = scheme
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._pools = _pool_classes(timeouts.answer_s)
@@ -87,6 +89,11 @@ class Transport:
         pool = urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
         pool.pool_classes_by_scheme = self._pools
         return pool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it was made of, the token included."""
+        made_of = {"scheme": self._scheme, "token": self._token, "timeouts": self.timeouts}
+        return functools.partial(Transport, **made_of), ()
 
     def url_of(self, address: str) -> str:
         """Return the URL of an agent."""
