@@ -1,0 +1,120 @@
+"""Streaming queries whose driver is killed again and again: each row is there once, one commit to a batch."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left, require_clean_audit
+from tests.support.spark_process import SparkProcess
+from tests.support.waiting import eventually
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+SECRET: Final = "a shared secret"
+SETTINGS: Final = {**QUICK, "audit_settle_s": 1, "reader_workers": 1, "secret": SECRET}
+BATCHES: Final = 205
+ROWS: Final = 3
+KILLS: Final = 5
+#: Tables that are written by the sink, and by a function for each batch.
+SINK, FUNCTION = TARGETS = ("by_sink", "by_function")
+#: A batch that hangs fails the test before its own limit does.
+BATCH_TIMEOUT_S: Final = 120.0
+LEASE_S: Final = 8
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Three replicas."""
+    return module_cluster(settings=SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+class Queries:
+    """One query for each target, in one session after the other."""
+
+    def __init__(self, local: LocalCluster, db: Database, folder: Path, start: int) -> None:
+        self._db = db
+        self._source = {
+            "url": local.url("r2"),
+            "token": SECRET,
+            "table": "source",
+            "startingCsn": str(start),
+            "maxFilesPerTrigger": "1",  # each commit is a batch
+        }
+        sink = {"url": local.url("r3"), "token": SECRET}
+        places = {target: str(folder / target) for target in TARGETS}
+        self._sink = sink | {
+            "table": SINK,
+            "checkpointLocation": places[SINK],
+            "leaseSeconds": str(LEASE_S),
+        }
+        self._function = sink | {"table": FUNCTION, "checkpoint": places[FUNCTION]}
+        self.ids: Mapping[str, str] = {}
+
+    def start(self, spark: SparkProcess) -> None:
+        """Go on from the checkpoints; the ids stay."""
+        found = {
+            SINK: spark.call("stream", name=SINK, source=self._source, sink=self._sink),
+            FUNCTION: spark.call("fan_out", name=FUNCTION, source=self._source, **self._function),
+        }
+        assert not self.ids or found == self.ids
+        self.ids = found
+
+    def wait_for(self, batch: int) -> None:
+        """Wait until each query has committed a batch."""
+        for query in self.ids.values():
+            eventually(lambda query=query: self._batch(query) >= batch, timeout_s=BATCH_TIMEOUT_S)  # type: ignore[misc]
+
+    def _batch(self, query: str) -> int:
+        status = self._db.label(query)
+        return -1 if status is None or status.batch is None else status.batch
+
+
+@pytest.mark.timeout(900)
+def test_killed_drivers(local: LocalCluster, db: Database, tmp_path: Path) -> None:
+    """Two queries over 205 micro-batches, SIGKILL to their driver five times: nothing lost or doubled."""
+    for table in ("source", *TARGETS):
+        db.create_table(table, SCHEMA)
+    start = db.seen_csn
+    for batch in range(BATCHES):
+        db.insert(
+            "source", pa.table({"k": range(batch * ROWS, (batch + 1) * ROWS), "v": ["x"] * ROWS}, SCHEMA)
+        )
+    chance = random.Random(5)
+    queries = Queries(local, db, tmp_path, start)
+    for kill in range(KILLS):
+        with SparkProcess("retrying", tmp_path, python_workers=True) as spark:
+            queries.start(spark)
+            queries.wait_for((kill + 1) * BATCHES // (KILLS + 2))
+            time.sleep(chance.uniform(0.0, 0.6))  # somewhere in a batch
+            spark.kill()
+    with SparkProcess("retrying", tmp_path, python_workers=True) as spark:
+        queries.start(spark)
+        for target in TARGETS:
+            spark.call("caught_up", name=target)
+    for target in TARGETS:
+        assert sorted(db.read(target)["k"].to_pylist()) == list(range(BATCHES * ROWS))
+        commits = list(db.changes(target, start).sets())
+        assert [sum(part.rows for part in commit.added) for commit in commits] == [ROWS] * BATCHES
+        assert not any(commit.removed for commit in commits)
+    time.sleep(LEASE_S)  # what the dead had begun ends with its lease
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+    require_clean_audit(local)
