@@ -53,6 +53,7 @@ TIDS = st.builds(
     label=st.none() | TEXT,
     data_change=st.booleans(),
     meta=st.none() | OBJECT,
+    batch=st.none() | INT,
 )
 RECORDS = st.builds(
     Record, st.sampled_from(Kind), TEXT.map(ReplicaId), INT, st.lists(TIDS, max_size=3).map(tuple)
@@ -95,6 +96,7 @@ def test_the_bytes_of_a_record() -> None:
                 label="nightly",
                 data_change=False,
                 meta={"job": 1},
+                batch=17,
             ),
         ),
     )
@@ -102,7 +104,7 @@ def test_the_bytes_of_a_record() -> None:
         b'{"v":1,"k":"commit","h":"r1","w":1700000000000,"t":[{"i":"7-r1-2-9","e":['
         b'{"k":"add","t":"d.t","p":"r1-2-1","d":"y=1994","r":3,"b":4096,"c":"00000000000000000000000000000000"},'
         b'{"k":"del","t":"d.t","p":"r2-1-1"},{"k":"ddl","t":"d.u","n":0,"s":{"name":"d.u"}}],'
-        b'"h":["r1","r2"],"l":"nightly","x":false,"u":{"job":1}}]}'
+        b'"h":["r1","r2"],"l":"nightly","x":false,"u":{"job":1},"b":17}]}'
     )
     assert codec.encode_record(Record(Kind.END, R1, 5)) == b'{"v":1,"k":"end","h":"r1","w":5}'
 
@@ -126,6 +128,7 @@ FORMS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (Progress(Csn(7), Csn(3)), codec.encode_progress, codec.decode_progress),
     (Progress(Csn(7), Csn(3), (Csn(3), Csn(5))), codec.encode_progress, codec.decode_progress),
     (LabelState("1-r1-1-1"), codec.encode_label, codec.decode_label),
+    (LabelState("1-r1-1-1", 0), codec.encode_label, codec.decode_label),
     (LockState("1-r1-1-1", merge=True, path="y=1"), codec.encode_lock, codec.decode_lock),
     (LockState("1-r1-1-1", low=[1, "a"], high=None), codec.encode_lock, codec.decode_lock),
 ]
