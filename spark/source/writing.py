@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from tidelock.client import Database, Decision, Transaction
 from tidelock.errors import (
     BadRequestError,
+    CommitUnknownError,
     LabelExistsError,
     SchemaMismatchError,
     TidelockError,
@@ -285,8 +286,14 @@ def settle(
         for path in sorted(set().union(*(message.partitions for message in written))):
             tx.drop_partition(table, texts_of(path))
     tx.settle(table, job.id, [file for message in written for file in message.files])
-    with contextlib.suppress(LabelExistsError):  # another run with this label was faster
-        tx.commit()
+    try:
+        # So that what is read next, by whatever process, at this home by default, shows the rows.
+        tx.commit(wait="copies")
+    except LabelExistsError:
+        pass  # another run with this label was faster
+    except CommitUnknownError as error:
+        if "csn" not in error.details:  # else it is committed, and a replica is late
+            raise
 
 
 def roll_back(db: Database, tid: str) -> None:

@@ -10,12 +10,13 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from pyspark_tidelock import DefaultSource
 from tests.support.cluster import QUICK, ClusterFactory
@@ -34,7 +35,7 @@ from tidelock.errors import (
     UnknownTableError,
     UnsealedWriteError,
 )
-from tidelock.spark.schema import struct_of
+from tidelock.spark.schema import struct_of, type_of
 from tidelock.spark.source import writing
 from tidelock.spark.source.writing import TidelockWriter, Written
 
@@ -96,11 +97,39 @@ def writer(db: Database, options: Mapping[str, str], *, overwrite: bool = False)
     return elsewhere(found)
 
 
-def write(job: TidelockWriter, *batches: pa.RecordBatch) -> Written:
+class Task:
+    """What PySpark tells a task of itself."""
+
+    attempts = itertools.count(1)
+
+    def __init__(self, number: int) -> None:
+        self._number, self._attempt = number, next(self.attempts)
+
+    def get(self) -> Task:
+        """Return itself, as `TaskContext.get` does."""
+        return self
+
+    def partitionId(self) -> int:  # noqa: N802 - PySpark's name
+        """Return its number."""
+        return self._number
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - PySpark's name
+        """Return the number of its attempt."""
+        return self._attempt
+
+
+def write(job: TidelockWriter, *batches: pa.RecordBatch, task: int = 0) -> Written:
     """Run an attempt of a task."""
-    found = elsewhere(job).write(iter(batches))
+    with mock.patch.object(writing, "TaskContext", Task(task)):
+        found = elsewhere(job).write(iter(batches))
     assert isinstance(found, Written)
     return elsewhere(found)
+
+
+def struct(*columns: str) -> StructType:
+    """A schema of columns `name type`, all of which may be null unless a third word follows."""
+    found = [column.split(maxsplit=2) for column in columns]
+    return StructType([StructField(name, type_of(kind, name), not rest) for name, kind, *rest in found])
 
 
 def ids(db: Database, table: str) -> list[int]:
@@ -138,7 +167,7 @@ def test_only_what_is_named_enters(
 
     with pytest.raises(RuntimeError):
         elsewhere(job).write(failing())
-    second = write(job, rows(5))
+    second = write(job, rows(5), task=1)
     zombie = elsewhere(job)
     began, goes_on = [], []
 
@@ -178,10 +207,10 @@ def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, 
 @pytest.mark.parametrize("mode", ["append", "table", "partitions"])
 def test_modes(local: LocalCluster, db: Database, table: str, options: dict[str, str], mode: str) -> None:
     """What is replaced, and that a job without rows is one, too."""
-    db.insert(table, pa.Table.from_batches([rows(1, 2), rows(3, city="b"), rows(4, city=None)]))
+    db.insert(table, pa.Table.from_batches([rows(1, 2), rows(3, city="b"), rows(4, city=None)]), wait="all")
     given = {**options, "overwritePartitions": "true"} if mode == "partitions" else options
     job = writer(db, given, overwrite=mode != "append")
-    elsewhere(job).commit([write(job, rows(10), rows(11, city=None)), write(job)])
+    elsewhere(job).commit([write(job, rows(10), rows(11, city=None)), write(job, task=1)])
     expected = {"append": [1, 2, 3, 4, 10, 11], "table": [10, 11], "partitions": [3, 10, 11]}
     assert ids(db, table) == expected[mode]
     job = writer(db, given, overwrite=mode != "append")
@@ -192,7 +221,7 @@ def test_modes(local: LocalCluster, db: Database, table: str, options: dict[str,
 
 def test_who_replaces_the_same_is_told_at_once(db: Database, table: str, options: dict[str, str]) -> None:
     """Before a task begins; and nothing of the other one is left open."""
-    db.insert(table, pa.Table.from_batches([rows(1)]))
+    db.insert(table, pa.Table.from_batches([rows(1)]), wait="all")
     job = writer(db, options, overwrite=True)
     with pytest.raises(SerializationConflictError):
         writer(db, options, overwrite=True)
@@ -232,17 +261,19 @@ def test_signs_of_life(db: Database, table: str, options: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arrow", "message"),
+    ("columns", "message"),
     [
-        ("id bigint, city string", "column text is missing"),
-        ("id bigint, city string, text string, more int", "column more is not in the table"),
-        ("id int, city string, text string", "column id is int, expected bigint: cast it"),
+        (("id bigint", "city string"), "column text is missing"),
+        (("id bigint", "city string", "text string", "more int"), "column more is not in the table"),
+        (("id int", "city string", "text string"), "column id is int, expected bigint: cast it"),
     ],
 )
-def test_wrong_columns(db: Database, table: str, options: dict[str, str], arrow: str, message: str) -> None:
+def test_wrong_columns(
+    db: Database, table: str, options: dict[str, str], columns: tuple[str, ...], message: str
+) -> None:
     """They are told before a task begins, and nothing stays open."""
     with pytest.raises(SchemaMismatchError, match=message):
-        DefaultSource(options).writer(StructType.fromDDL(arrow), False)
+        DefaultSource(options).writer(struct(*columns), False)
     assert [row for row in db.transactions() if row["state"] == "open"] == []
 
 
@@ -280,10 +311,10 @@ def test_wrong_writes(local: LocalCluster, db: Database, table: str, options: di
 # -- reads ---------------------------------------------------------------------------------------------------
 
 
-def read(options: Mapping[str, str], columns: str | None = None) -> tuple[list[int], int]:
+def read(options: Mapping[str, str], *columns: str) -> tuple[list[int], int]:
     """Read as Spark does; returns the ids and the number of tasks."""
     source = DefaultSource(options)
-    wanted = source.schema() if columns is None else StructType.fromDDL(columns)
+    wanted = struct(*columns) if columns else source.schema()
     reader = elsewhere(source).reader(wanted)
     tasks = list(reader.partitions())
     found = []
@@ -299,31 +330,33 @@ def read(options: Mapping[str, str], columns: str | None = None) -> tuple[list[i
 def test_tasks(db: Database, table: str, options: dict[str, str]) -> None:
     """However the parts are cut and grouped each row comes once, with the values of its folder."""
     assert read(options) == ([], 0)
-    db.insert(table, pa.Table.from_batches([rows(*range(5000)), rows(*range(5000, 5100), city="é/=%")]))
+    db.insert(
+        table, pa.Table.from_batches([rows(*range(5000)), rows(*range(5000, 5100), city="é/=%")]), wait="all"
+    )
     everything = list(range(5100))
     assert read(options) == (everything, 1)
     found, tasks = read({**options, "partitionBytes": "1k"})
     assert (found, tasks > 5) == (everything, True)
     assert read({**options, "partitionBytes": "20k"}, "id bigint")[0] == everything
-    assert read(options, "text string, id bigint")[0] == everything
+    assert read(options, "text string", "id bigint")[0] == everything
     source = DefaultSource(options)
-    reader = elsewhere(source).reader(StructType.fromDDL("city string, id bigint"))
+    reader = elsewhere(source).reader(struct("city string", "id bigint"))
     (task,) = reader.partitions()
     cities = {row["city"] for batch in reader.read(task) for row in batch.to_pylist()}
     assert cities == {"a", "é/=%"}
     where = {**options, "where": "id >= 4990 and city <> 'none'"}
     assert read(where)[0] == everything[4990:]
-    assert read({**where, "partitionBytes": "1"}, "id bigint, city string")[1] > 1
+    assert read({**where, "partitionBytes": "1"}, "id bigint", "city string")[1] > 1
 
 
 def test_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None:
     """The CSN is fixed when the source is made, with a schema of the user's too, for all queries on it."""
-    csn = db.insert(table, pa.Table.from_batches([rows(1)])).csn
+    csn = db.insert(table, pa.Table.from_batches([rows(1)]), wait="all").csn
     assert csn is not None
     sources = [DefaultSource(options), DefaultSource(options)]
     own = sources[0].schema()
     arrived = [elsewhere(source) for source in sources]
-    db.insert(table, pa.Table.from_batches([rows(2)]))
+    db.insert(table, pa.Table.from_batches([rows(2)]), wait="all")
     for source in arrived:
         for _ in range(2):
             reader = elsewhere(source).reader(own)
@@ -342,7 +375,7 @@ def test_wrong_reads(db: Database, table: str, options: dict[str, str]) -> None:
         ({"table": "nowhere"}, UnknownTableError, "nowhere"),
         ({"csnAsOf": "999999"}, TidelockError, "CSN"),
         ({"where": "nonsense = 1"}, BadRequestError, "nonsense"),
-        ({"where": "1 = 1); drop table x; ("}, TidelockError, ""),
+        ({"where": "1 = 1); drop table x; ("}, TidelockError, "."),
         ({"replica": "r9"}, BadRequestError, "no replica 'r9'"),
         ({"token": "wrong"}, TidelockError, "secret"),
         ({"url": "http://127.0.0.1:1"}, UnavailableError, "127.0.0.1:1"),
@@ -350,22 +383,22 @@ def test_wrong_reads(db: Database, table: str, options: dict[str, str]) -> None:
         with pytest.raises(error, match=text):
             read({**options, **given})
     for columns, text in (
-        ("id bigint, nothing int", "there is no column nothing"),
-        ("id int", "column id is bigint, and not int"),
-        ("city string not null", "column city may be null"),
-        ("id bigint, id bigint", "more than once"),
+        (("id bigint", "nothing int"), "there is no column nothing"),
+        (("id int",), "column id is bigint, and not int"),
+        (("city string NOT NULL",), "column city may be null"),
+        (("id bigint", "id bigint"), "more than once"),
     ):
         with pytest.raises(SchemaMismatchError, match=text):
-            read(options, columns)
+            read(options, *columns)
 
 
 def test_the_secret_stays_where_it_is_needed(
     db: Database, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks that read get none, tasks that write only what was given as an option."""
-    db.insert(table, pa.Table.from_batches([rows(1)]))
+    db.insert(table, pa.Table.from_batches([rows(1)]), wait="all")
     source = elsewhere(DefaultSource(options))
-    reader = source.reader(StructType.fromDDL("id bigint"))
+    reader = source.reader(struct("id bigint"))
     for sent in (reader, source, list(reader.partitions())):
         assert SECRET.encode() not in cloudpickle.dumps(sent)
     monkeypatch.setenv("TIDELOCK_SECRET", SECRET)

@@ -1,0 +1,212 @@
+"""The data source `tidelock`, read and written in batches by real sessions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.spark_process import SparkJobError, SparkProcess
+from tests.support.waiting import TIMEOUT_S
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+SECRET = "a shared secret"
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("city", pa.string()),
+        ("price", pa.decimal128(9, 2)),
+        ("moment", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("small", pa.int8()),
+        ("data", pa.binary()),
+        ("yes", pa.bool_()),
+    ]
+)
+ROWS = 1000
+#: Two tasks, each with rows of all partitions.
+QUERY = (
+    "SELECT {id} AS id, CASE id % 4 WHEN 0 THEN 'Zürich' WHEN 1 THEN 'a/b=c' WHEN 2 THEN '007' END AS city, "
+    "CAST(id / 4 AS decimal(9, 2)) AS price, timestamp_micros(id) AS moment, "
+    "CAST('2026-01-01 02:30:00' AS timestamp_ntz) AS local, "
+    "date_add(DATE'1500-01-01', CAST(id AS int)) AS day, "
+    "CAST(id % 100 AS tinyint) AS small, CAST(CAST(id AS string) AS binary) AS data, id % 2 = 0 AS yes "
+    f"FROM range(0, {ROWS}, 1, 2)"
+)
+#: The last row of a task fails the attempt that meets it first, when others of it are on their way.
+FAIL_ONCE = (
+    "CASE WHEN id IN (499, 999) "
+    "AND reflect('java.lang.System', 'setProperty', concat('{run}', id), 'x') = 'null' "
+    "THEN CAST(raise_error('this attempt fails') AS bigint) ELSE id END"
+)
+TOTALS = "SELECT count(*), sum(id), CAST(sum(price) AS string) FROM {}"
+EXPECTED = [[ROWS, sum(range(ROWS)), "124875.00"]]
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas, both needed for a commit."""
+    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "secret": SECRET})
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session works, with its log, and its event log in `events`."""
+    made = tmp_path_factory.mktemp("spark")
+    (made / "events").mkdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def spark(folder: Path) -> Iterator[SparkProcess]:
+    """A session whose tasks are tried again."""
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{folder}/events",
+        "spark.eventLog.compress": "false",
+    }
+    with SparkProcess("retrying", folder, conf=conf, python_workers=True) as session:
+        yield session
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table, partitioned by city."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, partition_by=["city"], sort_by=["day"])
+    return name
+
+
+@pytest.fixture
+def options(local: LocalCluster, table: str) -> dict[str, str]:
+    """Options that name it."""
+    return {"table": table, "url": local.url("r1"), "token": SECRET}
+
+
+def ids(db: Database, table: str, csn: int | None = None) -> list[int]:
+    """What is in a table."""
+    with db.snapshot(csn) as snap:
+        return sorted(snap.read(table, ["id"])["id"].to_pylist())
+
+
+def fails(spark: SparkProcess, job: str, **args: Any) -> str:
+    """What a job fails with; never does that show the secret, or a token."""
+    with pytest.raises(SparkJobError) as found:
+        spark.call(job, **args)
+    text = str(found.value)
+    assert SECRET not in text
+    assert "tl1.ey" not in text
+    return text
+
+
+def test_write_and_read(
+    local: LocalCluster, db: Database, spark: SparkProcess, table: str, options: dict[str, str]
+) -> None:
+    """All types come back as they were; attempts that fail leave nothing; a label counts once."""
+    labelled = {**options, "label": f"load {table}", "leaseSeconds": "60"}
+    spark.call("save", query=QUERY.format(id=FAIL_ONCE.format(run=table)), options=labelled)
+    spark.call("save", query=QUERY.format(id="id"), options=labelled)
+    spark.call("load", view="v", options=options)
+    found = spark.sql(
+        f"SELECT *, (SELECT count(*) FROM (({QUERY.format(id='id')}) EXCEPT ALL SELECT * FROM v)) "
+        f"FROM ({TOTALS.format('v')})"
+    )
+    assert found == [[*EXPECTED[0], 0]]
+    label = db.label(f"load {table}")
+    assert label is not None
+    spark.call("save", query=f"{QUERY.format(id='id')} WHERE id < 3", options=options, mode="overwrite")
+    assert ids(db, table) == [0, 1, 2]
+    assert len(ids(db, table, label.csn)) == ROWS
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+    with local.connect() as everywhere:
+        assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
+
+
+def test_a_dataframe_stays_where_it_is(
+    db: Database, spark: SparkProcess, table: str, options: dict[str, str]
+) -> None:
+    """It reads the snapshot that it was made with, also with a schema of the user's, and by condition."""
+    db.insert(table, rows(1, 2, 3), wait="all")
+    spark.call("load", view="old", options={**options, "partitionBytes": "1k"})
+    spark.call("load", view="some", options=options, schema="day date, id bigint")
+    where = {**options, "where": f"id > 1 AND id < (SELECT max(id) FROM {table})"}
+    spark.call("load", view="chosen", options=where, schema="id bigint, city string")
+    csn = db.insert(table, rows(4, 5), wait="all").csn
+    assert csn is not None
+    spark.call("load", view="before", options={**options, "csnAsOf": str(csn - 1)})
+    spark.call("load", view="now", options={**options, "replica": "r2", "failover": "false"})
+    views = ("old", "some", "chosen", "before", "now")
+    found = spark.sql(
+        " UNION ALL ".join(f"SELECT '{view}', sort_array(collect_list(id)) FROM {view}" for view in views)
+    )
+    assert {view: list(values) for view, values in found} == {
+        "old": [1, 2, 3],
+        "some": [1, 2, 3],
+        "chosen": [2],
+        "before": [1, 2, 3],
+        "now": [1, 2, 3, 4, 5],
+    }
+
+
+def rows(*numbers: int) -> pa.Table:
+    """Rows with these ids, of two partitions."""
+    return pa.Table.from_pylist([{"id": number, "city": f"c{number % 2}"} for number in numbers], SCHEMA)
+
+
+def test_sql(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
+    """A temporary view is read and written; each INSERT is one transaction."""
+    given = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW w USING tidelock OPTIONS ({given})")
+    spark.sql(f"INSERT INTO w {QUERY.format(id='id')} WHERE id < 8")
+    assert ids(db, table) == list(range(8))
+    assert spark.sql("SELECT count(*) FROM w") == [[0]]  # the snapshot that it was made with
+    spark.sql(f"INSERT OVERWRITE w {QUERY.format(id='id')} WHERE id < 2")
+    assert ids(db, table) == [0, 1]
+    plans = [
+        spark.call("explain", query=query)
+        for query in ("SELECT * FROM w", f"INSERT INTO w {QUERY.format(id='id')} WHERE id < 8")
+    ]
+    assert not any(SECRET in plan for plan in plans)
+
+
+def test_what_is_refused(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
+    """Each in words that say what to do; and nothing is left open."""
+    text = fails(spark, "load", view="x", options={**options, "csnAsOff": "1"})
+    assert "tidelock has no option 'csnasoff'; did you mean csnAsOf?" in text
+    assert "label is for write" in fails(spark, "load", view="x", options={**options, "label": "x"})
+    text = fails(spark, "save", query="SELECT 1 AS id", options=options)
+    assert "column city is missing" in text
+    nulls = QUERY.format(id="CASE WHEN id < 10 THEN id END")
+    assert "column id of table" in fails(spark, "save", query=nulls, options=options)
+    assert [row for row in db.transactions() if row["state"] == "open"] == []
+    assert ids(db, table) == []
+
+
+def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder: Path) -> None:
+    """Neither the logs of the agents nor what Spark records of all these jobs, a token or the secret."""
+    spark.close()
+    events = [path for path in (folder / "events").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in events) > 10_000
+    for path in [*events, folder / "spark.log", *(local.log(replica) for replica in local.replicas)]:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert "tl1.ey" not in text, path
+        assert SECRET not in text, path
