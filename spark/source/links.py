@@ -10,7 +10,7 @@ from tidelock.client import Database, connect
 from tidelock.spark.source.options import Target
 
 #: Clients that a process keeps; the one that was used longest ago goes.
-_KEPT: Final = 8
+KEPT: Final = 8
 
 _lock = threading.Lock()
 _links: OrderedDict[tuple[tuple[str, ...], str | None, str | None], Database] = OrderedDict()
@@ -30,7 +30,7 @@ def link(target: Target) -> Database:
     with _lock:
         kept = _links.setdefault(key, made)
         _links.move_to_end(key)
-        over = _links.popitem(last=False)[1] if len(_links) > _KEPT else None
+        over = _links.popitem(last=False)[1] if len(_links) > KEPT else None
     if kept is not made:
         made.close()
     if over is not None:
