@@ -134,3 +134,17 @@ def test_a_session_as_it_must_be(local: LocalCluster, db: Database, spark: Spark
     with pytest.raises(TransactionClosedError):
         tx.path(table)
     require_settled(local)
+
+
+def test_the_helper_needs_none_of_them(
+    local: LocalCluster, db: Database, spark: SparkProcess, table: str
+) -> None:
+    """With all of it wrong in the session, which stays so, `tl.write` is right. A session's last test."""
+    wrong: dict[str, str] = {}
+    for one in WRONG.values():
+        wrong |= {**one.options, **one.session}
+    query = QUERY.format(first=0, end=ROWS, tasks=2)
+    for mode in ("append", "overwrite_partitions"):
+        csn = spark.call("write", url=local.url("r1"), query=query, tables=[table], mode=mode, **wrong)
+        require_rows(local, table, csn, range(ROWS))
+    require_settled(local)
