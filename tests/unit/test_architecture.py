@@ -40,6 +40,7 @@ PURE = (
     "csnlog/follow_messages.py",
     "csnlog/follower.py",
     "csnlog/ids.py",
+    "csnlog/labels.py",
     "csnlog/messages.py",
     "csnlog/model.py",
     "csnlog/pending.py",
