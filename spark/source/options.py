@@ -20,6 +20,8 @@ from tidelock.errors import BadRequestError
 ENVIRONMENT: Final[Mapping[str, str]] = {"url": "TIDELOCK_URL", "token": "TIDELOCK_SECRET"}
 #: What `load(...)` and `save(...)` put in; taken as the table.
 _PATH: Final = "path"
+#: How Spark's catalog of tables marks the options that it keeps.
+_STORED: Final = "option."
 _SIZE: Final = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -207,6 +209,11 @@ def check(options: Mapping[str, str], uses: Iterable[Use] = Use) -> None:
         option = _BY_KEY.get(key.lower())
         if key.lower() == _PATH:
             continue
+        if key.lower().startswith(_STORED):
+            raise BadRequestError(
+                "CREATE TABLE ... USING tidelock is not supported: Spark's catalog would keep the options, "
+                "the secret among them; use CREATE TEMPORARY VIEW ... USING tidelock OPTIONS (...)"
+            )
         if option is None:
             known = [one.name for one in OPTIONS if one.uses & wanted]
             near = difflib.get_close_matches(key.lower(), [name.lower() for name in known], 1, 0.6)

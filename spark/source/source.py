@@ -73,8 +73,8 @@ class TidelockSource(DataSource):
     def __getstate__(self) -> dict[str, Any]:
         """Fix the CSN at the latest when the source leaves the process that makes it.
 
-        With a schema of the user PySpark does not ask for ours. All queries on one DataFrame are to read the
-        same snapshot all the same.
+        With a schema of the user PySpark does not ask for ours, and makes the source only when the first
+        query on the DataFrame is planned. All queries on it are to read the same snapshot from then on.
         """
         if self._csn is None and self.options:
             with contextlib.suppress(BadRequestError):  # options of a stream, or wrong ones: see reader()

@@ -49,6 +49,8 @@ FAIL_ONCE = (
     "AND reflect('java.lang.System', 'setProperty', concat('{run}', id), 'x') = 'null' "
     "THEN CAST(raise_error('this attempt fails') AS bigint) ELSE id END"
 )
+#: Rows of tests/support/pushing_source.py, which Spark 3.5 could not import.
+ROWS_PUSHED = 10
 TOTALS = "SELECT count(*), sum(id), CAST(sum(price) AS string) FROM {}"
 EXPECTED = [[ROWS, sum(range(ROWS)), "124875.00"]]
 NUMBERS = itertools.count(1)
@@ -144,12 +146,13 @@ def test_write_and_read(
 def test_a_dataframe_stays_where_it_is(
     db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
-    """It reads the snapshot that it was made with, also with a schema of the user's, and by condition."""
+    """It reads the snapshot that it was made with; with a schema of the user's that of its first query."""
     db.insert(table, rows(1, 2, 3), wait="all")
     spark.call("load", view="old", options={**options, "partitionBytes": "1k"})
     spark.call("load", view="some", options=options, schema="day date, id bigint")
     where = {**options, "where": f"id > 1 AND id < (SELECT max(id) FROM {table})"}
-    spark.call("load", view="chosen", options=where, schema="id bigint, city string")
+    spark.call("load", view="chosen", options=where)
+    assert spark.sql("SELECT max(id) FROM some") == [[3]]
     csn = db.insert(table, rows(4, 5), wait="all").csn
     assert csn is not None
     spark.call("load", view="before", options={**options, "csnAsOf": str(csn - 1)})
@@ -193,12 +196,25 @@ def test_what_is_refused(db: Database, spark: SparkProcess, table: str, options:
     text = fails(spark, "load", view="x", options={**options, "csnAsOff": "1"})
     assert "tidelock has no option 'csnasoff'; did you mean csnAsOf?" in text
     assert "label is for write" in fails(spark, "load", view="x", options={**options, "label": "x"})
+    given = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    text = fails(spark, "sql", query=f"CREATE TABLE kept USING tidelock OPTIONS ({given})")
+    assert "use CREATE TEMPORARY VIEW" in text
     text = fails(spark, "save", query="SELECT 1 AS id", options=options)
     assert "column city is missing" in text
     nulls = QUERY.format(id="CASE WHEN id < 10 THEN id END")
     assert "column id of table" in fails(spark, "save", query=nulls, options=options)
     assert [row for row in db.transactions() if row["state"] == "open"] == []
     assert ids(db, table) == []
+
+
+def test_filters_that_pyspark_pushes(spark: SparkProcess) -> None:
+    """PySpark 4.3 keeps a filter that a data source has taken: later queries on the DataFrame lose rows.
+
+    When this fails because the last number is that of all rows, it is mended: then `TidelockReader` may take
+    filters (`pushFilters`) from that version of PySpark on; see docs/spark-source.md, "Conditions".
+    """
+    everything, chosen = ROWS_PUSHED, ROWS_PUSHED - 6
+    assert spark.call("push_filters") == [everything, chosen, chosen]
 
 
 def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder: Path) -> None:

@@ -36,6 +36,7 @@ def test_the_environment() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"option.table": "x"}, r"CREATE TABLE .* is not supported"),
         ({"tabel": "x"}, r"no option 'tabel'; did you mean table\? There are: table, url, "),
         ({"csnAsof_": "x"}, r"did you mean csnAsOf\?"),
         ({"completelyDifferent": "x"}, r"no option 'completelyDifferent'\. There are"),
