@@ -62,6 +62,8 @@ PIN_S: Final = 3.0
 #: Parts of each table with their bytes.
 Lists = dict[str, list[tuple[PartRow, bytes]]]
 
+#: Labels of these numbers are streaming queries'; the writers number their batches alike, so that they race.
+_QUERIES: Final = frozenset({3, 4})
 _FORGOTTEN = (UnknownTransactionError, FencedError)
 
 
@@ -88,10 +90,17 @@ async def begin(
     min_csn: Csn,
     fresh: bool,
     isolation: Isolation = Isolation.SNAPSHOT,
+    batch: int | None = None,
 ) -> Tid:
     """POST /transactions."""
     tx = await operations.begin(
-        label=label, min_csn=min_csn or None, fresh=fresh, lease_s=None, meta=None, isolation=isolation
+        label=label,
+        batch=batch,
+        min_csn=min_csn or None,
+        fresh=fresh,
+        lease_s=None,
+        meta=None,
+        isolation=isolation,
     )
     return tx.tid
 
@@ -293,7 +302,7 @@ class Writer(Session):
 
     async def _write(self, key: str, n: int) -> None:
         home = self.chance.choice(self.world.hosts).name
-        label = f"label {self.chance.randrange(5)}" if self.chance.random() < 0.1 else None
+        label = self.chance.randrange(5) if self.chance.random() < 0.1 else None
         tid = await self._filled(key, n, home, label)
         fate = self.chance.random()
         if tid is None:
@@ -311,16 +320,19 @@ class Writer(Session):
 
     async def write_at(self, home: str) -> None:
         """Do one transaction at this home."""
-        tid = await self._filled(self.name, 1, home, None)
+        tid = await self._filled(self.name, 1, home)
         if tid is not None:
             await self._commit(self.name, tid, home)
 
-    async def _filled(self, key: str, n: int, home: str, label: str | None) -> Tid | None:
+    async def _filled(self, key: str, n: int, home: str, number: int | None = None) -> Tid | None:
+        """Begin and insert; some have the label of that number, or are a batch of a streaming query."""
+        label = None if number is None else f"query {number}" if number in _QUERIES else f"label {number}"
+        batch = n if number in _QUERIES else None
         self.note("invoke", "write", key=key, rows=list(ROWS))
         tid: Tid | None = None
         try:
             fresh, acknowledged = self.chance.random() < 0.15, self.world.acknowledged
-            tid = await self.ask("begin", lambda at: begin(at, label, self.csn, fresh), at=home)
+            tid = await self.ask("begin", lambda at: begin(at, label, self.csn, fresh, batch=batch), at=home)
             self.csn = max(self.csn, tid.snapshot)
             if fresh and tid.snapshot < acknowledged:
                 what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"

@@ -299,9 +299,16 @@ def _of_story(world: World, line: LogLine) -> LogLine:
 
 
 def _labels(world: World) -> None:
-    """A label is committed once."""
-    seen: dict[str, str] = {}
-    for record in world.oracle.records.values():
+    """A label is committed once; that of a streaming query once for each batch, in their order."""
+    seen: dict[str, TidRecord] = {}
+    for _, record in sorted(world.oracle.records.items()):
         for tid in record.tids:
-            if tid.label is not None and seen.setdefault(tid.label, tid.tid) != tid.tid:
-                world.oracle.violated("I7 NOCONFLICT", f"{tid.label!r} of {seen[tid.label]} and {tid.tid}")
+            if tid.label is None:
+                continue
+            before = seen.setdefault(tid.label, tid)
+            if before is not tid and not (before.batch or 0) < (tid.batch or 0):
+                what = (
+                    f"{tid.label!r} of {before.tid}, batch {before.batch}, and {tid.tid}, batch {tid.batch}"
+                )
+                world.oracle.violated("I7 NOCONFLICT", what)
+            seen[tid.label] = tid
