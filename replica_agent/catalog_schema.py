@@ -37,7 +37,7 @@ CREATE TABLE outcomes (
     tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT, batch INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX outcomes_by_csn ON outcomes (csn);
-CREATE INDEX outcomes_by_label ON outcomes (label) WHERE label IS NOT NULL;
+CREATE INDEX outcomes_by_label ON outcomes (label, csn, batch) WHERE label IS NOT NULL;
 CREATE TABLE table_horizons (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE csns (csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL);
 """

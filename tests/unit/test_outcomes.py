@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tidelock.csnlog.store import Create, Delete, SetData
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.catalog_read import Run
+from tidelock.replica_agent.catalog_schema import SCHEMA
 from tidelock.replica_agent.outcomes import Outcomes
 
 
@@ -180,3 +183,21 @@ class TestStreams:
         await replica.outcomes.forget(6000, 0)
         assert await replica.labels() == 0
         assert await replica.deletions() == before
+
+    def test_that_of_a_query_with_many_batches(self) -> None:
+        """Not all batches of the query are looked at for each: commits wait for the writer of the catalog."""
+        count, steps = 1000, 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+            db.executescript(SCHEMA)
+            rows = ((f"1-r1-1-{n}", n, n, "query", n) for n in range(1, count + 1))
+            db.executemany("INSERT INTO outcomes VALUES (?, ?, ?, ?, ?)", rows)
+            db.set_progress_handler(step, 1)
+            assert jobs.prune_outcomes(db, count // 2 + 1, 0) == count // 2
+            db.set_progress_handler(None, 1)
+            assert db.execute("SELECT count(*) FROM outcomes").fetchone() == (count // 2,)
+        assert steps < 200 * count
