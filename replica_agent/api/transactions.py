@@ -122,9 +122,10 @@ class TransactionRoutes:
         return answer(self._agent.transactions.find(request.match_info["tid"]).describe(self._agent.clock()))
 
     async def heartbeat(self, request: web.Request) -> web.Response:
-        """Begin the lease anew."""
+        """Begin the lease anew; of a transaction that takes no statements tell why."""
         tx = find(self._agent, request)
-        return answer({"lease_s": tx.lease_s, "state": tx.state.value})
+        told = {"lease_s": tx.lease_s, "state": tx.state.value}
+        return answer(told if tx.error is None else {**told, "why": tx.error.to_wire()})
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""

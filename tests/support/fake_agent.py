@@ -286,7 +286,10 @@ class FakeAgent:
         tx = self._find(tid)
         if verb == "heartbeat":
             tx.heartbeats += 1
-            return {"lease_s": tx.lease_s, "state": "rolled_back" if tx.state == "expired" else tx.state}
+            if tx.state != "expired":
+                return {"lease_s": tx.lease_s, "state": tx.state}
+            why = LeaseExpiredError(f"the lease of {tid} ran out", tid=tid).to_wire()
+            return {"lease_s": tx.lease_s, "state": "rolled_back", "why": why}
         if verb in {"rollback", "kill"}:
             if tx.state == "committed":
                 raise TransactionClosedError(f"{tid} is committed", tid=tid, state="committed")

@@ -67,11 +67,13 @@ def test_forgotten_transaction_is_not_kept_alive(fake_cluster: FakeCluster, fake
 
 
 def test_lease_lost_at_the_home_is_not_renewed(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A transaction that its home has ended is renewed no longer and takes no statement."""
+    """A transaction that its home has ended is renewed no longer; whoever uses it is told why."""
     tx = fake_db.begin(lease=0.1)
     fake_cluster["r1"].transactions[tx.tid].state = "expired"
     wait_for(lambda: tx.state is TransactionState.ROLLED_BACK)
     wait_for(lambda: not fake_db._connection.leases.running)
+    with pytest.raises(LeaseExpiredError, match="ran out"):
+        tx.commit()
 
 
 def test_heartbeat_survives_lost_answers(fake_cluster: FakeCluster, fake_db: Database) -> None:

@@ -30,11 +30,13 @@ from tidelock.errors import (
     CommitUnknownError,
     FencedError,
     LabelExistsError,
+    LeaseExpiredError,
     RefusedError,
     TidelockError,
     TransactionClosedError,
     UnavailableError,
     UnknownTransactionError,
+    from_wire,
 )
 
 T = TypeVar("T")
@@ -330,14 +332,19 @@ class Transaction(Staging, Changes):
             self._lose(error)
             raise
         if TransactionState(answer["state"]) in _ENDED:
-            # The next statement would be told why; a heartbeat is not.
-            ended = TransactionClosedError(
-                f"{self.tid} is {answer['state']}; begin a new transaction",
-                tid=self.tid,
-                state=answer["state"],
-            )
+            ended = self._ended(answer["state"], answer.get("why"))
             self._lose(ended)
             raise ended
+
+    def _ended(self, state: str, why: dict[str, Any] | None) -> TransactionClosedError:
+        """The error of a transaction that its home has ended meanwhile."""
+        told = None if why is None else from_wire(TransactionClosedError.http_status, why)
+        if isinstance(told, TransactionClosedError):
+            return told
+        reason = f" ({told.message})" if told else ""
+        return TransactionClosedError(
+            f"{self.tid} is {state}{reason}; begin a new transaction", tid=self.tid, state=state
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -417,6 +424,7 @@ class Transaction(Staging, Changes):
     def _closed(self) -> TransactionClosedError:
         reason = f" ({self._why.message})" if self._why else ""
         step = "roll it back" if self._state is TransactionState.FAILED else "begin a new one"
-        return TransactionClosedError(
+        kind = LeaseExpiredError if isinstance(self._why, LeaseExpiredError) else TransactionClosedError
+        return kind(
             f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
         )
