@@ -184,7 +184,15 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
                 f"answer some of them ({', '.join(sorted(homes))}); nothing was written. Start it again"
             )
         written = [message.written for message in staged]
-        settle(link(target), staged[0].job, target.table, written, replaces_table=self._overwrite)
+        # A replica that is late holds no batch up: readers of a stream wait for nothing.
+        settle(
+            link(target),
+            staged[0].job,
+            target.table,
+            written,
+            replaces_table=self._overwrite,
+            wait="home",
+        )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Roll a batch back; of a commit that has succeeded after all nothing is taken back."""

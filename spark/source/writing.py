@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidelock.client import Database, Decision, Transaction
+from tidelock.client.transaction import Wait
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
@@ -251,6 +252,8 @@ def settle(
     *,
     replaces_table: bool = False,
     replaces_partitions: bool = False,
+    # So that what is read next, by whatever process, at this home by default, shows the rows.
+    wait: Wait = "copies",
 ) -> None:
     """Commit a job with the files that its tasks name, unless that has happened.
 
@@ -261,6 +264,7 @@ def settle(
         messages: Of all its tasks.
         replaces_table: The rows that are in the table go; where they were not taken out at the beginning.
         replaces_partitions: Those of the partitions go that have new rows.
+        wait: Where the rows are to be readable when this returns; see `Transaction.commit`.
 
     Raises as `TidelockWriter.commit`.
     """
@@ -287,8 +291,7 @@ def settle(
             tx.drop_partition(table, texts_of(path))
     tx.settle(table, job.id, [file for message in written for file in message.files])
     try:
-        # So that what is read next, by whatever process, at this home by default, shows the rows.
-        tx.commit(wait="copies")
+        tx.commit(wait=wait)
     except LabelExistsError:
         pass  # another run with this label was faster
     except CommitUnknownError as error:
