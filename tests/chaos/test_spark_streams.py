@@ -87,7 +87,7 @@ class Queries:
         return -1 if status is None or status.batch is None else status.batch
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_killed_drivers(local: LocalCluster, db: Database, tmp_path: Path) -> None:
     """Two queries over 205 micro-batches, SIGKILL to their driver five times: nothing lost or doubled."""
     for table in ("source", *TARGETS):
@@ -110,7 +110,8 @@ def test_killed_drivers(local: LocalCluster, db: Database, tmp_path: Path) -> No
         for target in TARGETS:
             spark.call("caught_up", name=target)
     for target in TARGETS:
-        assert sorted(db.read(target)["k"].to_pylist()) == list(range(BATCHES * ROWS))
+        with db.begin(fresh=True) as tx:
+            assert sorted(tx.read(target)["k"].to_pylist()) == list(range(BATCHES * ROWS))
         commits = list(db.changes(target, start).sets())
         assert [sum(part.rows for part in commit.added) for commit in commits] == [ROWS] * BATCHES
         assert not any(commit.removed for commit in commits)

@@ -69,8 +69,9 @@ def rows(*keys: int, v: str = "x") -> pa.Table:
 
 
 def keys(db: Database, table: str) -> list[int]:
-    """What is in a table."""
-    return sorted(db.read(table)["k"].to_pylist())
+    """What is in a table, whichever replica has committed it."""
+    with db.begin(fresh=True) as tx:
+        return sorted(tx.read(table)["k"].to_pylist())
 
 
 def of(local: LocalCluster, table: str, **more: str) -> dict[str, str]:
@@ -160,7 +161,8 @@ def applied(feed: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 def table_rows(db: Database, table: str) -> list[tuple[Any, ...]]:
     """The rows of a table, in order."""
-    return sorted(tuple(row.values()) for row in db.read(table).to_pylist())
+    with db.begin(fresh=True) as tx:
+        return sorted(tuple(row.values()) for row in tx.read(table).to_pylist())
 
 
 def test_batches_are_bounded(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:

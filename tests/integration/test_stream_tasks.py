@@ -1,0 +1,209 @@
+"""Streaming reader and writer of the data source on real agents, as PySpark drives them, without a session.
+
+A writer is made for each batch and pickled to its tasks; another one, in another process, commits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
+from http.client import HTTPConnection
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_tidelock import DefaultSource
+from tests.integration.test_source_tasks import Task, elsewhere
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import LabelExistsError, TidelockError, TransactionClosedError
+from tidelock.spark.schema import struct_of
+from tidelock.spark.source import stream_write, writing
+from tidelock.spark.source.stream_read import TidelockStreamReader
+from tidelock.spark.source.stream_write import Counted, Empty, MicroBatch, Staged, TidelockStreamWriter
+
+SECRET = "a shared secret"
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("p", pa.string())])
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
+    """Two replicas, both needed for a commit; nothing is left over at the end."""
+    made = module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "secret": SECRET})
+    yield made
+    for replica in made.replicas:
+        nothing_left(made.data_dir(replica))
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client at r2, which is not killed."""
+    with local.connect("r2") as found:
+        yield found
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """An empty table, partitioned by p."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
+    return name
+
+
+def rows(*keys: int) -> pa.RecordBatch:
+    """Rows with these keys."""
+    return pa.RecordBatch.from_pylist([{"k": key, "p": "a"} for key in keys], SCHEMA)
+
+
+def keys(db: Database, table: str) -> list[int]:
+    """What is in a table, whichever replica has committed it."""
+    with db.begin(fresh=True) as tx:
+        return sorted(tx.read(table)["k"].to_pylist())
+
+
+class Query:
+    """One streaming query; each batch of it is run as often as a test likes, by drivers of its own."""
+
+    def __init__(self, local: LocalCluster, db: Database, table: str) -> None:
+        self.label = f"query {table}"
+        self._options = {"table": table, "url": local.url("r2"), "token": SECRET, "leaseSeconds": "6"}
+        self._schema = struct_of(db.table(table))
+
+    def writer(self) -> TidelockStreamWriter:
+        """What the process of a driver makes for a batch."""
+        found = DefaultSource(self._options).streamWriter(self._schema, overwrite=False)
+        assert isinstance(found, TidelockStreamWriter)
+        return found
+
+    def run(self, number: int, *tasks: Sequence[int], attempts: int = 1) -> list[WriterCommitMessage | None]:
+        """Run the tasks of a batch, with these keys, for a driver of their own; last attempts count."""
+        pickled = cloudpickle.dumps(self.writer())
+        messages: list[WriterCommitMessage | None] = []
+        for task, found in enumerate(tasks):
+            with (
+                mock.patch.object(stream_write, "running", partial(MicroBatch, self.label, number)),
+                mock.patch.object(writing, "TaskContext", Task(task)),
+            ):
+                told = [cloudpickle.loads(pickled).write(iter([rows(*found)])) for _ in range(attempts)]
+            messages.append(told[-1])
+        return messages
+
+    def commit(self, number: int, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit, in a process that knows no more than the messages."""
+        self.writer().commit(elsewhere(messages), number)
+
+
+@pytest.fixture
+def query(local: LocalCluster, db: Database, table: str) -> Query:
+    """A query that writes to the table."""
+    return Query(local, db, table)
+
+
+def test_tasks_of_a_batch_share_a_transaction(db: Database, table: str, query: Query) -> None:
+    """One commit, with the number of the batch; a task without rows has no part in it."""
+    messages = query.run(4, [1, 2], [], [3])
+    one, empty, other = messages
+    assert isinstance(one, Staged)
+    assert isinstance(empty, Empty)
+    assert isinstance(other, Staged)
+    assert one.job.tid == other.job.tid
+    assert keys(db, table) == []
+    query.commit(4, messages)
+    query.commit(4, messages)  # its answer was lost
+    status = db.label(query.label)
+    assert status is not None
+    assert (status.tid, status.batch) == (one.job.tid, 4)
+    assert keys(db, table) == [1, 2, 3]
+
+
+def test_an_attempt_that_does_not_count(db: Database, table: str, query: Query) -> None:
+    """What a task has uploaded that is not named, since another attempt of it was faster, is not there."""
+    query.commit(0, query.run(0, [1], [2], attempts=2))
+    assert keys(db, table) == [1, 2]
+
+
+def test_two_drivers_run_one_batch(db: Database, table: str, query: Query) -> None:
+    """Each has a transaction of its own; who commits first has it, and the others find nothing to do."""
+    zombie, successor = query.run(7, [1, 2]), query.run(7, [1, 2])
+    query.commit(7, successor)
+    query.commit(7, zombie)
+    assert keys(db, table) == [1, 2]
+    status = db.label(query.label)
+    assert status is not None
+    messages = query.run(7, [1, 2], [3])
+    assert messages == [Counted(status.csn)] * 2
+    query.commit(7, messages)
+    assert keys(db, table) == [1, 2]
+    with pytest.raises(LabelExistsError, match="older checkpoint"):
+        query.run(6, [1, 2])
+
+
+def test_a_batch_that_is_given_up(db: Database, table: str, query: Query) -> None:
+    """Nothing of it is there; it can be run again. What is committed is not taken back."""
+    given_up = query.run(1, [1])
+    query.writer().abort([*given_up, None], 1)
+    with pytest.raises(TransactionClosedError):
+        query.commit(1, given_up)
+    again = query.run(1, [1])
+    query.commit(1, again)
+    query.writer().abort(again, 1)
+    assert keys(db, table) == [1]
+
+
+def test_a_home_that_dies_before_the_commit(
+    local: LocalCluster, db: Database, table: str, query: Query
+) -> None:
+    """The batch fails, and is there once when it is run again."""
+    lost = query.run(0, [1])
+    assert isinstance(lost[0], Staged)
+    home = lost[0].job.tid.split("-")[1]
+    local.kill(home)
+    local.up()
+    with pytest.raises(TidelockError):
+        query.commit(0, lost)
+    query.commit(0, query.run(0, [1]))
+    with local.connect("r1") as other:
+        assert keys(other, table) == [1]
+
+
+def test_a_small_batch_asks_for_little(query: Query) -> None:
+    """Nine requests for all of it, once the process is connected."""
+    query.commit(0, query.run(0, [1]))
+    with mock.patch.object(
+        HTTPConnection, "putrequest", autospec=True, side_effect=HTTPConnection.putrequest
+    ) as sent:
+        query.commit(1, query.run(1, [2]))
+    assert sent.call_count == 9
+
+
+def test_parts_are_read_by_tasks(local: LocalCluster, db: Database, table: str) -> None:
+    """Those that are there, and those of later commits, from what was pickled; stopped, it holds no pin."""
+    db.insert(table, pa.Table.from_batches([rows(1, 2)]))
+    options = {"table": table, "url": local.url("r1"), "token": SECRET, "maxFilesPerTrigger": "1"}
+    reader = DefaultSource(options).streamReader(struct_of(db.table(table)))
+    assert isinstance(reader, TidelockStreamReader)
+    task = cloudpickle.dumps(reader)
+
+    def batch(start: dict[str, int]) -> tuple[dict[str, int], list[int]]:
+        end = reader.latestOffset(start, ReadAllAvailable())
+        parts = elsewhere(reader.partitions(start, end))
+        found = [record for part in parts for record in cloudpickle.loads(task).read(part)]
+        return end, [key for record in found for key in record.column("k").to_pylist()]
+
+    begin = reader.initialOffset()
+    first, found = batch(begin)
+    assert (begin, found) == ({"csn": first["csn"], "parts": 0}, [1, 2])
+    assert batch(first) == (first, [])
+    csn = db.insert(table, pa.Table.from_batches([rows(3)])).csn
+    assert batch(first) == ({"csn": csn}, [3])
+    reader.commit({"csn": csn})
+    assert reader.reportLatestOffset() == {"csn": csn}
+    reader.stop()
