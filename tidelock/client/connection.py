@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tidelock.client import forks
 from tidelock.client.leases import Leases
-from tidelock.client.members import Member, Members
+from tidelock.client.members import First, Member, Members
 from tidelock.client.transport import Transport
 
 T = TypeVar("T")
@@ -49,12 +49,12 @@ class Connection:
         """Pickle for another process; what is open stays with this one."""
         return _restored, (self.transport, self.members, self.highest_csn.at_least(None))
 
-    def ask(self, method: str, path: str, *, first: str | None = None, **options: Any) -> Any:
+    def ask(self, method: str, path: str, *, first: First = None, **options: Any) -> Any:
         """Send a small, repeatable request to one replica after the other; the first answer counts."""
         return self.members.ask(self.small(method, path, **options), first=first)
 
     def ask_and_tell(
-        self, method: str, path: str, *, first: str | None = None, **options: Any
+        self, method: str, path: str, *, first: First = None, **options: Any
     ) -> tuple[Member, Any]:
         """Like `ask`; also return which replica answered."""
         call = self.small(method, path, **options)

@@ -21,6 +21,8 @@ from tidelock.client.transport import NoAnswerError, NoConnectionError, Transpor
 from tidelock.errors import BadRequestError, StandbyError, UnavailableError
 
 T = TypeVar("T")
+#: The replica to ask before all others, or several in their order.
+First = str | tuple[str, ...] | None
 
 #: Time that an agent is given beyond its own waiting bound before another is asked, in seconds (design 5.1).
 ANSWER_MARGIN_S = 3.0
@@ -100,30 +102,29 @@ class Members:
             raise BadRequestError(f"there is no replica {replica!r} with a known address", replica=replica)
         return member
 
-    def drawn_by(self, text: str) -> str | None:
-        """Return the replica that every client finds by the same text; None where none is known.
+    def drawn_by(self, text: str) -> tuple[str, ...]:
+        """Return the replicas in the order that every client finds by the same text.
 
         Rendezvous hashing: of the others none moves when a replica is added or removed.
         """
         with self._lock:
             ids = list(self._members)
-        return max(
-            ids, key=lambda replica: hashlib.sha256(f"{text}\0{replica}".encode()).digest(), default=None
-        )
+        return tuple(sorted(ids, key=lambda item: hashlib.sha256(f"{text}\0{item}".encode()).digest()))
 
-    def in_order(self, first: str | None = None) -> list[Member]:
+    def in_order(self, first: First = None) -> list[Member]:
         """Return the replicas to ask, `first` before all others unless it has just failed to answer."""
         now = time.monotonic()
+        ranks = {item: rank for rank, item in enumerate((first,) if isinstance(first, str) else first or ())}
         with self._lock:
             ids = (
                 [self._pinned]
                 if self._pinned is not None
-                else sorted(self._order, key=lambda item: item != first)
+                else sorted(self._order, key=lambda item: ranks.get(item, len(ranks)))
             )
             ids.sort(key=lambda item: self._suspect_until_s.get(item, 0.0) > now)
             return [self._members[item] for item in ids if item in self._members]
 
-    def ask(self, call: Callable[[Member], T], *, first: str | None = None) -> T:
+    def ask(self, call: Callable[[Member], T], *, first: First = None) -> T:
         """Return the first answer; a replica that is unavailable or behind hands over to the next.
 
         Only for calls that may be carried out twice.
