@@ -10,6 +10,7 @@ from tests.support.fake_http import Fault
 from tidelock.client import Database, Transaction, TransactionState, connect
 from tidelock.client.results import Decision
 from tidelock.errors import (
+    AccessDeniedError,
     BadRequestError,
     CommitUnknownError,
     FencedError,
@@ -157,6 +158,26 @@ def test_malformed_commit_is_rolled_back(fake_cluster: FakeCluster, fake_db: Dat
     with pytest.raises(BadRequestError):
         tx.commit(wait="everywhere")  # type: ignore[arg-type]
     assert fake_cluster["r1"].transactions[tx.tid].state == "rolled_back"
+
+
+@pytest.mark.parametrize("error", [BadRequestError("it has no label"), AccessDeniedError("no token")])
+def test_a_refused_repetition_tells_nothing_of_the_call_before(
+    fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
+) -> None:
+    """What is committed is not called rolled back, since the second call was wrong."""
+    tx = begun(fake_db)
+    fake_cluster["r1"].plan(COMMIT, *[CommitUnknownError("not decided", tid=tx.tid)] * 100)
+    for agent in fake_cluster.agents.values():
+        agent.plan("GET /outcomes/.*", *[Fault.LOST_REQUEST] * 100)
+    with pytest.raises(CommitUnknownError):
+        tx.commit(timeout_s=0.3)
+    for agent in fake_cluster.agents.values():
+        agent._plans.clear()
+    fake_cluster["r1"].plan(COMMIT, error)
+    with pytest.raises(CommitUnknownError, match=f"refused .{error.message}.; repeat"):
+        tx.commit(label="late")
+    assert tx.state is TransactionState.SEALED
+    assert tx.commit().csn == fake_cluster.csn
 
 
 def test_internal_error_of_the_home_is_not_taken_for_a_refusal(

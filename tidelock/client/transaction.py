@@ -254,6 +254,7 @@ class Transaction(Staging, Changes):
                 return self._result
             if self._state in {TransactionState.FAILED, TransactionState.ROLLED_BACK}:
                 raise self._closed()
+            again = self._state is TransactionState.SEALED
             if self._state is TransactionState.OPEN:
                 self._state = TransactionState.SEALED
         self._connection.leases.remove(self)  # from here on the lease does not count any more
@@ -274,6 +275,12 @@ class Transaction(Staging, Changes):
         except TidelockError as error:
             # The home has not even looked at it; or a write of others, by a token, has made it fail there.
             unseen = isinstance(error, BadRequestError | AccessDeniedError)
+            if unseen and again:  # nor does that tell anything of the calls before
+                msg = (
+                    f"the outcome of {self.tid} is not known, and this call was refused ({error.message}); "
+                    "repeat commit() as it was called first, or ask outcome(tid)"
+                )
+                raise CommitUnknownError(msg, tid=self.tid) from error
             if unseen or error.details.get("state") == TransactionState.FAILED:
                 with contextlib.suppress(TidelockError):
                     self._roll_back_at_home()
