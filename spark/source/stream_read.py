@@ -96,6 +96,13 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SchemaMismatchError(f"the schema does not fit the stream: {'; '.join(problems)}")
         self._follower: Follower | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Go to tasks without the secret, unless they are to ask agents what has changed."""
+        given = self._given
+        if not self._options().change_feed:
+            given = {name: value for name, value in given.items() if name.lower() != "token"}
+        return {"_given": given, "_schema": self._schema, "_follower": None}
+
     def _options(self) -> ReadStreamOptions:
         return read_stream_options(self._given, os.environ)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 from pyspark.sql import types as spark
 
 from tidelock.client.feed import ChangedPart, ChangeSet
@@ -232,6 +233,13 @@ def test_what_there_is_to_commit() -> None:
     writer.abort([None, Empty()], 5)
     with pytest.raises(UnsealedWriteError, match="batch 5"):
         writer.commit([Empty(), None], 5)
+
+
+@pytest.mark.parametrize(("feed", "shown"), [("false", False), ("true", True)])
+def test_the_secret_goes_to_tasks_that_need_it(feed: str, shown: bool) -> None:
+    """Files of a snapshot are open to everybody; to ask what has changed takes the secret."""
+    reader = TidelockStreamReader(TABLE | {"Token": "s3cret", "readChangeFeed": feed}, SCHEMA)
+    assert (b"s3cret" in cloudpickle.dumps(reader)) == shown
 
 
 def test_two_drivers_never_share_a_transaction() -> None:
