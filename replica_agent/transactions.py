@@ -262,18 +262,22 @@ class Transactions:
     ) -> Transaction:
         """Make a transaction that reads at ``snapshot``; local, no ZooKeeper operation.
 
-        With a ``key`` that one was begun with, and is remembered, it is that one.
+        With a ``key`` that one was begun with, and is remembered, it is that one: as it was begun, its
+        snapshot and lease included.
 
         Raises:
-            BadRequestError: The lease is out of range; or the key was given with another label.
+            BadRequestError: The lease is out of range; or the key was given with another label or isolation.
             TransactionClosedError: The one that was begun with this key takes no statements any more.
             UnavailableError: Too many transactions are open.
         """
         if key is not None and (begun := self._keyed.get(key)) is not None:
-            if (begun.label, begun.batch) != (label, batch):
-                msg = f"key {key!r} was given before, with label {begun.label!r} and batch {begun.batch}"
-                raise BadRequestError(msg)
             self.require_open(begun)
+            if (begun.label, begun.batch, begun.isolation) != (label, batch, isolation):
+                msg = (
+                    f"key {key!r} was given before, with label {begun.label!r}, batch {begun.batch} and isolation "
+                    f"{begun.isolation.value}; repeat it with these, or choose another key"
+                )
+                raise BadRequestError(msg)
             self.touch(begun)
             return begun
         lease = self._settings.lease_s if lease_s is None else lease_s

@@ -153,6 +153,8 @@ def test_a_key_stands_for_one_transaction(transactions: Transactions, clock: Clo
     assert transactions.open_by("k")
     with pytest.raises(BadRequestError, match="batch 7"):
         transactions.begin(Csn(2), key="k", label="q", batch=8)
+    with pytest.raises(BadRequestError, match="isolation snapshot"):
+        transactions.begin(Csn(2), key="k", label="q", batch=7, isolation=Isolation.SERIALIZABLE)
     assert transactions.begin(Csn(2), key="l", label="q", batch=7) is not tx
     transactions.close(tx, TxState.ROLLED_BACK)
     assert not transactions.open_by("k")
@@ -161,6 +163,15 @@ def test_a_key_stands_for_one_transaction(transactions: Transactions, clock: Clo
     clock.now += 6
     transactions.expired(Csn(2))
     assert transactions.begin(Csn(2), key="k", label="q", batch=7).tid != tx.tid
+
+
+def test_a_key_whose_transaction_has_taken_its_label_late(transactions: Transactions) -> None:
+    """Who begins with it again is told that it is sealed, not that the key had another label."""
+    tx = transactions.begin(Csn(1), key="k")
+    tx.take_label("late", 1)
+    tx.state = TxState.SEALED
+    with pytest.raises(TransactionClosedError, match="sealed"):
+        transactions.begin(Csn(1), key="k")
 
 
 def test_a_failed_transaction_takes_rollback_only(transactions: Transactions) -> None:

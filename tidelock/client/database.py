@@ -169,14 +169,15 @@ class Database(Alone, Joining):
             lease: How long the home waits for a sign of life, e.g. "60s" (or seconds); default: the agent's.
             meta: Up to 1 KiB of own data (JSON), kept in the commit record.
             key: For several processes that work in one transaction: whoever begins with the same key, which
-                the caller chooses and never uses again, gets the same one while it is open. All of them go
-                to the same home as long as that answers. Each keeps it alive; one commits.
+                the caller chooses and never uses again, gets the same one while it is open, as the
+                first has begun it: `min_csn`, `fresh` and `lease` of the others do not change it. All of them
+                go to the same home as long as that answers. Each keeps it alive; one commits.
 
         Raises:
             LabelExistsError: The label, or this batch or a later one, was committed before; `csn` and `tid`
                 of that run are in its details, and for streams `batch`, the newest one.
             BadRequestError: An argument is out of range; or a label of a streaming query without a batch, or
-                the other way; or `key` was given with another label.
+                the other way; or `key` was given with another label or isolation.
             TransactionClosedError: The transaction of this key takes no statements any more.
             NoSuchCsnError: `min_csn` is above the end of the log.
             StandbyError: No replica has reached `min_csn` within its waiting bound.
