@@ -274,8 +274,8 @@ class Transactions:
             self.require_open(begun)
             if (begun.label, begun.batch, begun.isolation) != (label, batch, isolation):
                 msg = (
-                    f"key {key!r} was given before, with label {begun.label!r}, batch {begun.batch} and isolation "
-                    f"{begun.isolation.value}; repeat it with these, or choose another key"
+                    f"key {key!r} was given before, with label {begun.label!r}, batch {begun.batch} and "
+                    f"isolation {begun.isolation.value}; repeat it with these, or choose another key"
                 )
                 raise BadRequestError(msg)
             self.touch(begun)
