@@ -65,6 +65,8 @@ PURE = (
     "replica_agent/writes/tokens.py",
     "spark/source/options.py",
     "spark/source/pieces.py",
+    "spark/source/feed_columns.py",
+    "spark/source/stream_options.py",
 )
 IMPURE_IMPORTS = (
     *("aiohttp", "asyncio", "concurrent", "duckdb", "http", "io", "kazoo", "logging", "multiprocessing"),
