@@ -70,6 +70,15 @@ class ReadPins:
             if len(self._pins) + len(self._busy) < self._most:
                 self._begin(csn, self._pin(csn))
 
+    def read_from(self, csn: Csn) -> None:
+        """Everything from a CSN on is read: a younger pin of an older CSN does as well.
+
+        So who follows a table, and begins behind another CSN each time, does not leave a pin at each.
+        """
+        made_after = self._clock() - self._ttl_s * _RENEWED_SHARE
+        if not any(older <= csn and made > made_after for older, (_, made) in self._pins.items()):
+            self.read(csn)
+
     async def close(self) -> None:
         """End what is under way; the pins expire."""
         for task in self._tasks:

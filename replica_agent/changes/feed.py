@@ -84,7 +84,7 @@ class ChangeFeed:
 
         schema, page = await asyncio.to_thread(look)
         if page.sets:
-            self._read_pins.read(since)
+            self._read_pins.read_from(since)
         return schema, page
 
     async def rows(self, table: TableName, since: Csn, until: Csn) -> ChangesRequest:
@@ -93,7 +93,7 @@ class ChangeFeed:
         The range stays readable for a while. Errors as :meth:`page`, UnknownTableError left out.
         """
         await self._reach(table, since, until)
-        self._read_pins.read(since)
+        self._read_pins.read_from(since)
         return ChangesRequest(until, since, table, self._settings.changes_files_max)
 
     async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:

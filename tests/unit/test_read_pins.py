@@ -49,9 +49,9 @@ class World:
             raise UnknownTransactionError("lost")
         self.written.append(("renew", int(pin_id[1:])))
 
-    async def read(self, csn: int) -> None:
-        """A CSN is read, and what follows from that is done."""
-        self.pins.read(Csn(csn))
+    async def read(self, csn: int, *, on: bool = False) -> None:
+        """A CSN is read, or everything from it on, and what follows from that is done."""
+        (self.pins.read_from if on else self.pins.read)(Csn(csn))
         await asyncio.gather(*self.pins._tasks)
         await asyncio.sleep(0)
 
@@ -106,6 +106,22 @@ async def test_what_is_too_old_is_left(world: World) -> None:
     await world.read(3)
     await world.read(3)
     assert world.written == []
+
+
+async def test_who_follows_a_table_leaves_few_pins(world: World) -> None:
+    """One for each quarter of their time, however often another CSN is read from; none is too far up."""
+    await world.read(7, on=True)
+    for csn in (8, 9, 10):
+        world.now += 8
+        await world.read(csn, on=True)
+    assert world.written == [("pin", 7)]
+    await world.read(6, on=True)
+    world.now += 20
+    await world.read(11, on=True)
+    assert world.written[1:] == [("pin", 6)]
+    world.now += 6
+    await world.read(11, on=True)
+    assert world.written[2:] == [("pin", 11)]
 
 
 async def test_pins_are_bounded(world: World) -> None:
