@@ -214,6 +214,7 @@ def test_a_finished_transaction(db: Database, table: str, tx: Transaction) -> No
     assert ids(db, table) == [1]
 
 
+@pytest.mark.slow
 def test_signs_of_life(db: Database, table: str) -> None:
     """Only who may keep a transaction alive does; whatever else the others do, its lease goes on."""
     tx = db.begin(lease=2)

@@ -15,7 +15,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_tidelock import DefaultSource
@@ -29,6 +29,7 @@ from tidelock.errors import (
     RefusedError,
     SchemaMismatchError,
     SerializationConflictError,
+    SnapshotTooOldError,
     TidelockError,
     TransactionClosedError,
     UnavailableError,
@@ -74,9 +75,15 @@ def options(local: LocalCluster, table: str) -> dict[str, str]:
     return {"table": table, "url": local.url("r1"), "token": SECRET, "replica": "r1"}
 
 
+def pickled(value: object) -> bytes:
+    """What travels."""
+    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return data
+
+
 def elsewhere(value: T) -> T:
     """What arrives in another process."""
-    copy: T = cloudpickle.loads(cloudpickle.dumps(value))
+    copy: T = cloudpickle.loads(pickled(value))
     return copy
 
 
@@ -244,6 +251,7 @@ def test_a_label(db: Database, table: str, options: dict[str, str]) -> None:
     assert [row for row in db.transactions() if row["state"] == "open"] == []
 
 
+@pytest.mark.slow
 def test_signs_of_life(db: Database, table: str, options: dict[str, str]) -> None:
     """A task that writes for longer than the lease keeps the transaction; without a task it ends."""
     job = writer(db, {**options, "leaseSeconds": "2"})
@@ -311,20 +319,25 @@ def test_wrong_writes(local: LocalCluster, db: Database, table: str, options: di
 # -- reads ---------------------------------------------------------------------------------------------------
 
 
+def batches(reader: DataSourceReader) -> Iterator[pa.RecordBatch]:
+    """Run all tasks, one after the other, where Spark runs them."""
+    for task in elsewhere(list(reader.partitions())):
+        for batch in elsewhere(reader).read(task):
+            assert isinstance(batch, pa.RecordBatch)
+            yield batch
+
+
 def read(options: Mapping[str, str], *columns: str) -> tuple[list[int], int]:
     """Read as Spark does; returns the ids and the number of tasks."""
     source = DefaultSource(options)
     wanted = struct(*columns) if columns else source.schema()
     reader = elsewhere(source).reader(wanted)
-    tasks = list(reader.partitions())
     found = []
-    for task in elsewhere(tasks):
-        for batch in elsewhere(reader).read(task):
-            assert isinstance(batch, pa.RecordBatch)
-            assert batch.schema.names == wanted.names
-            found += batch.column("id").to_pylist()
+    for batch in batches(reader):
+        assert batch.schema.names == wanted.names
+        found += batch.column("id").to_pylist()
     assert list(elsewhere(reader).read(InputPartition(None))) == []
-    return sorted(found), len(tasks)
+    return sorted(found), len(reader.partitions())
 
 
 def test_tasks(db: Database, table: str, options: dict[str, str]) -> None:
@@ -341,8 +354,7 @@ def test_tasks(db: Database, table: str, options: dict[str, str]) -> None:
     assert read(options, "text string", "id bigint")[0] == everything
     source = DefaultSource(options)
     reader = elsewhere(source).reader(struct("city string", "id bigint"))
-    (task,) = reader.partitions()
-    cities = {row["city"] for batch in reader.read(task) for row in batch.to_pylist()}
+    cities = {row["city"] for batch in batches(reader) for row in batch.to_pylist()}
     assert cities == {"a", "é/=%"}
     where = {**options, "where": "id >= 4990 and city <> 'none'"}
     assert read(where)[0] == everything[4990:]
@@ -360,10 +372,7 @@ def test_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None
     for source in arrived:
         for _ in range(2):
             reader = elsewhere(source).reader(own)
-            found = [
-                batch.column("id").to_pylist() for task in reader.partitions() for batch in reader.read(task)
-            ]
-            assert found == [[1]]
+            assert [batch.column("id").to_pylist() for batch in batches(reader)] == [[1]]
     assert read({**options, "csnAsOf": str(csn - 1)})[0] == []
     at = int(time.time() * 1000)
     assert read({**options, "timestampAsOf": str(at + 10**6)})[0] == [1, 2]
@@ -400,17 +409,40 @@ def test_the_secret_stays_where_it_is_needed(
     source = elsewhere(DefaultSource(options))
     reader = source.reader(struct("id bigint"))
     for sent in (reader, source, list(reader.partitions())):
-        assert SECRET.encode() not in cloudpickle.dumps(sent)
+        assert SECRET.encode() not in pickled(sent)
     monkeypatch.setenv("TIDELOCK_SECRET", SECRET)
     del options["token"]
     job = writer(db, options)
-    assert SECRET.encode() not in cloudpickle.dumps(job)
+    assert SECRET.encode() not in pickled(job)
     done = write(job, rows(2))
     elsewhere(job).commit([done])
     assert ids(db, table) == [1, 2]
     assert "tl1.ey" not in repr(job._job)
 
 
+def test_a_snapshot_that_is_gone(db: Database, table: str, options: dict[str, str]) -> None:
+    """Tasks that were planned before fail, with and without a condition; so do new plans. None gives less."""
+    before = db.insert(table, pa.Table.from_batches([rows(*range(10))]), wait="all").csn
+    sources = [DefaultSource(given) for given in (options, {**options, "where": "id >= 0"})]
+    readers = [elsewhere(source).reader(source.schema()) for source in sources]
+    csn = db.truncate(table, wait="all").csn
+    eventually(lambda: db.raise_horizon(csn, drop_pins=True)["horizon"] >= (csn or 0))
+
+    def gone() -> bool:
+        for reader in readers:
+            try:
+                assert sum(batch.num_rows for batch in batches(reader)) == 10
+            except SnapshotTooOldError:
+                continue
+            return False
+        return True
+
+    eventually(gone)
+    with pytest.raises(SnapshotTooOldError):
+        read({**options, "csnAsOf": str(before)})
+
+
+@pytest.mark.slow
 def test_a_replica_dies(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
     """A task goes on at the other one, at the same CSN; without failover it fails, and never gives less."""
     db.insert(table, pa.Table.from_batches([rows(*range(3000))]), wait="all")
@@ -425,10 +457,7 @@ def test_a_replica_dies(local: LocalCluster, db: Database, table: str, options: 
         for number, reader in enumerate(readers):
             with contextlib.suppress(UnavailableError):
                 found[number] = sorted(
-                    number
-                    for task in reader.partitions()
-                    for batch in reader.read(task)
-                    for number in batch.column("id").to_pylist()
+                    value for batch in batches(reader) for value in batch.column("id").to_pylist()
                 )
         assert found == {0: list(range(3000)), 2: list(range(3000))}
     finally:

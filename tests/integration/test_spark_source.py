@@ -143,6 +143,7 @@ def test_write_and_read(
         assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
 
 
+@pytest.mark.slow
 def test_a_dataframe_stays_where_it_is(
     db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
@@ -175,6 +176,7 @@ def rows(*numbers: int) -> pa.Table:
     return pa.Table.from_pylist([{"id": number, "city": f"c{number % 2}"} for number in numbers], SCHEMA)
 
 
+@pytest.mark.slow
 def test_sql(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
     """A temporary view is read and written; each INSERT is one transaction."""
     given = ", ".join(f"{name} '{value}'" for name, value in options.items())
@@ -191,6 +193,7 @@ def test_sql(db: Database, spark: SparkProcess, table: str, options: dict[str, s
     assert not any(SECRET in plan for plan in plans)
 
 
+@pytest.mark.slow
 def test_what_is_refused(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
     """Each in words that say what to do; and nothing is left open."""
     text = fails(spark, "load", view="x", options={**options, "csnAsOff": "1"})
@@ -207,6 +210,7 @@ def test_what_is_refused(db: Database, spark: SparkProcess, table: str, options:
     assert ids(db, table) == []
 
 
+@pytest.mark.slow
 def test_filters_that_pyspark_pushes(spark: SparkProcess) -> None:
     """PySpark 4.3 keeps a filter that a data source has taken: later queries on the DataFrame lose rows.
 
@@ -226,3 +230,16 @@ def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder
         text = path.read_text(encoding="utf-8", errors="replace")
         assert "tl1.ey" not in text, path
         assert SECRET not in text, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
+def test_other_sessions(
+    db: Database, table: str, options: dict[str, str], kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Executors that are processes of their own, and the server of Connect, find the source by themselves."""
+    with SparkProcess(kind, tmp_path_factory.mktemp(kind), python_workers=True) as session:
+        session.call("save", query=QUERY.format(id="id"), options=options)
+        session.call("load", view="v", options={**options, "partitionBytes": "1k"})
+        assert session.sql(TOTALS.format("v")) == EXPECTED
+    assert ids(db, table) == list(range(ROWS))
