@@ -18,7 +18,17 @@ from tidelock.errors import (
     TokenRightError,
 )
 from tidelock.replica_agent.logs import _Lossy
-from tidelock.replica_agent.writes.tokens import REDACTED, TOKEN, Claims, Right, key_of, redact, sign, verify
+from tidelock.replica_agent.writes.tokens import (
+    DEFAULT_RIGHTS,
+    REDACTED,
+    TOKEN,
+    Claims,
+    Right,
+    key_of,
+    redact,
+    sign,
+    verify,
+)
 from tidelock.spark.redaction import PATTERN
 
 KEY = b"k" * 32
@@ -94,6 +104,18 @@ def test_rights_and_tables() -> None:
         claims.require(Right.REPLACE, ORDERS)
     with pytest.raises(TokenRightError, match=r"is for default\.orders, and default\.lines"):
         claims.require(Right.APPEND, LINES)
+
+
+def test_rights_that_have_to_be_asked_for() -> None:
+    """To read, to keep alive and to end are none of them, unless somebody says so."""
+    assert {right.value for right in set(Right) - set(DEFAULT_RIGHTS)} == {"read", "heartbeat", "commit"}
+    writer = Claims("c1", CLAIMS.tid, frozenset(DEFAULT_RIGHTS), None, NOW_S + 60)
+    for right in Right:
+        if right in DEFAULT_RIGHTS:
+            writer.require_right(right)
+        else:
+            with pytest.raises(TokenRightError, match=f"allows append, replace, and {right.value} is asked"):
+                writer.require_right(right)
 
 
 def test_keys() -> None:
