@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 AFTER: Final = "csnlog.commit.after"
 #: So that a driver that is dead is found dead soon.
-LEASE_S: Final = 4.0
+LEASE_S: Final = 6.0
 
 
 @pytest.fixture(scope="module")
