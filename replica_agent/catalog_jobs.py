@@ -15,6 +15,7 @@ from typing import Any
 from tidelock.csnlog.ids import Csn, Tid
 from tidelock.csnlog.model import AddPart, DefineTable, Entry, RemovePart
 from tidelock.errors import CorruptError
+from tidelock.replica_agent.catalog_read import LAST_BEFORE
 from tidelock.replication.model import Location, PartMeta, Wanted
 
 
@@ -309,9 +310,7 @@ def prune_outcomes(db: sqlite3.Connection, older_than_ms: int, streams_older_tha
 
     That of a streaming query's last batch is kept with its label.
     """
-    floor = db.execute(
-        "SELECT coalesce(max(csn), 0) FROM outcomes WHERE time_ms < ?", (older_than_ms,)
-    ).fetchone()[0]
+    floor = db.execute(LAST_BEFORE, {"before": older_than_ms}).fetchone()[0] or 0
     if floor:
         db.execute(
             "DELETE FROM outcomes AS o WHERE csn <= ? AND (batch IS NULL OR time_ms < ? OR csn < "

@@ -107,6 +107,12 @@ PART_COLUMNS = (
     "part, table_name, path, rows, length, checksum, creation_tid, creation_csn, file, offset, "
     "coalesce(blocks, x''), kind, state"
 )
+#: The last CSN of ``outcomes`` with an effective time before ``:before``. Times never run backwards, so the
+#: first one that is not so old ends it: what is kept, millions of rows, is not looked at.
+LAST_BEFORE = """
+    SELECT max(csn) FROM outcomes WHERE csn < coalesce(
+        (SELECT csn FROM outcomes WHERE time_ms >= :before ORDER BY csn LIMIT 1), 9223372036854775807)
+"""
 _TABLE = "name, version, from_csn, definition, arrow_schema, common_metadata"
 
 
@@ -225,13 +231,13 @@ class CatalogReader:
             before_ms: For plain labels.
             streams_before_ms: For those of streaming queries whose last batch is older.
         """
-        sql = """
+        sql = f"""
             SELECT tid, label, batch IS NOT NULL FROM outcomes o WHERE label IS NOT NULL AND CASE
-                WHEN batch IS NULL THEN csn <= (SELECT max(csn) FROM outcomes WHERE time_ms < ?)
-                ELSE time_ms < ? AND csn = (SELECT max(csn) FROM outcomes WHERE label = o.label)
+                WHEN batch IS NULL THEN csn <= ({LAST_BEFORE})
+                ELSE time_ms < :streams AND csn = (SELECT max(csn) FROM outcomes WHERE label = o.label)
             END
         """
-        rows = self._db.execute(sql, (before_ms, streams_before_ms))
+        rows = self._db.execute(sql, {"before": before_ms, "streams": streams_before_ms})
         return [
             EndingLabel(tid, label, bool(stream))
             for tid, label, stream in rows
