@@ -81,8 +81,7 @@ def assemble(
     """Make all parts; none of them runs yet. ``stack`` closes them."""
     base = make_base(local, store, session, events, metrics, stack)
     shared, settings = base.shared, local.settings
-    inserts = _inserts(shared, base.pusher)
-    stack.callback(inserts.close)
+    inserts = _inserts(shared, base.pusher, stack)
     locks = _locks(shared, store, lambda: operations)
     removals = _removals(shared, inserts, locks)
     labels = Labels(shared.log, local.catalog.reader, local.waiters, settings)
@@ -141,8 +140,8 @@ def assemble(
     )
 
 
-def _inserts(shared: Shared, pusher: Pusher) -> Inserts:
-    return Inserts(
+def _inserts(shared: Shared, pusher: Pusher, stack: AsyncExitStack) -> Inserts:
+    inserts = Inserts(
         settings=shared.local.settings,
         catalog=shared.local.catalog,
         files=shared.local.files,
@@ -154,6 +153,8 @@ def _inserts(shared: Shared, pusher: Pusher) -> Inserts:
         reached=lambda: shared.local.waiters.reached,
         hint=lambda tx, parts: pusher.hint(tx.tid, parts),
     )
+    stack.callback(inserts.close)
+    return inserts
 
 
 def _writes(base: Base, inserts: Inserts, removals: Removals) -> Writes:

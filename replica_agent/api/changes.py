@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from typing import Any
 
 import msgspec
@@ -61,7 +63,7 @@ class ChangeRoutes:
             bytes_max=number(request, "bytes_max"),
             wait_s=seconds(request, "wait_s") or 0.0,
         )
-        return answer(_shown(schema, page))
+        return answer(await asyncio.to_thread(_shown, schema, page))  # there may be many thousands of parts
 
     async def rows(self, request: web.Request) -> web.StreamResponse:
         """Stream the rows that commits have changed."""
@@ -74,6 +76,8 @@ class ChangeRoutes:
 
 
 def _shown(schema: TableSchema, page: ChangePage) -> dict[str, Any]:
+    partition = functools.cache(functools.partial(named, schema=schema))
+
     def shown(part: ChangedPart, csns: tuple[Csn, Csn]) -> dict[str, Any]:
         # At the end of the page that is asked for rather than at its own: fewer CSNs are read.
         csn = next(csn for csn in csns if part.visible(csn))
@@ -82,7 +86,7 @@ def _shown(schema: TableSchema, page: ChangePage) -> dict[str, Any]:
             "part": row.part,
             "tid": part.tid,
             "path": f"/snapshots/{csn}/{schema.name.replace('.', '/')}/{row.name}",
-            "partition": named(row.path, schema),
+            "partition": partition(row.path),
             "rows": row.rows,
             "length": row.length,
         }

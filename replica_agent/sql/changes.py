@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidelock.csnlog.ids import Csn
@@ -109,7 +110,7 @@ class ChangedRows:
             for value, field in zip(commit, list(ADDED)[1:], strict=True)
         ]
         arrays = [
-            column if column.type == field.type else column.view(field.type)  # floats, told by their bits
+            column.view(field.type) if pa.types.is_floating(field.type) else column  # they may be bits
             for column, field in zip([*columns, *constants], self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -129,7 +130,7 @@ def _by_partition(one: ChangeSet) -> Iterator[tuple[list[ChangedPart], list[Chan
         yield sides[path]
 
 
-def _repeated(rows: pa.RecordBatch, counts: np.ndarray) -> Iterator[pa.RecordBatch]:
+def _repeated(rows: pa.RecordBatch, counts: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Yield each row as often as its count says, in batches that do not grow with it."""
     while rows.num_rows:
         room = min(BATCH_ROWS // rows.num_rows, BATCH_BYTES // max(rows.nbytes, 1))

@@ -27,13 +27,22 @@ from tidelock.errors import BadRequestError, NoSuchCsnError, SnapshotTooOldError
 SCHEMA = pa.schema([pa.field("p", pa.date32()), pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 NUMBERS = itertools.count(1)
 DAY = "2026-11-21"
+#: Most parts in an answer of the cluster here.
+FILES_MAX = 4
 
 
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One replica for the module."""
     return module_cluster(
-        replicas=1, settings={**QUICK, "reader_workers": 1, "sql_workers": 1, "horizon_interval_s": 0.2}
+        replicas=1,
+        settings={
+            **QUICK,
+            "reader_workers": 1,
+            "sql_workers": 1,
+            "horizon_interval_s": 0.2,
+            "changes_files_max": FILES_MAX,
+        },
     )
 
 
@@ -135,13 +144,14 @@ def kinds(told: pa.Table) -> Counter[tuple[int, str, int, int | None]]:
 def test_changed_rows(db: Database, table: str) -> None:
     """What statements have changed, whatever they have rewritten."""
     start = db.seen_csn
-    first = db.insert(table, rows(1, 2, 3))
+    result = db.insert(table, rows(1, 2, 3))
+    first = csn_of(result.csn)
     second = csn_of(db.update(table, {"v": "v + 1"}, "k = 2").csn)
     third = csn_of(db.upsert(table, rows(3, 4, v=7), on=["k"]).csn)
     fourth = csn_of(db.delete(table, "k = 1").csn)
     expected = Counter(
         [
-            *((first.csn, "insert", k, 0) for k in (1, 2, 3)),
+            *((first, "insert", k, 0) for k in (1, 2, 3)),
             *((second, "delete", 2, 0), (second, "insert", 2, 1)),
             *((third, "delete", 3, 0), (third, "insert", 3, 7), (third, "insert", 4, 7)),
             (fourth, "delete", 1, 0),
@@ -150,7 +160,7 @@ def test_changed_rows(db: Database, table: str) -> None:
     told = db.changes(table, start).to_table()
     assert kinds(told) == expected
     assert told.schema.names == [*SCHEMA.names, "_change_type", "_commit_csn", "_commit_time"]
-    assert told["_commit_time"][0].as_py() == first.time
+    assert told["_commit_time"][0].as_py() == result.time
     assert told["_commit_csn"].to_pylist() == sorted(told["_commit_csn"].to_pylist())
     batches = db.changes(table, start, third).to_batches()
     assert kinds(pa.Table.from_batches(batches)) == Counter(
@@ -158,6 +168,23 @@ def test_changed_rows(db: Database, table: str) -> None:
     )
     nothing = db.changes(table, fourth).to_table()
     assert (nothing.num_rows, nothing.schema) == (0, told.schema)
+
+
+def test_limits_of_an_answer(local: LocalCluster, db: Database, table: str) -> None:
+    """An agent's own are the most that can be had; the work of one commit is never cut."""
+    start = db.seen_csn
+    inserted = [csn_of(db.insert(table, rows(number)).csn) for number in range(4)]
+    with db.begin() as tx:
+        tx.update(table, {"v": 1})
+        tx.insert(table, rows(9))
+    assert [one.csn for one in db.changes(table, start).page(files_max=3).sets] == inserted[:3]
+    assert len(db.changes(table, start).page(files_max=1000).sets) == 4
+    [last] = db.changes(table, inserted[-1]).page().sets
+    assert len(last.removed) + len(last.added) > FILES_MAX
+    sizes = [part.length for one in db.changes(table, start).sets() for part in one.added][:2]
+    assert len(db.changes(table, start).page(bytes_max=sum(sizes)).sets) == 2
+    assert len(db.changes(table, start).page(bytes_max=sum(sizes) - 1).sets) == 1
+    assert db.changes(table, start).to_table().num_rows == 4 + 4 + 4 + 1
 
 
 def test_rows_by_http(db: Database, table: str) -> None:
@@ -191,10 +218,11 @@ def test_what_is_told_stays_readable(db: Database, table: str) -> None:
         return bool(db.status()["horizon"] > start)
 
     eventually(passed, what=f"a horizon above {start}")
-    for told in (feed.sets, feed.to_batches):
-        with pytest.raises(SnapshotTooOldError) as refused:
-            list(told())
-        assert start < refused.value.details["min_csn"] <= last
+    with pytest.raises(SnapshotTooOldError) as refused:
+        list(feed.to_batches())
+    assert start < refused.value.details["min_csn"] <= last
+    with pytest.raises(SnapshotTooOldError):
+        list(feed.sets())
 
 
 def test_the_page(local: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A table four times as large as the memory of a SQL process is changed, and one is compacted.
+"""A table larger than the memory of a SQL process is changed, its changes are read, and one is compacted.
 
 What agent and process use meanwhile is sampled, told, and bounded.
 
@@ -11,6 +11,7 @@ import contextlib
 import functools
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support.cluster import ClusterFactory
-from tidelock.client import Transaction
+from tidelock.client import Changes, Transaction
 from tidelock.cluster import LocalCluster
 
 MIB = 1 << 20
@@ -180,6 +181,44 @@ def test_rows_larger_than_the_memory_of_a_join(module_cluster: ClusterFactory, s
         ),
     }
     show(changed(cluster, statements, JOIN_MEMORY_BYTES, WIDE))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_changes_larger_than_the_memory(module_cluster: ClusterFactory, show: Show) -> None:
+    """A commit that rewrites every part, for one row in a hundred: its changes, and those of the inserts.
+
+    The rows of both sides are counted in partitions that are spilled, of which the engine holds a block each.
+    """
+    memory = 2 * MEMORY_BYTES
+    cluster = module_cluster(
+        replicas=1, settings=SETTINGS | {"sql_memory_bytes": memory, "sql_timeout_s": 1200}
+    )
+    size = 2 * ROWS * (ROW_BYTES + NARROW)  # before and after
+    assert size >= 4 * memory
+    sampler = Sampler(psutil.Process(cluster.pid("r1")))
+    with cluster.connect() as db:
+        start = db.create_table("t", SCHEMA, sort_by=["k"], properties={"compaction": "off"})["csn"]
+        for begin in range(0, ROWS, ROWS // 4):
+            db.insert("t", batches(begin, begin + ROWS // 4, 1))
+        inserted = db.seen_csn
+        db.update("t", {"v": "v + 1"}, "g = 7")
+        for since, until, expected in (
+            (start, inserted, {"insert": ROWS}),
+            (inserted, db.seen_csn, {"delete": ROWS // 100, "insert": ROWS // 100}),
+        ):
+            told = sampler.during(functools.partial(_kinds, db.changes("t", since, until)))
+            assert told == expected
+    show([f"changes among {size // MIB} MiB, {memory // MIB} MiB for SQL", sampler.bounded(memory)])
+
+
+def _kinds(feed: Changes) -> dict[str, int]:
+    """How many rows of each kind there are."""
+    found: Counter[str] = Counter()
+    for batch in feed.to_batches():
+        for count in pc.value_counts(batch["_change_type"]).to_pylist():
+            found[count["values"]] += count["counts"]
+    return dict(found)
 
 
 #: Of a compaction: parts, and rows of each, of so many columns of 8 bytes that no file makes smaller.

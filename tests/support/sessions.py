@@ -259,11 +259,11 @@ class Stage:
     def _follow_all(self, end: int) -> None:
         """Read the change feed on each replica: of everything on one, from and to any CSN on the others."""
         chance = random.Random(end)
-        ranges = [(self.story.created, end)]
+        since, until = self.story.created, end
         for replica in self.cluster.replicas:
             with self.bearing():
-                self.follow(replica, *ranges[0])
-            ranges = [tuple(sorted(chance.choices(range(self.story.created, end + 1), k=2)))]
+                self.follow(replica, since, until)
+            since, until = sorted(chance.choices(range(self.story.created, end + 1), k=2))
 
     def tell(self, path: Path) -> None:
         """Write the story into a file, for people."""

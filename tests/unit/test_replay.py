@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.history import End, Logged, LogLine
-from tests.support.replay import Life, Ran, Refusal, Seen, Story, judge
+from tests.support.replay import Fed, Life, Ran, Refusal, Seen, Story, judge
 from tests.support.session_plan import Kill, Start, Step, draw
 from tests.support.table_model import (
     Add,
@@ -87,6 +87,12 @@ def sound() -> Story:
             (7, {A: bag((1, 1, 10)), B: bag((2, 7, 7))}),
         )
     ]
+    deleted = (bag(*ROWS[1:]), bag())
+    story.fed = [
+        Fed("r1", A, 3, 7, {4: (bag(), bag(*ROWS)), 6: deleted}),
+        Fed("r2", A, 4, 6, {6: deleted}),
+        Fed("r2", B, 5, 7, {7: (bag(), bag((2, 7, 7)))}),
+    ]
     story.log = (
         LogLine(4, (Logged("3-r1-1-1"),)),
         LogLine(5, (Logged("4-r3-1-9", removed=("r1-1-1",), compaction=True),)),
@@ -104,6 +110,17 @@ def test_a_sound_story_passes() -> None:
 def a_look_that_lacks_a_row(story: Story) -> None:
     """A replica shows a table without a row."""
     story.seen[1].tables[A].subtract([ROWS[0]])
+
+
+def a_feed_that_lacks_a_change(story: Story) -> None:
+    """A change feed passes a CSN over."""
+    story.fed[0] = Fed("r1", A, 3, 7, {4: (bag(), bag(*ROWS))})
+
+
+def a_feed_that_tells_of_compaction(story: Story) -> None:
+    """A change feed tells rows that were only moved."""
+    moved = (bag(ROWS[0]), bag(ROWS[0]))
+    story.fed[1] = Fed("r2", A, 4, 6, {5: moved, 6: story.fed[1].changes[6]})
 
 
 def a_read_of_another_csn(story: Story) -> None:
@@ -188,6 +205,8 @@ def _refusal(story: Story, holder: str) -> None:
     ("bend", "found"),
     [
         (a_look_that_lacks_a_row, "shows t_1"),
+        (a_feed_that_lacks_a_change, "told at CSN 6 None"),
+        (a_feed_that_tells_of_compaction, "told at CSN 5"),
         (a_read_of_another_csn, "returned"),
         (another_number_of_rows, "told"),
         (removed_by_two, "I7"),

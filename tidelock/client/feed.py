@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -167,7 +167,7 @@ class Changes:
 
     def to_table(self) -> pa.Table:
         """Return the changed rows; see `to_batches`. An answer that is cut is asked for again elsewhere."""
-        return pa.concat_tables(self._streams(lambda *where: self._open(*where).read_all()))
+        return pa.concat_tables(self._streams(self._read))
 
     def close(self) -> None:
         """Give back what holds the parts; harmless when that was done."""
@@ -184,7 +184,7 @@ class Changes:
     ) -> None:
         self.close()
 
-    def _streams(self, read: Callable[[int, int, Member], T]) -> Iterator[T]:
+    def _streams(self, read: Callable[[int, int, Member], T]) -> Generator[T, None, None]:
         """Read the rows page by page: at least one, which tells the columns."""
         after, told = self.from_csn, False
         for page in self._pages(None, None):
@@ -197,6 +197,9 @@ class Changes:
         path = f"/tables/{segment(self.table)}/changes/rows"
         response = self._connection.transport.stream(member.api, path, {"from": after, "to": to})
         return BatchStream(response, member.api)
+
+    def _read(self, after: int, to: int, member: Member) -> pa.Table:
+        return self._open(after, to, member).read_all()
 
     def _pages(self, files_max: int | None, bytes_max: int | None) -> Iterator[ChangePage]:
         with contextlib.ExitStack() as stack:
