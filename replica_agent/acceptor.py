@@ -6,7 +6,7 @@ this disk. A push may be repeated or arrive after its transaction was decided; n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -32,6 +32,7 @@ class Acceptor:
 
     Args:
         disk: Id of this data directory; named in every answer.
+        cut: Ends uploads that come in for these transactions.
         arrived: Called with each part that is durable here now.
     """
 
@@ -46,6 +47,7 @@ class Acceptor:
         files: PartFs,
         stager: Stager,
         fetcher: Fetcher,
+        cut: Callable[[Collection[str]], None],
         waiters: CsnWaiters,
         arrived: Callable[[PartId], None],
     ) -> None:
@@ -58,7 +60,7 @@ class Acceptor:
             fetcher,
             waiters,
         )
-        self._arrived = arrived
+        self._cut, self._arrived = cut, arrived
 
     async def stage(self, raw: bytes) -> Held:
         """Take one push (docs/protocol.md, 4.3).
@@ -123,6 +125,7 @@ class Acceptor:
     async def forget(self, tids: Sequence[Tid]) -> None:
         """Drop what was rolled back. Applied transactions stay: only undecided rows are touched."""
         self._fetcher.cancel([str(tid) for tid in tids])
+        self._cut([str(tid) for tid in tids])
         unused = await self._catalog.write(lambda db: jobs.drop_undecided(db, [str(tid) for tid in tids]))
         await remove_files(self._catalog, self._files, unused)
 

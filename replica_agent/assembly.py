@@ -43,7 +43,11 @@ from tidelock.replica_agent.tid_lookup import lock_holder, look_up
 from tidelock.replica_agent.unique import UniqueKeys
 from tidelock.replica_agent.validation import Validation
 from tidelock.replica_agent.writes.early import EarlyCopies
+from tidelock.replica_agent.writes.foreign import ForeignUploads
+from tidelock.replica_agent.writes.grants import Grants
 from tidelock.replica_agent.writes.passes import Passes
+from tidelock.replica_agent.writes.spread import Spread
+from tidelock.replica_agent.writes.targets import Targets
 from tidelock.replica_agent.writes.tokens import key_of
 from tidelock.replica_agent.writes.writes import Writes
 from tidelock.replication.apply import Applier
@@ -65,6 +69,7 @@ class Machinery:
     copies: CopyMaker
     log: CsnLog
     compactor: Compactor
+    early: EarlyCopies
     operations: Operations
 
 
@@ -95,6 +100,7 @@ def assemble(
     inserts.adding = Additions(shared.transactions, inserts, mutations, derived).add
     history, snapshots = _history(shared, store, base.members), _snapshots(shared, store)
     read_pins = _read_pins(shared, snapshots, history, stack)
+    writes, spread, foreign, early = _uploads(base, inserts, removals)
     operations = Operations(
         settings=settings,
         replica=session.replica,
@@ -113,7 +119,9 @@ def assemble(
         removals=removals,
         mutations=mutations,
         derived=derived,
-        writes=_writes(base, inserts, removals),
+        writes=writes,
+        spread=spread,
+        foreign=foreign,
         commits=commits,
         labels=labels,
         snapshots=snapshots,
@@ -121,12 +129,16 @@ def assemble(
         changes=_changes(shared, snapshots, read_pins, lambda: operations),
         history=history,
         auditor=_auditor(shared, store, locks, snapshots, events, lambda: operations),
-        acceptor=_acceptor(shared, base.fetcher, events),
+        acceptor=_acceptor(shared, base.fetcher, foreign, events),
         applier=base.applier,
         sql=sql,
         compactor=compactor,
         damaged=events.corrupt,
     )
+    return _machinery(base, compactor, early, operations)
+
+
+def _machinery(base: Base, compactor: Compactor, early: EarlyCopies, operations: Operations) -> Machinery:
     return Machinery(
         base.ledger,
         base.fetcher,
@@ -134,8 +146,9 @@ def assemble(
         base.pusher,
         base.members,
         base.copies,
-        shared.log,
+        base.shared.log,
         compactor,
+        early,
         operations,
     )
 
@@ -157,17 +170,50 @@ def _inserts(shared: Shared, pusher: Pusher, stack: AsyncExitStack) -> Inserts:
     return inserts
 
 
-def _writes(base: Base, inserts: Inserts, removals: Removals) -> Writes:
-    local = base.shared.local
-    early = EarlyCopies(local.catalog, local.files, base.pusher, base.fetcher)
-    return Writes(inserts, removals, _passes(base.shared), early)
+def _uploads(
+    base: Base, inserts: Inserts, removals: Removals
+) -> tuple[Writes, Spread, ForeignUploads, EarlyCopies]:
+    """Make what takes files: for the own transactions, here and elsewhere, and for those of others."""
+    shared, local, settings = base.shared, base.shared.local, base.shared.local.settings
+    key = key_of(settings.secret, shared.session.cluster.cluster_id, secrets.token_bytes(32))
+    grants = Grants(
+        key,
+        shared=bool(settings.secret),
+        cluster=shared.session.cluster.cluster_id,
+        replica=shared.session.replica,
+    )
+    early = EarlyCopies(
+        local.catalog, local.files, base.pusher, base.fetcher, patience_s=settings.commit_timeout_s
+    )
+    writes = Writes(inserts, removals, _passes(shared, key), early)
+    spread = Spread(
+        settings=settings,
+        home=shared.session.replica,
+        inserts=inserts,
+        writes=writes,
+        early=early,
+        grants=grants,
+        targets=Targets(settings, shared.membership, base.client, time.monotonic),
+        wall_s=time.time,
+    )
+    foreign = ForeignUploads(
+        replica=shared.session.replica,
+        catalog=local.catalog,
+        files=local.files,
+        client=base.client,
+        grants=grants,
+        peers=shared.membership.peers,
+        retry_wait_max_s=settings.retry_wait_max_s,
+        taken=shared.metrics.uploads.labels("other").inc,
+    )
+    return writes, spread, foreign, early
 
 
-def _passes(shared: Shared) -> Passes:
+def _passes(shared: Shared, key: bytes) -> Passes:
     settings, cluster = shared.local.settings, shared.session.cluster.cluster_id
     return Passes(
         settings=settings,
-        key=key_of(settings.secret, cluster, secrets.token_bytes(32)),
+        key=key,
         cluster=cluster,
         replica=shared.session.replica,
         transactions=shared.transactions,
@@ -385,7 +431,7 @@ def _changes(
     )
 
 
-def _acceptor(shared: Shared, fetcher: Fetcher, events: Events) -> Acceptor:
+def _acceptor(shared: Shared, fetcher: Fetcher, foreign: ForeignUploads, events: Events) -> Acceptor:
     return Acceptor(
         replica=shared.session.replica,
         disk=shared.session.disk,
@@ -395,6 +441,7 @@ def _acceptor(shared: Shared, fetcher: Fetcher, events: Events) -> Acceptor:
         files=shared.local.files,
         stager=shared.stager,
         fetcher=fetcher,
+        cut=foreign.cut,
         waiters=shared.local.waiters,
         arrived=events.part_held,
     )

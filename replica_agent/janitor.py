@@ -29,7 +29,7 @@ class Janitor:
             answer.
         outcome: ``outcome(tid)`` of this agent.
         forget: Drops the parts of aborted transactions, and fetches no more of them.
-        fetching: Tells the undecided transactions of which parts are being fetched.
+        fetching: Tells the undecided transactions of which parts are coming here.
     """
 
     def __init__(

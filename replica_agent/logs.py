@@ -17,7 +17,7 @@ from typing import TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor
 
-from tidelock.replica_agent.writes.tokens import redact
+from tidelock.replica_agent.writes.signed import redact
 
 
 class _Lossy(io.TextIOBase):

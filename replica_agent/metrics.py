@@ -73,6 +73,7 @@ class Metrics:
         self.inserted_rows = Counter(
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
+        self.uploads = _uploads(self.registry)
         self.records_applied = Counter(
             "tidelock_records_applied", "Records of the CSN log applied here.", registry=self.registry
         )
@@ -136,3 +137,8 @@ class Metrics:
     def add_readers(self, read: Callable[[], Mapping[str, int]]) -> None:
         """Show the counters of the reader processes too."""
         self.registry.register(_ReaderCounters(read))
+
+
+def _uploads(registry: CollectorRegistry) -> Counter:
+    what = "Files that this replica has taken for the folders of transactions, by their home: own, other."
+    return Counter("tidelock_uploads", what, ["home"], registry=registry)

@@ -55,6 +55,8 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.state import Action, AgentState, require
 from tidelock.replica_agent.transactions import Isolation, Transaction, Transactions
 from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replica_agent.writes.foreign import ForeignUploads
+from tidelock.replica_agent.writes.spread import Spread
 from tidelock.replica_agent.writes.writes import Writes
 from tidelock.replication.apply import Applier
 from tidelock.replication.locks import Locks
@@ -95,6 +97,8 @@ class Operations:
     mutations: Mutations
     derived: DerivedTables
     writes: Writes
+    spread: Spread
+    foreign: ForeignUploads
     locks: Locks
     commits: Commits
     labels: Labels

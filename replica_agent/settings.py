@@ -138,6 +138,17 @@ class AgentSettings(BaseSettings):
         ),
     )
     staged_bytes_max: Bytes = Field(1 << 40, description="Most bytes of them.")
+    upload_spread: bool = Field(
+        False,
+        description=(
+            "Whether files that are written to a transaction's folder are sent to all replicas in turn, whose "
+            "api addresses every writer must reach then; else all come to its home."
+        ),
+    )
+    upload_behind_bytes_max: Bytes = Field(
+        2 << 30,
+        description="Bytes that a home has still to fetch at which it takes all uploads itself.",
+    )
     commit_timeout_s: Positive = Field(
         30.0, description="A commit that does not get its copies in this time is refused."
     )

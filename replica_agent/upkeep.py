@@ -51,7 +51,7 @@ class Upkeep:
             ask_home=self._operations.ask_home,
             outcome=self._operations.decide_held,
             forget=self._operations.acceptor.forget,
-            fetching=machinery.fetcher.early,
+            fetching=lambda: machinery.fetcher.early() | machinery.operations.foreign.tids(),
         )
 
     def chores(self) -> list[tuple[str, float, Chore]]:

@@ -149,6 +149,15 @@ class Fetcher:
         """Return the undecided transactions of which parts are being fetched."""
         return frozenset(str(item.wanted.tid) for item in self._running.values() if item.wanted.csn is None)
 
+    def coming_bytes(self) -> int:
+        """Return the bytes of the parts that are on their way for undecided transactions."""
+        return sum(item.wanted.meta.length for item in self._running.values() if item.wanted.csn is None)
+
+    def came(self, parts: Iterable[PartId]) -> int:
+        """Return how many bytes have come of large parts that are still on their way."""
+        items = (self._running.get(part) for part in parts)
+        return sum(item.sink.length for item in items if item is not None and item.sink is not None)
+
     def trouble(self, part: PartId) -> str | None:
         """Return why a wanted part has not come yet, or None if it is not wanted."""
         item = self._running.get(part)

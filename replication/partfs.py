@@ -173,6 +173,13 @@ class PartFs:
     def _sink(self, path: str) -> PartSink:
         return PartSink(self.data_dir, path, next(self._temporary))
 
+    def room(self) -> int:
+        """Return the bytes that are free on the disk of the data directory; 0 if it does not say."""
+        try:
+            return shutil.disk_usage(self.data_dir).free
+        except OSError:
+            return 0
+
     def read(self, location: Location, offset: int = 0, length: int | None = None) -> bytes:
         """Return verified bytes of a part; errors as :meth:`VerifiedRange.read`."""
         with VerifiedRange(self.data_dir, location) as part:

@@ -29,13 +29,21 @@ _BROKEN = (ClientError, OSError, TimeoutError)
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """Answer of ``GET /peer/v1/status``."""
+    """Answer of ``GET /peer/v1/status``; ``free_bytes`` of the disk of its data directory."""
 
     id: ReplicaId
     disk: str
     boot: int
     state: str
     snapshot_csn: Csn
+    free_bytes: int = 0
+
+
+class UploadBegun(msgspec.Struct, frozen=True):
+    """Answer of ``POST /peer/v1/uploads``: the part that the file may become, and how long it may be."""
+
+    part: PartId
+    bytes_max: int
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -97,6 +105,23 @@ class PeerClient:
     async def status(self, api: str) -> PeerStatus:
         """Return who answers at the address, and how far it is."""
         return await self._call("GET", api, "status", PeerStatus)
+
+    async def begin_upload(self, api: str, grant: str, replica: ReplicaId) -> UploadBegun:
+        """Tell a home that ``replica`` is to take the file of a grant."""
+        asked = {"grant": grant, "replica": replica}
+        return await self._call("POST", api, "uploads", UploadBegun, json=asked)
+
+    async def end_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, meta: PartMeta) -> None:
+        """Tell a home that a file is durable at ``replica``; may be repeated."""
+        told = {
+            "tid": str(tid), "table": table, "replica": replica, "length": meta.length,
+            "checksum": meta.checksum,
+        }  # fmt: skip
+        await self._call("POST", api, f"uploads/{meta.part}", Any, json=told)
+
+    async def fail_upload(self, api: str, tid: Tid, table: str, part: PartId) -> None:
+        """Tell a home that a file will not come; a hint."""
+        await self._call("POST", api, f"uploads/{part}/failed", Any, json={"tid": str(tid), "table": table})
 
     async def _call(
         self,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.ids import PartId, ReplicaId
+from tidelock.csnlog.ids import PartId, ReplicaId, TableName
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.state import Action
-from tidelock.replication.model import PartMeta
+from tidelock.replication.model import PartMeta, bytes_alone
 from tidelock.replication.wire import HEADER_BYTES_MAX
 
 
@@ -36,6 +38,30 @@ class HintBody(msgspec.Struct, forbid_unknown_fields=True):
     parts: list[PartMeta]
 
 
+class UploadBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/uploads."""
+
+    grant: str
+    replica: ReplicaId
+
+
+class UploadedBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/uploads/{part}."""
+
+    tid: str
+    table: TableName
+    replica: ReplicaId
+    length: Annotated[int, msgspec.Meta(ge=0)]
+    checksum: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+
+
+class FailedUploadBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/uploads/{part}/failed."""
+
+    tid: str
+    table: TableName
+
+
 class PeerRoutes:
     """Handlers below /peer/v1."""
 
@@ -49,6 +75,9 @@ class PeerRoutes:
             web.post("/peer/v1/stage", self.stage),
             web.post("/peer/v1/forget", self.forget),
             web.post("/peer/v1/hint", self.hint),
+            web.post("/peer/v1/uploads", self.begin_upload),
+            web.post("/peer/v1/uploads/{part}", self.end_upload),
+            web.post("/peer/v1/uploads/{part}/failed", self.fail_upload),
             web.get("/peer/v1/outcome/{tid}", self.outcome),
             web.get("/peer/v1/status", self.status),
         ]
@@ -82,6 +111,26 @@ class PeerRoutes:
         self._agent.acceptor.hint(parse_tid(asked.tid), asked.holder, asked.parts)
         return answer({})
 
+    async def begin_upload(self, request: web.Request) -> web.Response:
+        """Let another replica take a file of a transaction of this home."""
+        self._agent.require(Action.INSERT)
+        asked = await body(request, UploadBody)
+        return answer(await self._agent.spread.begin(asked.grant, asked.replica))
+
+    async def end_upload(self, request: web.Request) -> web.Response:
+        """Take note of a file that another replica has taken."""
+        self._agent.require(Action.INSERT)
+        asked, part = await body(request, UploadedBody), PartId(request.match_info["part"])
+        meta = bytes_alone(part, asked.length, asked.checksum)
+        await self._agent.spread.end(parse_tid(asked.tid), asked.table, asked.replica, meta)
+        return answer({})
+
+    async def fail_upload(self, request: web.Request) -> web.Response:
+        """Give up a file that another replica was to take."""
+        asked, part = await body(request, FailedUploadBody), PartId(request.match_info["part"])
+        self._agent.spread.fail(parse_tid(asked.tid), asked.table, part)
+        return answer({})
+
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell what this home knows of its own transaction."""
         return answer({"outcome": self._agent.commits.own_word(parse_tid(request.match_info["tid"]))})
@@ -96,5 +145,6 @@ class PeerRoutes:
                 "boot": agent.session.boot,
                 "state": agent.condition.state.value,
                 "snapshot_csn": agent.waiters.reached,
+                "free_bytes": agent.inserts.files.room(),
             }
         )

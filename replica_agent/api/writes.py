@@ -23,7 +23,9 @@ from tidelock.replica_agent.state import Action
 from tidelock.replica_agent.transactions import Transaction
 from tidelock.replica_agent.writes.area import Entry, replaces
 from tidelock.replica_agent.writes.places import Kind, Place, job_folder, kind_of, text_of
-from tidelock.replica_agent.writes.tokens import DEFAULT_RIGHTS, Claims, Right, redact
+from tidelock.replica_agent.writes.signed import redact
+from tidelock.replica_agent.writes.spread import UPLOADS
+from tidelock.replica_agent.writes.tokens import DEFAULT_RIGHTS, Claims, Right
 
 #: Name of the route that a token opens, without the shared secret.
 OPEN_ROUTE = "writes"
@@ -104,6 +106,8 @@ class WriteRoutes:
         """Answer one operation; every error is a RemoteException."""
         try:
             target = parse_target(request.raw_path)
+            if target.segments[len(_BASE) : -1] == (UPLOADS,):
+                return await self._take(request, target)
             asked = self._asked(request, Target(target.segments[len(_BASE) :], target.query))
             name = asked.target.query.get("op", "").upper()
             operation = self._operations.get((request.method, name))
@@ -182,10 +186,16 @@ class WriteRoutes:
             writes = self._agent.writes.of(asked.tx, table)
             if not marks:
                 writes.area.check_create(asked.place, overwrite=overwrite)
+                self._agent.writes.quota.require_file(asked.tx)
+                elsewhere = await self._agent.spread.location(
+                    asked.tx, table, asked.place, overwrite=overwrite
+                )
+                if elsewhere is not None:
+                    return _redirect(elsewhere)
             path = "/".join(quote(segment, safe="") for segment in (*_BASE, *asked.target.segments))
             fields = urlencode({"op": "CREATE", "overwrite": str(overwrite).lower(), "data": "true"})
             location = f"http://{self._agent.writes.passes.member.api}/{path}?{fields}"
-            return web.Response(status=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": location})
+            return _redirect(location)
         if marks:
             if await asked.request.content.readany():
                 raise BadRequestError(f"{text_of(asked.place)} is the mark of a job, and empty")
@@ -193,6 +203,14 @@ class WriteRoutes:
         else:
             content = asked.request.content.iter_any()
             await self._agent.writes.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
+        return web.Response(status=HTTPStatus.CREATED)
+
+    async def _take(self, request: web.Request, target: Target) -> web.Response:
+        """Take a file for a transaction of another home."""
+        if request.method != "PUT" or target.query.get("op", "").upper() != "CREATE":
+            raise _not_supported(f"{request.method} of an upload")
+        self._agent.require(Action.ACK)
+        await self._agent.foreign.take(target.segments[-1], request.content.iter_any())
         return web.Response(status=HTTPStatus.CREATED)
 
     async def _rename(self, asked: _Asked) -> web.Response:
@@ -241,6 +259,10 @@ def _not_supported(what: str) -> BadRequestError:
 def _entry(entry: Entry, *, named: bool) -> bytes:
     name = entry.name if named else ""
     return hdfs.folder_entry(name) if entry.length is None else hdfs.file_entry(name, entry.length, 0)
+
+
+def _redirect(location: str) -> web.Response:
+    return web.Response(status=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": location})
 
 
 def _told(*, done: bool) -> web.Response:

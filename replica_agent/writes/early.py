@@ -4,44 +4,64 @@ When a task is committed its files get rows in the catalog, by their bytes alone
 them; no reader sees such a row, not even in the own transaction. At the seal it learns what it is a part of.
 An early copy is a hint that has come true: it counts for no commit before its replica has been asked about
 the sealed transaction and has said that it holds it, and it goes with its transaction (or before, when its
-task is done over).
+task is done over). What another replica has taken is fetched here, and the seal waits for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tidelock.errors import TidelockError
+from tidelock.csnlog.ids import PartId, ReplicaId
+from tidelock.errors import TidelockError, UnavailableError
 from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.transactions import Transaction
 from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.writes.staged import StagedFile, TableWrites
 from tidelock.replication.fetch import Fetcher
+from tidelock.replication.model import Location, PartMeta, Wanted
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.push import Pusher
 
+#: Pause before what is waited for is looked at although nothing has arrived.
+_LOOK_S = 1.0
+
 
 class EarlyCopies:
-    """Makes early copies of this home's files, and takes them back."""
+    """Makes early copies of this home's files, and takes them back.
 
-    def __init__(self, catalog: Catalog, files: PartFs, pusher: Pusher, fetcher: Fetcher) -> None:
+    Args:
+        patience_s: A seal fails when nothing of what it waits for has come for so long.
+    """
+
+    def __init__(
+        self, catalog: Catalog, files: PartFs, pusher: Pusher, fetcher: Fetcher, *, patience_s: float
+    ) -> None:
         """Copy nothing yet."""
         self._catalog, self._files, self._pusher, self._fetcher = catalog, files, pusher, fetcher
+        self._patience_s = patience_s
+        self._arrival = asyncio.Event()
 
     async def announce(self, tx: Transaction, writes: TableWrites, numbers: Iterable[int]) -> None:
         """A task is committed: have its files copied.
 
         What cannot be announced now is copied when the transaction is sealed.
         """
-        staged = []
+        staged: list[jobs.StagedPart] = []
+        others: dict[ReplicaId, list[PartMeta]] = {}
         for number in numbers:
             file = writes.files[number]
-            if file.meta is not None and file.location is not None and not file.known:
+            assert file.meta is not None, file
+            if file.taken_by is not None:
+                others.setdefault(file.taken_by, []).append(file.meta)
+            elif file.location is not None and not file.known:
                 writes.files[number] = replace(file, known=True)
                 staged.append(jobs.StagedPart(file.meta, file.location, tx.tid))
+        for holder, metas in others.items():
+            self._pusher.hint(tx.tid, metas, holder)
         if staged:
             with contextlib.suppress(TidelockError):
                 await self._catalog.write(lambda db: jobs.add_staged(db, staged, []))
@@ -61,3 +81,59 @@ class EarlyCopies:
                 self._pusher.drop(known)
                 paths.update(await self._catalog.write(lambda db: jobs.drop_parts(db, known)))
             await remove_files(self._catalog, self._files, sorted(paths))
+
+    # -- what others have taken ----------------------------------------------------------------------------
+
+    def fetch(self, tx: Transaction, files: Iterable[StagedFile]) -> None:
+        """Fetch files that other replicas have taken, unless that is under way."""
+        for file in files:
+            if file.meta is not None and file.taken_by is not None:
+                self._fetcher.want(Wanted(file.meta, tx.tid, None, (file.taken_by,)))
+
+    def behind_bytes(self) -> int:
+        """Return the bytes that are still to come of undecided transactions, of other homes' too."""
+        return self._fetcher.coming_bytes()
+
+    def arrived(self) -> None:
+        """A part is durable here now."""
+        self._arrival.set()
+        self._arrival = asyncio.Event()
+
+    async def gather(self, tx: Transaction, files: Sequence[StagedFile]) -> dict[PartId, Location]:
+        """Return where files lie, when all of them are here.
+
+        Raises:
+            UnavailableError: Nothing of those that other replicas have taken has come for ``patience_s``.
+        """
+        loop = asyncio.get_running_loop()
+        places = {file.part: file.location for file in files if file.location is not None}
+        taken = [file for file in files if file.location is None]
+        seen, until = (-1, -1), 0.0
+        while True:
+            arrival = self._arrival
+            missing = []
+            for file in taken:
+                row = self._catalog.reader.part(file.part)
+                if row is not None and row.state == "held" and row.file is not None:
+                    places[file.part] = Location(row.file, row.offset, row.length, row.blocks)
+                else:
+                    missing.append(file)
+            if not missing:
+                return places
+            self.fetch(tx, missing)
+            now = (len(places), self._fetcher.came(file.part for file in missing))
+            if now != seen:
+                seen, until = now, loop.time() + self._patience_s
+            elif loop.time() > until:
+                raise self._not_here(missing)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(arrival.wait(), _LOOK_S)
+
+    def _not_here(self, missing: Sequence[StagedFile]) -> UnavailableError:
+        holders = sorted({file.taken_by for file in missing if file.taken_by is not None})
+        trouble = self._fetcher.trouble(missing[0].part) or "not asked for yet"
+        return UnavailableError(
+            f"{len(missing)} files that were written to {', '.join(holders)} cannot be fetched from there "
+            f"({trouble}); nothing of the job was kept, run it again",
+            replicas=holders,
+        )

@@ -42,14 +42,14 @@ def partition_path(place: tuple[str, ...], schema: TableSchema) -> str:
     return path
 
 
-def examine(path: Path, schema: TableSchema) -> tuple[int, Statistics]:
+def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, Statistics]:
     """Return the number of rows of a file, and its statistics, if it can be a part of a table.
 
     Raises:
         SchemaMismatchError: It cannot; names the column, and what to change.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(source) as file:
             _check_file(file, schema)
             _check_columns(file, schema)
             _check_required(file, schema)

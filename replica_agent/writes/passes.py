@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from tidelock.csnlog.ids import ReplicaId, TableName
+from tidelock.csnlog.ids import ReplicaId, TableName, Tid
 from tidelock.csnlog.model import Member
 from tidelock.errors import (
     BadRequestError,
@@ -86,6 +86,10 @@ class Passes:
         )
         return Pass(sign(self._key, claims), claims.expires_s)
 
+    def find_open(self, tid: Tid) -> Transaction:
+        """Return a transaction that takes files; TokenFinishedError if it takes nothing more."""
+        return self._in_state(tid, _OPEN)
+
     def admit(self, token: str) -> tuple[Claims, Transaction]:
         """Return what a token says, and its transaction, which is open.
 
@@ -96,7 +100,7 @@ class Passes:
             TokenFinishedError: The transaction takes nothing more.
         """
         claims = self._verified(token)
-        return claims, self._in_state(claims, _OPEN)
+        return claims, self._in_state(claims.tid, _OPEN)
 
     def admit_to(self, token: str, tid: str, right: Right | None) -> Claims:
         """Return what a token says that a request about a transaction carries.
@@ -121,9 +125,9 @@ class Passes:
                 tid=str(claims.tid),
             )
         if right is Right.COMMIT:
-            self._in_state(claims, _COMMITTABLE)
+            self._in_state(claims.tid, _COMMITTABLE)
         else:
-            self._in_state(claims, _OPEN)
+            self._in_state(claims.tid, _OPEN)
         if right is not None:
             claims.require_right(right)
         return claims
@@ -131,9 +135,9 @@ class Passes:
     def _verified(self, token: str) -> Claims:
         return verify(self._key, token, cluster=self._cluster, replica=self._replica, now_s=self._wall_s())
 
-    def _in_state(self, claims: Claims, states: Collection[TxState]) -> Transaction:
+    def _in_state(self, of: Tid, states: Collection[TxState]) -> Transaction:
         """Return the transaction of a token; TokenFinishedError unless it is in one of these states."""
-        tid = str(claims.tid)
+        tid = str(of)
         try:
             tx = self._transactions.find(tid)
         except UnknownTransactionError as error:

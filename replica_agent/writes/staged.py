@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.ids import PartId, ReplicaId
 from tidelock.replica_agent.writes.area import StagingArea
 from tidelock.replication.model import Location, PartMeta
 
@@ -21,8 +21,9 @@ class StagedFile:
     Attributes:
         part: Its id; never given again, whatever becomes of the file.
         path: Its own file below the data directory.
-        meta: Its bytes, once they are durable.
-        location: Where they lie here.
+        meta: Its bytes, once they are durable somewhere.
+        location: Where an upload to this replica has put them.
+        taken_by: Another replica that takes the file; its bytes are fetched from there.
         known: It may have a row of ``parts``, here and at peers.
     """
 
@@ -30,6 +31,7 @@ class StagedFile:
     path: str
     meta: PartMeta | None = None
     location: Location | None = None
+    taken_by: ReplicaId | None = None
     known: bool = False
 
 
@@ -39,17 +41,21 @@ class TableWrites:
 
     Attributes:
         files: By their numbers in the area; also those that are being written.
-        length: Bytes of all of them, those that have come of a running upload included.
+        length: Bytes of all of them, those that have come of an upload that runs here included.
+        elsewhere: Those that other replicas take or have taken, by the ids of their parts.
         turn: Held by what takes time and must see the area as it has left it.
     """
 
     area: StagingArea = field(default_factory=StagingArea)
     files: dict[int, StagedFile] = field(default_factory=dict)
     length: int = 0
+    elsewhere: dict[PartId, int] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, numbers: Iterable[int]) -> list[StagedFile]:
         """Forget files, and return those that are durable; an upload removes its own."""
         found = [file for number in numbers if (file := self.files.pop(number, None)) is not None]
+        for file in found:
+            self.elsewhere.pop(file.part, None)
         self.length -= sum(file.meta.length for file in found if file.meta is not None)
         return [file for file in found if file.meta is not None]

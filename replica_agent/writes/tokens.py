@@ -1,33 +1,23 @@
 """Tokens: signed capabilities for one open transaction, which travel inside of paths. Pure.
 
-``tl1.<claims>.<mac>``: base64url without padding, so a token is one segment of a path that no shell, glob or
-URL takes for something else. Who holds one may do what its claims say until it expires or the transaction
-ends, whichever comes first; whether that has ended is for the transaction's home to say.
+A signed text (:mod:`signed`), so a token is one segment of a path. Who holds one may do what its claims say
+until it expires or the transaction ends, whichever comes first; whether that has ended is for the
+transaction's home to say.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
-import json
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from tidelock.csnlog.ids import ReplicaId, TableName, Tid
-from tidelock.errors import TokenExpiredError, TokenForeignError, TokenForgedError, TokenRightError
-
-PREFIX: Final = "tl1"
-#: What a token looks like wherever it stands.
-TOKEN: Final = re.compile(rf"\b{PREFIX}\.[\w-]+\.[\w-]+", re.ASCII)
-#: What stands in logs in the place of a token.
-REDACTED: Final = f"{PREFIX}.***"
+from tidelock.errors import TokenExpiredError, TokenForeignError, TokenRightError
+from tidelock.replica_agent.writes import signed
 
 _CONTEXT: Final = b"tidelock token 1\0"
-_FORM = re.compile(rf"{PREFIX}\.([\w-]+)\.([\w-]+)", re.ASCII)
 
 
 class Right(Enum):
@@ -109,8 +99,7 @@ def sign(key: bytes, claims: Claims) -> str:
     }
     if claims.tables is not None:
         fields["n"] = sorted(claims.tables)
-    payload = _encode(json.dumps(fields, separators=(",", ":"), sort_keys=True).encode())
-    return f"{PREFIX}.{payload}.{_encode(_mac(key, payload))}"
+    return signed.sign(key, _CONTEXT, fields)
 
 
 def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: float) -> Claims:
@@ -122,8 +111,8 @@ def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: f
         TokenForgedError: It is no token, or was not signed by this key.
         TokenExpiredError: Its time is over.
     """
-    payload, mac = _parts(token)
-    claims = _claims(payload)
+    found = signed.read(token)
+    claims = _claims(found.fields)
     if claims.cluster != cluster:
         raise TokenForeignError(
             "the token is of another cluster; use one that tx.token() of this cluster has made"
@@ -134,8 +123,7 @@ def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: f
             "address that tx.path() gives",
             home=claims.tid.home,
         )
-    if not hmac.compare_digest(mac, _mac(key, payload)):
-        raise _forged()
+    found.require(key, _CONTEXT)
     if now_s >= claims.expires_s:
         raise TokenExpiredError(
             "the token has expired; make another with tx.token()", expires_s=claims.expires_s
@@ -143,21 +131,8 @@ def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: f
     return claims
 
 
-def redact(text: str) -> str:
-    """Return a text with every token in it made unreadable."""
-    return TOKEN.sub(REDACTED, text) if f"{PREFIX}." in text else text
-
-
-def _parts(token: str) -> tuple[str, bytes]:
-    form = _FORM.fullmatch(token)
-    if form is None:
-        raise _forged()
-    return form[1], _decode(form[2])
-
-
-def _claims(payload: str) -> Claims:
+def _claims(fields: dict[str, Any]) -> Claims:
     try:
-        fields = json.loads(_decode(payload))
         tables = fields.get("n")
         return Claims(
             str(fields["c"]),
@@ -166,27 +141,5 @@ def _claims(payload: str) -> Claims:
             None if tables is None else frozenset(TableName(name) for name in tables),
             int(fields["e"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise _forged() from error
-
-
-def _mac(key: bytes, payload: str) -> bytes:
-    return hmac.digest(key, _CONTEXT + payload.encode(), hashlib.sha256)
-
-
-def _encode(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _decode(text: str) -> bytes:
-    try:
-        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _forged() from error
-    if _encode(data) != text:  # one token has one form
-        raise _forged()
-    return data
-
-
-def _forged() -> TokenForgedError:
-    return TokenForgedError("this is no token that this cluster has made; take the path from tx.path()")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise signed.forged() from error

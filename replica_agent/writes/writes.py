@@ -13,10 +13,12 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 
-from tidelock.csnlog.ids import TableName
+from tidelock.csnlog.ids import PartId, TableName
 from tidelock.errors import (
     BadRequestError,
     TidelockError,
@@ -38,7 +40,7 @@ from tidelock.replica_agent.writes.places import Kind, Place, kind_of, text_of
 from tidelock.replica_agent.writes.quota import Quota
 from tidelock.replica_agent.writes.receiving import receive
 from tidelock.replica_agent.writes.staged import StagedFile, TableWrites
-from tidelock.replication.model import bytes_alone
+from tidelock.replication.model import Location, bytes_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Writes:
 
     def __init__(self, inserts: Inserts, removals: Removals, passes: Passes, early: EarlyCopies) -> None:
         self.passes, self._early = passes, early
-        self._quota = Quota(inserts.settings)
+        self.quota = Quota(inserts.settings)
         self._inserts, self._removals = inserts, removals
         self._settings, self._catalog, self._files = inserts.settings, inserts.catalog, inserts.files
         self._transactions = inserts.transactions
@@ -109,7 +111,7 @@ class Writes:
             DiskFullError, UnavailableError: Nothing of it was kept.
         """
         writes = self.of(tx, table)
-        self._quota.require_file(tx)
+        self.quota.require_file(tx)
         number, dropped = writes.area.create(place, overwrite=overwrite)
         part = self._inserts.numbers.next()
         file = writes.files[number] = StagedFile(part, self._files.part_path(part))
@@ -119,7 +121,7 @@ class Writes:
             nonlocal came
             writes.length += length - came
             came = length
-            self._quota.require_bytes(tx, length)
+            self.quota.require_bytes(tx, length)
 
         with self._running(tx):
             try:
@@ -132,6 +134,7 @@ class Writes:
                     raise _deleted(place)  # noqa: TRY301 - cleaned up below
                 meta = bytes_alone(part, location.length, sink.checksum)
                 writes.files[number] = StagedFile(part, file.path, meta, location)
+                self._inserts.metrics.uploads.labels("own").inc()
             except BaseException:
                 writes.length -= came
                 writes.area.abandon(number)
@@ -230,8 +233,9 @@ class Writes:
             writes.area.seal(found)
             return Sealed(0, 0)
         files = {item.number: writes.files[item.number] for item in found}
-        loop = asyncio.get_running_loop()
-        staged = await loop.run_in_executor(self._inserts.encoders, self._examine, tx, schema, found, files)
+        places = await self._early.gather(tx, list(files.values()))
+        examine = partial(self._examine, tx, schema, found, files, places)
+        staged = await asyncio.get_running_loop().run_in_executor(self._inserts.encoders, examine)
         for path in sorted({part.meta.path for part in staged}):
             await self._inserts.pressure.admit(tx, schema, path)
         await self._catalog.write(partial(_seal_parts, staged))
@@ -254,21 +258,27 @@ class Writes:
         schema: TableSchema,
         found: Sequence[InPlace],
         files: dict[int, StagedFile],
+        places: dict[PartId, Location],
     ) -> list[jobs.StagedPart]:
         """Check all files of a job, in a thread; those without rows are left out."""
         staged = []
         for item in found:
             file = files[item.number]
             assert file.meta is not None, item
-            assert file.location is not None, item
             path = partition_path(item.place[:-1], schema)
-            rows, stats = examine(self._files.data_dir / file.path, schema)
+            rows, stats = examine(self._source(file, places[file.part]), schema)
             if rows:
                 meta = msgspec.structs.replace(
                     file.meta, table=schema.name, path=path, rows=rows, stats=stats
                 )
-                staged.append(jobs.StagedPart(meta, file.location, tx.tid))
+                staged.append(jobs.StagedPart(meta, places[file.part], tx.tid))
         return staged
+
+    def _source(self, file: StagedFile, place: Location) -> Path | pa.BufferReader:
+        """Return what to read a file from: a small one that was fetched lies in a pack."""
+        if place.file == file.path:
+            return self._files.data_dir / file.path
+        return pa.BufferReader(self._files.read(place))
 
     @contextlib.contextmanager
     def _running(self, tx: Transaction) -> Iterator[None]:

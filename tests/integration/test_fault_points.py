@@ -40,6 +40,7 @@ BY_THE_INSERT: Final = set(points(["agent.stage"]))
 ELSEWHERE: Final = {
     "agent.collect": "passed by collection: test_history.py",
     "agent.compact": "passed by compaction: test_compaction.py",
+    "agent.upload": "passed by uploads to another replica than the home: test_uploads.py",
     "replication.lock": "passed by what removes: test_locks.py",
     "csnlog.raise": "passed only after a lost reply: test_fault_kinds.py",
     "csnlog.rollover": "passed at the end of an epoch: test_fault_kinds.py",

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
+from tests.support.evidence import api_address, nothing_left
+from tests.support.readers import send
 from tests.support.spark_process import SparkJobError, SparkProcess
 from tests.support.waiting import TIMEOUT_S
 from tidelock.client import Database
@@ -47,7 +48,7 @@ NUMBERS = itertools.count(1)
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
+    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "upload_spread": True})
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,13 @@ def table(db: Database) -> str:
     name = f"t{next(NUMBERS)}"
     db.create_table(name, SCHEMA, partition_by=["city"])
     return name
+
+
+def uploads(local: LocalCluster, replica: str, home: str) -> float:
+    """How many files a replica has taken for its own transactions, or for those of the other."""
+    body = send(api_address(local, replica), "GET", "/metrics").body.decode()
+    found = re.search(rf'^tidelock_uploads_total{{home="{home}"}} (\S+)$', body, re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 def totals(db: Database, table: str, csn: int | None = None) -> tuple[int, int, str]:
@@ -112,6 +120,8 @@ def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: st
         nothing_left(local.data_dir(replica))
     with local.connect() as everywhere:
         assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
+    assert uploads(local, "r1", "own") > 0
+    assert uploads(local, "r2", "other") > 0  # executors were sent to both, though there is no shared secret
 
 
 @pytest.mark.slow

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
 import os
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.hdfs_client import Folder, HalfWritten, parquet
+from tests.support.evidence import api_address, nothing_left, require_clean_audit
+from tests.support.fault_lab import Gates
+from tests.support.hdfs_client import Folder, HalfWritten, file_name, parquet
+from tests.support.readers import send
 from tests.support.waiting import eventually
-from tidelock.client import Database, Transaction
+from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster
-from tidelock.errors import UnsealedWriteError
+from tidelock.errors import TransactionClosedError, UnsealedWriteError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("filling", pa.binary())])
 NUMBERS = itertools.count(1)
@@ -27,11 +31,33 @@ FILES_MAX, BYTES_MAX = 12, 12 << 20
 LARGE = 2 << 20
 
 
+#: What happens to who takes a file, and to who fetches it.
+FAULTS = {
+    "r1": {"replication.fetch.before": "pause"},
+    "r2": {"agent.upload.before": "crash", "agent.upload.after": "crash"},
+    "r3": {"replication.fetch.before": "pause"},
+}
+
+
 @pytest.fixture(scope="module")
-def local(module_cluster: ClusterFactory) -> LocalCluster:
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """They act while a test opens them."""
+    return Gates(tmp_path_factory.mktemp("gates"), FAULTS)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
     """Three replicas, two of them needed for a commit."""
-    bounds = {"staged_files_max": FILES_MAX, "staged_bytes_max": BYTES_MAX}
-    return module_cluster(settings={**QUICK, **bounds, "reader_workers": 1, "secret": "a shared secret"})
+    bounds: dict[str, object] = {
+        "upload_spread": True,
+        "staged_files_max": FILES_MAX,
+        "staged_bytes_max": BYTES_MAX,
+        "commit_timeout_s": 3,
+    }
+    return module_cluster(
+        settings={**QUICK, **bounds, "reader_workers": 1, "secret": "a shared secret"},
+        environment_of={replica: gates.environment(replica) for replica in FAULTS},
+    )
 
 
 @pytest.fixture
@@ -54,7 +80,7 @@ def rows(number: int, size: int = 10) -> bytes:
     return parquet(pa.table({"id": [number], "filling": [os.urandom(size)]}, SCHEMA))
 
 
-def ids(reader: Database | Transaction, table: str) -> list[int]:
+def ids(reader: Database | Snapshot | Transaction, table: str) -> list[int]:
     """What is in the table."""
     return sorted(reader.read(table, ["id"])["id"].to_pylist())
 
@@ -210,3 +236,207 @@ def test_too_many_bytes(local: LocalCluster, db: Database, table: str) -> None:
         assert folder.commit_job().status == 201
     assert ids(db, table) == [1, 2]
     clean(local)
+
+
+# -- uploads to other replicas -------------------------------------------------------------------------------
+
+
+def place(task: int, attempt: int = 0) -> str:
+    """Where an attempt of a task writes its file."""
+    return f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}/{file_name(task)}"
+
+
+def commit_task(folder: Folder, task: int, attempt: int = 0) -> None:
+    """Of a task whose attempt has written its file."""
+    folder.commit_task(f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}", task)
+
+
+@pytest.fixture
+def apis(local: LocalCluster) -> dict[str, str]:
+    """The addresses that files are sent to."""
+    return {replica: api_address(local, replica) for replica in local.replicas}
+
+
+@pytest.mark.parametrize("size", [10, LARGE], ids=["small", "large"])
+def test_files_go_to_all_replicas(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str], size: int
+) -> None:
+    """In turn; the home has all of them when it commits, and the rows are right on each replica."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    sent = set()
+    for task in range(3):
+        told = folder.redirect(place(task))
+        at = urlsplit(told.headers["Location"])
+        sent.add(at.netloc)
+        assert send(at.netloc, "PUT", f"{at.path}?{at.query}", rows(task, size)).status == 201
+        assert folder.ask("GET", "GETFILESTATUS", place(task)).json()["FileStatus"]["length"] > size
+        commit_task(folder, task)
+    assert sent == set(apis.values())
+    require_early(local, tx, 3)
+    assert folder.commit_job().status == 201
+    assert ids(tx, table) == [0, 1, 2]
+    csn = tx.commit(wait="all").csn
+    for replica in local.replicas:
+        with local.connect(replica) as reader, reader.snapshot(csn) as snap:
+            assert ids(snap, table) == [0, 1, 2]
+            assert snap.read(table, where="id > 1")["id"].to_pylist() == [2]
+    clean(local)
+    require_clean_audit(local)
+
+
+def abort_the_attempt(_: LocalCluster, __: Database, tx: Transaction, folder: Folder) -> None:
+    """The transaction commits, without the attempt's file."""
+    assert folder.done("DELETE", "DELETE", "_temporary/0/_temporary/attempt_1_m_000001_0", recursive="true")
+    assert folder.commit_job().status == 201
+    tx.commit()
+
+
+ENDS = {end.__name__: end for end in (roll_back, end_the_lease, refuse, kill_the_home)}
+
+
+@pytest.mark.parametrize("end", [*ENDS, "abort_the_attempt"])
+def test_nothing_is_left_at_who_took_a_file(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str], end: str
+) -> None:
+    """Files of a committed task, of an attempt, and one that still comes in; zombies are refused."""
+    tx = db.begin(lease="3s")
+    folder = Folder(tx.path(table))
+    folder.setup()
+    assert folder.create(place(0), rows(1, LARGE), to=apis["r2"]).status == 201
+    commit_task(folder, 0)
+    assert folder.create(place(1), rows(2), to=apis["r3"]).status == 201
+    upload = HalfWritten(folder, 2, to=apis["r2"])
+    late = urlsplit(folder.redirect(place(3), to=apis["r3"]).headers["Location"])
+    if end in ENDS:
+        ENDS[end](local, db, tx)
+    else:
+        abort_the_attempt(local, db, tx, folder)
+    if end == "end_the_lease":
+        eventually(lambda: not folder.exists())
+    assert upload.end() in {0, 403}
+    answer = send(late.netloc, "PUT", f"{late.path}?{late.query}", rows(4))
+    assert (answer.status, answer.exception) == (403, "AccessControlException")
+    clean(local)
+    require_clean_audit(local)
+
+
+def test_grants_that_are_not_good(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str]
+) -> None:
+    """Forged, for another replica, used twice; one opens nothing else, and no log shows it."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    path = urlsplit(folder.redirect(place(0), to=apis["r2"]).headers["Location"]).path
+    grant, token = path.rpartition("/")[2], folder.path.split("/")[2]
+
+    def refused(method: str, api: str, target: str) -> str:
+        answer = send(api, method, f"{target}?op=CREATE&data=true", b"x")
+        assert answer.status == 403, answer.body
+        return str(answer.json()["RemoteException"]["message"])
+
+    base = path.rpartition("/")[0]
+    assert "no token" in refused("PUT", apis["r2"], f"{base}/{grant[:-4]}AAAA")
+    assert "no token" in refused("PUT", apis["r2"], f"{base}/{token}")
+    assert "no token" in refused("PUT", apis["r1"], f"/webhdfs/v1/transactions/{grant}/default/{table}/x")
+    assert "granted to replica r2" in refused("PUT", apis["r3"], path)
+    assert "not supported" in refused("GET", apis["r2"], path)
+    assert send(apis["r2"], "GET", f"/api/v1/status?grant={grant}").status == 401
+    assert send(apis["r2"], "PUT", f"{path}?op=CREATE&data=true", rows(1)).status == 201
+    assert "exists already" in refused("PUT", apis["r2"], path)
+    commit_task(folder, 0)
+    assert folder.commit_job().status == 201
+    tx.commit()
+    assert ids(db, table) == [1]
+    for replica in local.replicas:
+        log = local.log(replica).read_text(encoding="utf-8")
+        assert grant.split(".")[2] not in log
+    clean(local)
+
+
+def test_a_replica_that_dies_with_a_file(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str]
+) -> None:
+    """That attempt fails, and the next one goes elsewhere; what was fetched before is not missed."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    assert folder.create(place(0), rows(1, LARGE), to=apis["r2"]).status == 201
+    commit_task(folder, 0)
+    require_early(local, tx, 1)
+    upload = HalfWritten(folder, 1, to=apis["r2"])
+    local.kill("r2", signal.SIGKILL)
+    try:
+        assert upload.end() == 0
+        assert folder.done("DELETE", "DELETE", upload.attempt, recursive="true")
+        eventually(lambda: sent_to(folder, 6) <= {apis["r1"], apis["r3"]}, what="r2 is named no more")
+        assert folder.create(place(1, 8), rows(2), to=apis["r3"]).status == 201
+        commit_task(folder, 1, 8)
+        assert folder.commit_job().status == 201
+        tx.commit()
+    finally:
+        local.start("r2")
+    assert ids(db, table) == [1, 2]
+    clean(local)
+    require_clean_audit(local)
+
+
+@pytest.mark.parametrize("point", ["agent.upload.before", "agent.upload.after"])
+def test_a_replica_that_dies_when_a_file_is_durable(
+    local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str], point: str
+) -> None:
+    """Before or after its home has taken note: the writer has no answer, so its task does not commit."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    with gates.open("r2", point), pytest.raises((OSError, http.client.HTTPException)):
+        folder.create(place(0), rows(1, LARGE), to=apis["r2"])
+    local.start("r2")
+    assert folder.done("DELETE", "DELETE", place(0).rpartition("/")[0], recursive="true")
+    assert folder.create(place(0, 1), rows(2)).status == 201
+    commit_task(folder, 0, 1)
+    assert folder.commit_job().status == 201
+    tx.commit(wait="all")
+    assert ids(db, table) == [2]
+    clean(local)
+    require_clean_audit(local)
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["and comes back", "and stays away"])
+def test_a_replica_that_dies_before_its_file_was_fetched(
+    local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str], back: bool
+) -> None:
+    """The seal waits for it; then the job fails, and nothing is committed without that file."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    try:
+        with gates.open("r1", "replication.fetch.before"), gates.open("r3", "replication.fetch.before"):
+            assert folder.create(place(0), rows(1, LARGE), to=apis["r2"]).status == 201
+            commit_task(folder, 0)
+            gates.await_hit("r3", "replication.fetch.before")
+            local.kill("r2", signal.SIGKILL)
+        if back:
+            local.start("r2")
+        answer = folder.commit_job()
+        if back:
+            assert answer.status == 201
+            tx.commit()
+        else:
+            assert "cannot be fetched from there" in str(answer.json())
+            with pytest.raises(TransactionClosedError):
+                tx.commit()
+            tx.rollback()
+    finally:
+        local.start("r2")
+    assert ids(db, table) == ([1] if back else [])
+    clean(local)
+    require_clean_audit(local)
+
+
+def sent_to(folder: Folder, count: int) -> set[str]:
+    """Where so many files, of which none comes, would be sent to."""
+    told = [folder.redirect(place(90 + number)).headers["Location"] for number in range(count)]
+    return {urlsplit(location).netloc for location in told}

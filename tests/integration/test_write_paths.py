@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
+from tests.support.evidence import api_address, nothing_left
 from tests.support.hdfs_client import JOB, Folder, HalfWritten, file_name, parquet
 from tests.support.readers import send
 from tests.support.waiting import TIMEOUT_S, eventually
@@ -433,7 +433,7 @@ def test_a_home_that_dies_while_files_come_in(local: LocalCluster, db: Database,
         folder = Folder(tx.path(table))
         folder.setup()
         folder.write_task({"city=a": parquet(stored(1))})
-        zombie = HalfWritten(folder, 1)
+        zombie = HalfWritten(folder, 1, to=api_address(local, "r2"))
         local.kill("r2", signal.SIGKILL)
         assert zombie.end() == 0
         local.start("r2")

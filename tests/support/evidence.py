@@ -275,6 +275,12 @@ def alive(cluster: LocalCluster, asked: str, replica: str) -> bool:
     return any(row["alive"] for row in rows if row["id"] == replica)
 
 
+def api_address(cluster: LocalCluster, replica: str) -> str:
+    """Return host:port of a replica's API, as it is published."""
+    (address,) = (row["api"] for row in ask(cluster, replica, "/status")["replicas"] if row["id"] == replica)
+    return str(address)
+
+
 def data_address(cluster: LocalCluster, replica: str) -> str:
     """Return host:port of a replica's snapshot file system."""
     (address,) = (row["data"] for row in cluster.status()["replicas"] if row["id"] == replica)

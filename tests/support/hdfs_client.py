@@ -68,13 +68,32 @@ class Folder:
         listed = self.ask("GET", "LISTSTATUS", place).json()["FileStatuses"]["FileStatus"]
         return [entry["pathSuffix"] for entry in listed]
 
-    def create(self, place: str, data: bytes | Iterable[bytes] = b"", *, overwrite: bool = False) -> Answer:
-        """Write a file by both steps; returns the answer that decides."""
-        told = self.ask("PUT", "CREATE", place, overwrite=str(overwrite).lower(), permission=644)
+    def create(
+        self,
+        place: str,
+        data: bytes | Iterable[bytes] = b"",
+        *,
+        overwrite: bool = False,
+        to: str | None = None,
+    ) -> Answer:
+        """Write a file by both steps; returns the answer that decides. With `to` as :meth:`redirect`."""
+        told = self.redirect(place, overwrite=overwrite, to=to)
         if told.status != 307:
             return told
         at = urlsplit(told.headers["Location"])
         return send(at.netloc, "PUT", f"{at.path}?{at.query}", data)
+
+    def redirect(self, place: str, *, overwrite: bool = False, to: str | None = None) -> Answer:
+        """The first step; with `to` (host:port) it is repeated until the file is to be sent there."""
+
+        def there() -> Answer | None:
+            told = self.ask("PUT", "CREATE", place, overwrite=str(overwrite).lower(), permission=644)
+            sent = told.status == 307 and to is not None
+            return None if sent and urlsplit(told.headers["Location"]).netloc != to else told
+
+        found = eventually(there, what=f"a turn of {to}")
+        assert found is not None
+        return found
 
     def rename(self, source: str, target: str) -> Answer:
         """Move a file or folder."""
@@ -129,9 +148,9 @@ class Folder:
 class HalfWritten:
     """An upload that has sent half of its file."""
 
-    def __init__(self, folder: Folder, task: int = 0) -> None:
+    def __init__(self, folder: Folder, task: int = 0, *, to: str | None = None) -> None:
         self.attempt = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_7"
-        told = folder.ask("PUT", "CREATE", f"{self.attempt}/{file_name(task)}")
+        told = folder.redirect(f"{self.attempt}/{file_name(task)}", to=to)
         at = urlsplit(told.headers["Location"])
         self._connection = http.client.HTTPConnection(at.netloc, timeout=TIMEOUT_S)
         self._connection.putrequest("PUT", f"{at.path}?{at.query}")

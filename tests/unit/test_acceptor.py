@@ -12,7 +12,6 @@ from tidelock.replica_agent.acceptor import Acceptor
 from tidelock.replication.model import PartMeta, Wanted
 
 TID = Tid(Csn(4), ReplicaId("r1"), 1, 7)
-INLINE_BYTES_MAX = 100
 
 
 def _part(name: str, length: int) -> PartMeta:
@@ -22,13 +21,13 @@ def _part(name: str, length: int) -> PartMeta:
 @pytest.mark.parametrize(
     ("decided", "held", "wanted"),
     [
-        (False, set(), ["large"]),
-        (False, {"large"}, []),
+        (False, set(), ["one", "other"]),
+        (False, {"other"}, ["one"]),
         (True, set(), []),
     ],
     ids=["running", "held", "decided"],
 )
-def test_a_hint_wants_large_parts_of_running_transactions(
+def test_a_hint_wants_parts_of_running_transactions(
     *, decided: bool, held: set[str], wanted: list[str]
 ) -> None:
     """Of a decided one the record has wanted all there is: what is not here was given away since."""
@@ -49,9 +48,10 @@ def test_a_hint_wants_large_parts_of_running_transactions(
         stager=around,
         fetcher=around,
         waiters=around,
+        cut=lambda _: None,
         arrived=lambda _: None,
-        inline_bytes_max=INLINE_BYTES_MAX,
     )
-    acceptor.hint(TID, [_part("small", INLINE_BYTES_MAX), _part("large", INLINE_BYTES_MAX + 1)])
+    acceptor.hint(TID, ReplicaId("r3"), [_part("one", 1), _part("other", 1 << 30)])
     assert [item.meta.part for item in asked] == wanted
     assert all(item.csn is None and item.tid == TID for item in asked)
+    assert all(item.holders == ("r3", TID.home) for item in asked)

@@ -31,6 +31,8 @@ REQUESTS = [
     (Action.LATEST, "GET", f"/api/v1/tables?csn={APPLIED + 1}"),
     (Action.LATEST, "POST", "/api/v1/snapshots"),
     (Action.ACK, "POST", "/peer/v1/stage"),
+    (Action.INSERT, "POST", "/peer/v1/uploads"),
+    (Action.INSERT, "POST", "/peer/v1/uploads/r1-1-1"),
 ]
 
 
@@ -48,9 +50,10 @@ class Agent:
             condition=self.condition, metrics=left_out, catalog=left_out, waiters=CsnWaiters(APPLIED),
             log=left_out, client=left_out, membership=left_out, transactions=self.transactions,
             inserts=left_out, removals=left_out, mutations=left_out, derived=left_out, locks=left_out,
-            writes=left_out, commits=left_out, labels=left_out, snapshots=left_out,
-            read_pins=left_out, history=left_out, auditor=left_out, acceptor=cast("Any", self),
-            changes=left_out, applier=left_out, sql=left_out, compactor=left_out, damaged=left_out,
+            writes=left_out, spread=left_out, foreign=left_out, commits=left_out, labels=left_out,
+            snapshots=left_out, read_pins=left_out, history=left_out, auditor=left_out,
+            acceptor=cast("Any", self), changes=left_out, applier=left_out, sql=left_out,
+            compactor=left_out, damaged=left_out,
         )  # fmt: skip
 
     async def stage(self, raw: bytes) -> Held:

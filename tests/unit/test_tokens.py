@@ -18,17 +18,8 @@ from tidelock.errors import (
     TokenRightError,
 )
 from tidelock.replica_agent.logs import _Lossy
-from tidelock.replica_agent.writes.tokens import (
-    DEFAULT_RIGHTS,
-    REDACTED,
-    TOKEN,
-    Claims,
-    Right,
-    key_of,
-    redact,
-    sign,
-    verify,
-)
+from tidelock.replica_agent.writes.signed import REDACTED, SIGNED, redact
+from tidelock.replica_agent.writes.tokens import DEFAULT_RIGHTS, Claims, Right, key_of, sign, verify
 from tidelock.spark.redaction import PATTERN
 
 KEY = b"k" * 32
@@ -58,7 +49,7 @@ def test_a_token_says_what_was_signed(claims: Claims) -> None:
     """And it is one segment of a path that nothing has to quote."""
     token = sign(KEY, claims)
     assert verify(KEY, token, cluster=claims.cluster, replica=HOME, now_s=NOW_S) == claims
-    assert TOKEN.fullmatch(token)
+    assert SIGNED.fullmatch(token)
 
 
 @given(st.data())

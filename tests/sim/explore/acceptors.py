@@ -77,7 +77,9 @@ class Acceptors:
             return durable & set(parts)
 
         around: Any = SimpleNamespace(
-            reader=SimpleNamespace(held=held, outcome=lambda _: None), reached=Csn(1), want=lambda _: None
+            reader=SimpleNamespace(held=held, nameless=lambda _: set(), outcome=lambda _: None),
+            reached=Csn(1),
+            want=lambda _: None,
         )
         return Acceptor(
             replica=peer,
@@ -88,6 +90,7 @@ class Acceptors:
             files=around,
             stager=_Stager(stored=stored),  # type: ignore[arg-type]
             fetcher=around,
+            cut=lambda _: None,
             waiters=around,
             arrived=lambda _: None,
         )
