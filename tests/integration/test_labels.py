@@ -22,7 +22,7 @@ from tests.support.refusals import Addresses, http
 from tests.support.truncation import truncate
 from tests.support.waiting import eventually
 from tests.support.workload import ask
-from tidelock.client import Database, TransactionState
+from tidelock.client import Database, TransactionState, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, LabelExistsError, TidelockError, TooLargeError
 
@@ -163,6 +163,35 @@ def test_what_is_no_label(local: LocalCluster, sessions: list[Database]) -> None
     url = f"{Addresses.of(local, HOME).api}/transactions/{tx.tid}/commit"
     assert http("POST", url, {"label": "one", "batch": 1}).json["csn"] == done.csn
     assert http("POST", url, {"label": "one", "batch": 2}).json["error"] == "BadRequestError"
+
+
+def test_a_transaction_that_changes_nothing_takes_no_label(sessions: list[Database]) -> None:
+    """Neither one that it was begun with, nor one that it is committed under."""
+    db = sessions[0]
+    with db.begin("nothing", batch=1):
+        pass
+    assert db.begin().commit(label="nothing").csn is None
+    assert db.label("nothing") is None
+
+
+def test_processes_with_one_key_work_in_one_transaction(local: LocalCluster) -> None:
+    """Wherever they are connected; one commits, and whoever comes later is told the CSN."""
+    with connect(local.url(HOME)) as one, connect(local.url(PEER)) as other:
+        before = one.read(TABLE).num_rows
+        first, second = (db.begin("keyed", batch=1, key="1 of keyed") for db in (one, other))
+        assert (second.tid, second.holder) == (first.tid, first.holder)
+        with pytest.raises(BadRequestError, match="choose another key"):
+            other.begin("keyed", batch=2, key="1 of keyed")
+        for tx in (first, second):
+            tx.insert(TABLE, ROWS)
+        csn = second.commit().csn
+        assert first.commit().csn == csn
+        with one.snapshot(min_csn=csn) as snap:
+            assert snap.scan(TABLE).count() == before + 2 * ROWS.num_rows
+        with pytest.raises(LabelExistsError, match=f"at CSN {csn}:"):
+            one.begin("keyed", batch=1, key="1 of keyed")
+        with pytest.raises(TooLargeError, match="key has 300 bytes, the limit is label_bytes_max"):
+            one.begin(key="k" * 300)
 
 
 def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
