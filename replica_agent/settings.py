@@ -141,8 +141,8 @@ class AgentSettings(BaseSettings):
     upload_spread: bool = Field(
         False,
         description=(
-            "Whether files that are written to a transaction's folder are sent to all replicas in turn, whose "
-            "api addresses every writer must reach then; else all come to its home."
+            "Whether files that are written to a transaction's folder are sent to all replicas in turn, "
+            "whose api addresses every writer must reach then; else all come to its home."
         ),
     )
     upload_behind_bytes_max: Bytes = Field(

@@ -98,8 +98,8 @@ class Home:
             replica=HOME, boot=1, settings=limits, transactions=self.transactions, catalog=catalog,
             files=files, numbers=numbers, copies=cast("Any", self), log=cast("Any", self),
             removals=cast("Any", _NoRemovals()), validation=cast("Any", None),
-            labels=cast("Any", None), waiters=CsnWaiters(Csn(5)), metrics=Metrics(), lagging=_nobody, applied_on=cast("Any", None),
-            clock=time.monotonic,
+            labels=cast("Any", None), waiters=CsnWaiters(Csn(5)), metrics=Metrics(), lagging=_nobody,
+            applied_on=cast("Any", None), clock=time.monotonic,
         )  # fmt: skip
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
