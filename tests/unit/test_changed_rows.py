@@ -142,13 +142,13 @@ def test_values_are_their_bits(directory: DataDir) -> None:
 
 def test_a_row_that_comes_very_often(directory: DataDir) -> None:
     """It is told as often, in batches that do not grow with it."""
-    many = pa.table([pa.repeat(pa.scalar(1, f.type), 200_000) for f in SCHEMA], SCHEMA)
+    many = pa.table([pa.repeat(pa.scalar(1, f.type), 70_000) for f in SCHEMA], SCHEMA)
     [old] = directory.insert(3, {TABLE: many})
     directory.insert(4, {TABLE: rows((1, 1, 1.0), (1, 2, 2.0))})
     directory.remove(4, old.part)
     told = changes(directory, 3, 4)
     assert {kind: count.total() for (kind, _), count in by_kind(told).items()} == {
-        "delete": 199_999,
+        "delete": 69_999,
         "insert": 1,
     }
     assert max(len(batch) for batch in told.to_batches()) <= 32 * 1024
@@ -183,7 +183,7 @@ def test_below_the_horizon(directory: DataDir) -> None:
         assert isinstance(session.translate(failed.value), SnapshotTooOldError)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(before=batches(), after=batches(), share=st.booleans())
 def test_all_types(
     tmp_path_factory: pytest.TempPathFactory, before: pa.RecordBatch, after: pa.RecordBatch, share: bool
@@ -307,7 +307,7 @@ def test_changes_lead_from_any_csn_to_any_other(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(20))
 def test_long_histories(tmp_path: Path, seed: int) -> None:
     """As above, and longer."""
     judge(tmp_path / "data", Random(seed), unique=bool(seed % 2), steps=40, ranges=12)
