@@ -68,10 +68,13 @@ class SparkProcess:
             start_new_session=True,
         )
         self._identity = processes.record(self._process.pid, folder / "spark.pid")
+        self._running: str | None = None
 
     def send(self, job: str, **args: Any) -> None:
-        """Have a job begun; `receive` gives what came of it."""
+        """Have a job begun; `receive` gives what came of it, which no other test may take for its own."""
+        assert self._running is None, f"a test was cut off in its job {self._running!r}, which still runs"
         assert self._process.stdin is not None
+        self._running = job
         self._process.stdin.write(json.dumps({"job": job, "args": args}) + "\n")
         self._process.stdin.flush()
 
@@ -81,6 +84,7 @@ class SparkProcess:
         line = self._process.stdout.readline()
         if not line:
             raise AssertionError(f"the session ended; see {self._log.name}")
+        self._running = None
         answer = json.loads(line)
         if "error" in answer:
             raise SparkJobError(answer["error"])
