@@ -1,0 +1,119 @@
+"""examples/: every program runs, and prints what it is there to show."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.evidence import nothing_left
+from tests.support.source import ROOT
+from tests.support.spark_process import environment
+from tidelock.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+PROGRAMS: Final = sorted(
+    path.stem for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")
+)
+#: The backfill as its user would repeat it.
+RUNS: Final = ("backfill_partition", "backfill_partition", "dashboard", "etl_three_tables")
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas, both needed for a commit."""
+    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
+
+
+@pytest.fixture(scope="module")
+def printed(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What each run of each program has printed; all at one cluster, in one Spark session."""
+    folder = tmp_path_factory.mktemp("examples")
+    _run(folder, "tests.support.example_runs", local.url("r1"), str(folder), *RUNS)
+    found: dict[str, list[str]] = {}
+    for number, name in enumerate(RUNS):
+        found.setdefault(name, []).append((folder / str(number)).read_text(encoding="utf-8"))
+    return found
+
+
+def _run(folder: Path, module: str, *arguments: str) -> str:
+    """Run a module of the checkout, and return what it has printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=environment(folder, python_workers=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_all_programs_are_run() -> None:
+    """None is left out here."""
+    assert sorted(set(RUNS)) == PROGRAMS
+
+
+def test_etl_counts_a_repeated_batch_once(printed: dict[str, list[str]]) -> None:
+    """Three batches have run, though Spark has given one of them twice; the tables agree at each CSN."""
+    (text,) = printed["etl_three_tables"]
+    batches = re.findall(r"^batch (\d+): (\d+) documents", text, re.MULTILINE)
+    assert [number for number, _ in batches] == ["0", "1", "2"]
+    # Two files have come in the same moment; which is the first one is up to Spark.
+    assert [sorted(count for _, count in batches[:2]), batches[2][1]] == [["31", "42"], "20"]
+    assert "Spark gives it batch 1 a second time" in text
+    states = re.findall(r"(\d+) orders over (\S+), \d+ lines over (\S+), (\d+) rejected", text)
+    assert [(orders, rejected) for orders, _, _, rejected in states] == [("0", "0"), ("70", "3"), ("90", "3")]
+    assert all(ordered == summed_up for _, ordered, summed_up, _ in states)
+
+
+def test_backfill_adds_nothing_when_it_is_repeated(printed: dict[str, list[str]]) -> None:
+    """One day is replaced, once; later runs, in this program or the next one, tell the CSN of the first."""
+    wrong, right = "2026-01-02 79.7 (2 rows)", "2026-01-02 26.5 (2 rows)"
+    first, second = printed["backfill_partition"]
+    assert [wrong in line for line in _states(first)] == [True, False, False]
+    assert [right in line for line in _states(first)] == [False, True, True]
+    assert all("2026-01-01 79.7 (2 rows)" in line for line in _states(first))
+    (done,) = re.findall(r"was done before, by transaction \S+ at CSN (\d+)", first)
+    assert "computed again" not in second
+    assert re.findall(r"was done before, by transaction \S+ at CSN (\d+)", second) == [done, done]
+    assert all(right in line for line in _states(second))
+
+
+def _states(text: str) -> list[str]:
+    return re.findall(r"^at CSN \d+: (.*)", text, re.MULTILINE)
+
+
+def test_dashboard_agrees_while_writers_go_on(printed: dict[str, list[str]]) -> None:
+    """Each round shows three tables at one CSN, later than the round before, and to the cent."""
+    (text,) = printed["dashboard"]
+    csns = [int(csn) for csn in re.findall(r"^-- at CSN (\d+)", text, re.MULTILINE)]
+    assert csns == sorted(set(csns))
+    assert len(csns) == 3
+    totals = re.findall(r"totals: (\S+) (\S+) (\S+)", text)
+    assert all(len(set(row)) == 1 for row in totals)
+    assert len(set(totals)) == 3
+    assert text.count("another amount: 0") == 3
+
+
+def test_nothing_is_left(local: LocalCluster, printed: dict[str, list[str]]) -> None:
+    """All transactions and snapshots of the programs have ended."""
+    with local.connect("r1") as db:
+        assert [row for row in db.transactions() if row["state"] == "open"] == []
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_without_an_address_a_program_makes_its_own_cluster(name: str, tmp_path: Path) -> None:
+    """As a user runs it first; nothing of it stays behind."""
+    printed = _run(tmp_path, f"examples.{name}")
+    assert "at CSN" in printed
