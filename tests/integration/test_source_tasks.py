@@ -340,8 +340,15 @@ def read(options: Mapping[str, str], *columns: str) -> tuple[list[int], int]:
     return sorted(found), len(reader.partitions())
 
 
-def test_tasks(db: Database, table: str, options: dict[str, str]) -> None:
+def test_tasks(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
     """However the parts are cut and grouped each row comes once, with the values of its folder."""
+    with local.connect("r1") as fresh:  # as a reader that has seen nothing yet: its table is on both replicas
+
+        def shown() -> bool:
+            with fresh.snapshot() as snap:
+                return f"default.{table}" in {row["name"] for row in snap.tables()}
+
+        eventually(shown)
     assert read(options) == ([], 0)
     db.insert(
         table, pa.Table.from_batches([rows(*range(5000)), rows(*range(5000, 5100), city="é/=%")]), wait="all"
