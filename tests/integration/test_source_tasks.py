@@ -340,15 +340,20 @@ def read(options: Mapping[str, str], *columns: str) -> tuple[list[int], int]:
     return sorted(found), len(reader.partitions())
 
 
-def test_tasks(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
-    """However the parts are cut and grouped each row comes once, with the values of its folder."""
-    with local.connect("r1") as fresh:  # as a reader that has seen nothing yet: its table is on both replicas
+def shown_to_all(local: LocalCluster, table: str) -> None:
+    """Wait until a client that has seen nothing yet is shown a table: both replicas have it."""
+    with local.connect("r1") as fresh:
 
         def shown() -> bool:
             with fresh.snapshot() as snap:
                 return f"default.{table}" in {row["name"] for row in snap.tables()}
 
         eventually(shown)
+
+
+def test_tasks(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
+    """However the parts are cut and grouped each row comes once, with the values of its folder."""
+    shown_to_all(local, table)
     assert read(options) == ([], 0)
     db.insert(
         table, pa.Table.from_batches([rows(*range(5000)), rows(*range(5000, 5100), city="é/=%")]), wait="all"
@@ -385,8 +390,9 @@ def test_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None
     assert read({**options, "timestampAsOf": str(at + 10**6)})[0] == [1, 2]
 
 
-def test_wrong_reads(db: Database, table: str, options: dict[str, str]) -> None:
+def test_wrong_reads(local: LocalCluster, table: str, options: dict[str, str]) -> None:
     """What cannot be read is told when the source is made, or the query planned: never by a task."""
+    shown_to_all(local, table)
     for given, error, text in (
         ({"table": "nowhere"}, UnknownTableError, "nowhere"),
         ({"csnAsOf": "999999"}, TidelockError, "CSN"),
