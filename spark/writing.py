@@ -25,6 +25,8 @@ SESSION: Final[Mapping[str, str]] = {
 OPTIONS: Final[Mapping[str, str]] = {
     # Version 2 puts the files of a task into place before its job has ended.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    # Without its mark a job that replaces partitions cannot be told from one that was aborted.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
     # A job whose folder stays looks as if it had not ended.
     "mapreduce.fileoutputcommitter.cleanup.skipped": "false",
     "parquet.summary.metadata.level": "NONE",
