@@ -56,7 +56,7 @@ def verify(workload: Workload, *, commits: int, log: str | None = None) -> Histo
         _note_log(recorder, records, workload.tables)
         end = records[-1].csn
         for replica in cluster.replicas:
-            eventually(partial(_reached, cluster, replica, end), what=f"{replica} at CSN {end}")
+            eventually(partial(reached, cluster, replica, end), what=f"{replica} at CSN {end}")
         _outcomes(workload, recorder)
         chosen = random.Random(end)
         csns = [record.csn for record in records if record.csn >= _created(records, workload.tables)]
@@ -162,7 +162,8 @@ def leftovers(data_dir: Path) -> list[str]:
     return found
 
 
-def _reached(cluster: LocalCluster, replica: str, csn: int) -> bool:
+def reached(cluster: LocalCluster, replica: str, csn: int) -> bool:
+    """Whether a replica serves and has applied a CSN."""
     try:
         status = ask(cluster, replica, "/status")
     except TidelockError:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import pyarrow as pa
 
-from tests.support.evidence import nothing_left, require_clean_audit
+from tests.support.evidence import nothing_left, reached, require_clean_audit
 from tests.support.spark_rows import PARTITION_BY, SCHEMA, rows
+from tests.support.waiting import eventually
+from tests.support.workload import ask
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 
@@ -18,9 +21,11 @@ def create(db: Database, table: str, *, partitioned: bool = True) -> None:
 
 
 def require_rows(local: LocalCluster, table: str, csn: int | None, ids: Iterable[int]) -> None:
-    """Require that every replica, which runs, has exactly these rows at a CSN; None = at its newest."""
+    """Require that every replica, which runs, has exactly these rows at a CSN; None = at the newest."""
     expected = pa.Table.from_batches([rows(sorted(ids))])
+    end = max(int(ask(local, replica, "/status")["end_csn"]) for replica in local.replicas)
     for replica in local.replicas:
+        eventually(partial(reached, local, replica, csn or end), what=f"{replica} at CSN {csn or end}")
         with local.connect(replica) as db, db.snapshot(csn) as snap:
             found = snap.read(table).sort_by("id")
         assert found["id"].to_pylist() == expected["id"].to_pylist(), (replica, table, csn)
