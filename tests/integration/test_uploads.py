@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import itertools
 import os
@@ -31,6 +32,10 @@ FILES_MAX, BYTES_MAX = 12, 12 << 20
 LARGE = 2 << 20
 
 
+#: Small files share packs where they are fetched.
+SIZES = pytest.mark.parametrize(
+    "size", [pytest.param(10, id="small", marks=pytest.mark.slow), pytest.param(LARGE, id="large")]
+)
 #: What happens to who takes a file, and to who fetches it.
 FAULTS = {
     "r1": {"replication.fetch.before": "pause"},
@@ -75,6 +80,12 @@ def table(db: Database) -> str:
     return name
 
 
+@pytest.fixture
+def apis(local: LocalCluster) -> dict[str, str]:
+    """The addresses that files are sent to."""
+    return {replica: api_address(local, replica) for replica in local.replicas}
+
+
 def rows(number: int, size: int = 10) -> bytes:
     """A file of one row and about so many bytes."""
     return parquet(pa.table({"id": [number], "filling": [os.urandom(size)]}, SCHEMA))
@@ -109,17 +120,18 @@ def clean(local: LocalCluster) -> None:
 # -- copies while the job runs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [10, LARGE], ids=["small", "large"])
+@SIZES
 def test_peers_hold_the_bytes_before_the_commit(
-    local: LocalCluster, db: Database, table: str, size: int
+    local: LocalCluster, db: Database, table: str, size: int, apis: dict[str, str]
 ) -> None:
     """What committed tasks have written; not what an attempt has that never commits. Nobody sees it yet."""
     tx = db.begin()
     folder = Folder(tx.path(table))
+    at_home = dataclasses.replace(folder, to=apis["r1"])
     folder.setup()
     for task in range(2):
-        folder.commit_task(folder.write_task({"": rows(task, size)}, task), task)
-    folder.write_task({"": rows(7, size)}, task=2)
+        folder.commit_task(at_home.write_task({"": rows(task, size)}, task), task)
+    at_home.write_task({"": rows(7, size)}, task=2)
     require_early(local, tx, 2)
     assert ids(tx, table) == []
     assert folder.commit_job().status == 201
@@ -159,30 +171,46 @@ def kill_the_home(local: LocalCluster, _: Database, __: Transaction) -> None:
     local.start("r1")
 
 
-@pytest.mark.parametrize("end", [roll_back, end_the_lease, refuse, kill_the_home])
+@pytest.mark.parametrize(
+    "end",
+    [
+        roll_back,
+        refuse,
+        pytest.param(end_the_lease, marks=pytest.mark.slow),
+        pytest.param(kill_the_home, marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_left_of_early_copies(
-    local: LocalCluster, db: Database, table: str, end: Callable[[LocalCluster, Database, Transaction], None]
+    local: LocalCluster,
+    db: Database,
+    table: str,
+    apis: dict[str, str],
+    end: Callable[[LocalCluster, Database, Transaction], None],
 ) -> None:
     """However the transaction ends."""
     tx = db.begin(lease="2s")
     folder = Folder(tx.path(table))
+    at_home = dataclasses.replace(folder, to=apis["r1"])
     folder.setup()
-    folder.commit_task(folder.write_task({"": rows(1, LARGE)}))
-    folder.write_task({"": rows(2)}, task=1)
+    folder.commit_task(at_home.write_task({"": rows(1, LARGE)}))
+    at_home.write_task({"": rows(2)}, task=1)
     require_early(local, tx, 1)
     end(local, db, tx)
     clean(local)
     require_clean_audit(local)
 
 
-def test_a_task_that_is_done_over(local: LocalCluster, db: Database, table: str) -> None:
+def test_a_task_that_is_done_over(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str]
+) -> None:
     """Its second attempt takes the place of the first, of which nothing is left while the job goes on."""
     tx = db.begin()
     folder = Folder(tx.path(table))
+    at_home = dataclasses.replace(folder, to=apis["r1"])
     folder.setup()
-    folder.commit_task(folder.write_task({"": rows(1, LARGE)}))
+    folder.commit_task(at_home.write_task({"": rows(1, LARGE)}))
     require_early(local, tx, 1)
-    again = folder.write_task({"": rows(2, LARGE)}, attempt=1)
+    again = at_home.write_task({"": rows(2, LARGE)}, attempt=1)
     assert folder.done("DELETE", "DELETE", "_temporary/0/task_1_m_000000", recursive="true")
     for replica in local.replicas:
         eventually(lambda replica=replica: early(local, replica, tx.tid) == 0, what=replica)  # type: ignore[misc]
@@ -197,13 +225,14 @@ def test_a_task_that_is_done_over(local: LocalCluster, db: Database, table: str)
 # -- bounds --------------------------------------------------------------------------------------------------
 
 
-def test_too_many_files(local: LocalCluster, db: Database, table: str) -> None:
+def test_too_many_files(local: LocalCluster, db: Database, table: str, apis: dict[str, str]) -> None:
     """The file is refused by the name of the setting; when others have gone, there is room again."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
+        at_home = dataclasses.replace(folder, to=apis["r1"])
         folder.setup()
         for task in range(FILES_MAX):
-            folder.write_task({"": rows(task)}, task)
+            at_home.write_task({"": rows(task)}, task)
         place = (
             f"_temporary/0/_temporary/attempt_1_m_000099_0/part-00099-{'0' * 8}-0000-4000-8000-{'0' * 11}1"
         )
@@ -213,26 +242,27 @@ def test_too_many_files(local: LocalCluster, db: Database, table: str) -> None:
         assert folder.done(
             "DELETE", "DELETE", "_temporary/0/_temporary/attempt_1_m_000003_0", recursive="true"
         )
-        folder.commit_task(folder.write_task({"": rows(99)}, 99), 99)
+        folder.commit_task(at_home.write_task({"": rows(99)}, 99), 99)
         assert folder.commit_job().status == 201
     assert ids(db, table) == [99]
     clean(local)
 
 
-def test_too_many_bytes(local: LocalCluster, db: Database, table: str) -> None:
+def test_too_many_bytes(local: LocalCluster, db: Database, table: str, apis: dict[str, str]) -> None:
     """Also while they come in; what is refused leaves nothing, and the transaction can go on."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
+        at_home = dataclasses.replace(folder, to=apis["r1"])
         folder.setup()
-        folder.commit_task(folder.write_task({"": rows(1, BYTES_MAX * 2 // 3)}))
-        upload = HalfWritten(folder, 1)
+        folder.commit_task(at_home.write_task({"": rows(1, BYTES_MAX * 2 // 3)}))
+        upload = HalfWritten(at_home, 1)
         for _ in range(5):
             with contextlib.suppress(OSError):
                 upload.send(b"x" * (BYTES_MAX // 10))
         assert upload.end() in {0, 403}
         told = folder.ask("GET", "GETFILESTATUS", upload.attempt)
         assert folder.names(upload.attempt) == [], told
-        folder.commit_task(folder.write_task({"": rows(2)}, task=2), task=2)
+        folder.commit_task(at_home.write_task({"": rows(2)}, task=2), task=2)
         assert folder.commit_job().status == 201
     assert ids(db, table) == [1, 2]
     clean(local)
@@ -251,13 +281,7 @@ def commit_task(folder: Folder, task: int, attempt: int = 0) -> None:
     folder.commit_task(f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}", task)
 
 
-@pytest.fixture
-def apis(local: LocalCluster) -> dict[str, str]:
-    """The addresses that files are sent to."""
-    return {replica: api_address(local, replica) for replica in local.replicas}
-
-
-@pytest.mark.parametrize("size", [10, LARGE], ids=["small", "large"])
+@SIZES
 def test_files_go_to_all_replicas(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str], size: int
 ) -> None:
@@ -296,7 +320,16 @@ def abort_the_attempt(_: LocalCluster, __: Database, tx: Transaction, folder: Fo
 ENDS = {end.__name__: end for end in (roll_back, end_the_lease, refuse, kill_the_home)}
 
 
-@pytest.mark.parametrize("end", [*ENDS, "abort_the_attempt"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "roll_back",
+        "abort_the_attempt",
+        pytest.param("refuse", marks=pytest.mark.slow),
+        pytest.param("end_the_lease", marks=pytest.mark.slow),
+        pytest.param("kill_the_home", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_left_at_who_took_a_file(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str], end: str
 ) -> None:
@@ -356,6 +389,7 @@ def test_grants_that_are_not_good(
     clean(local)
 
 
+@pytest.mark.slow
 def test_a_replica_that_dies_with_a_file(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str]
 ) -> None:
@@ -383,6 +417,7 @@ def test_a_replica_that_dies_with_a_file(
     require_clean_audit(local)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["agent.upload.before", "agent.upload.after"])
 def test_a_replica_that_dies_when_a_file_is_durable(
     local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str], point: str
@@ -393,6 +428,7 @@ def test_a_replica_that_dies_when_a_file_is_durable(
     folder.setup()
     with gates.open("r2", point), pytest.raises((OSError, http.client.HTTPException)):
         folder.create(place(0), rows(1, LARGE), to=apis["r2"])
+    eventually(lambda: local.pid("r2") is None, what="the death of r2")
     local.start("r2")
     assert folder.done("DELETE", "DELETE", place(0).rpartition("/")[0], recursive="true")
     assert folder.create(place(0, 1), rows(2)).status == 201
@@ -404,7 +440,13 @@ def test_a_replica_that_dies_when_a_file_is_durable(
     require_clean_audit(local)
 
 
-@pytest.mark.parametrize("back", [True, False], ids=["and comes back", "and stays away"])
+@pytest.mark.parametrize(
+    "back",
+    [
+        pytest.param(True, id="and comes back"),
+        pytest.param(False, id="and stays away", marks=pytest.mark.slow),
+    ],
+)
 def test_a_replica_that_dies_before_its_file_was_fetched(
     local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str], back: bool
 ) -> None:

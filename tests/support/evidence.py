@@ -278,7 +278,8 @@ def alive(cluster: LocalCluster, asked: str, replica: str) -> bool:
 
 def api_address(cluster: LocalCluster, replica: str) -> str:
     """Return host:port of a replica's API, as it is published."""
-    (address,) = (row["api"] for row in ask(cluster, replica, "/status")["replicas"] if row["id"] == replica)
+    with cluster.connect(replica) as db:
+        (address,) = (row["api"] for row in db.status()["replicas"] if row["id"] == replica)
     return str(address)
 
 

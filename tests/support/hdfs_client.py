@@ -33,9 +33,10 @@ def file_name(task: int = 0, job: str = JOB) -> str:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder by its URL, as `tx.path` gives it."""
+    """A folder by its URL, as `tx.path` gives it. With ``to`` (host:port) files are sent to that replica."""
 
     url: str
+    to: str | None = None
 
     @property
     def address(self) -> str:
@@ -77,7 +78,7 @@ class Folder:
         to: str | None = None,
     ) -> Answer:
         """Write a file by both steps; returns the answer that decides. With `to` as :meth:`redirect`."""
-        told = self.redirect(place, overwrite=overwrite, to=to)
+        told = self.redirect(place, overwrite=overwrite, to=to or self.to)
         if told.status != 307:
             return told
         at = urlsplit(told.headers["Location"])
@@ -150,7 +151,7 @@ class HalfWritten:
 
     def __init__(self, folder: Folder, task: int = 0, *, to: str | None = None) -> None:
         self.attempt = f"_temporary/0/_temporary/attempt_1_m_{task:06d}_7"
-        told = folder.redirect(f"{self.attempt}/{file_name(task)}", to=to)
+        told = folder.redirect(f"{self.attempt}/{file_name(task)}", to=to or folder.to)
         at = urlsplit(told.headers["Location"])
         self._connection = http.client.HTTPConnection(at.netloc, timeout=TIMEOUT_S)
         self._connection.putrequest("PUT", f"{at.path}?{at.query}")

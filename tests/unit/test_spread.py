@@ -190,6 +190,7 @@ class Pair:
         for part, item in list(self.fetches.wanted.items()):
             row = self.catalog.reader.part(part)
             assert row is not None
+            assert row.file is not None
             assert (row.table, row.creation_tid, row.file) == ("", str(item.tid), self.files.part_path(part))
             sink = self.home.inserts.files.begin(part)
             sink.write((self.files.data_dir / row.file).read_bytes())
