@@ -192,7 +192,7 @@ def _writes(writes: Mapping[str, Any]) -> Sheet:
         f"Spark writes lineitem of TPC-H SF {writes['scale_factor']:g} ({writes['runs'][0]['mb']:g} MB in "
         f"{writes['runs'][0]['files']} files); all replicas on one disk",
         (
-            *("replicas", "way", "s", "of that the commit", "fsync after it, s", "CPU s of Spark"),
+            *("replicas", "way", "s", "of that after the write", "fsync, s", "CPU s of Spark"),
             *("of the agents", "ratio to plain", "ratio to plain with fsync"),
         ),
         rows,

@@ -40,7 +40,8 @@ class Turn:
 
     Attributes:
         whole_s: Until the rows are there; with plain Parquet without an fsync.
-        end_s: The commit's part of it; for plain Parquet the fsync after it.
+        end_s: Of that, after the write: of a path the commit, of the data source what other replicas need;
+            for plain Parquet the fsync, which is not in `whole_s`.
         spark_cpu_s: Of the JVM and Python workers.
         agents_cpu_s: Of all agents.
     """
