@@ -139,10 +139,10 @@ class AgentSettings(BaseSettings):
     )
     staged_bytes_max: Bytes = Field(1 << 40, description="Most bytes of them.")
     upload_spread: bool = Field(
-        False,
+        True,
         description=(
             "Whether files that are written to a transaction's folder are sent to all replicas in turn, "
-            "whose api addresses every writer must reach then; else all come to its home."
+            "whose api addresses every writer must reach; false: all come to its home."
         ),
     )
     upload_behind_bytes_max: Bytes = Field(
