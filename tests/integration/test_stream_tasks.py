@@ -13,7 +13,6 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -85,14 +84,14 @@ class Query:
 
     def run(self, number: int, *tasks: Sequence[int], attempts: int = 1) -> list[WriterCommitMessage | None]:
         """Run the tasks of a batch, with these keys, for a driver of their own; last attempts count."""
-        pickled = cloudpickle.dumps(self.writer())
+        writer = self.writer()
         messages: list[WriterCommitMessage | None] = []
         for task, found in enumerate(tasks):
             with (
                 mock.patch.object(stream_write, "running", partial(MicroBatch, self.label, number)),
                 mock.patch.object(writing, "TaskContext", Task(task)),
             ):
-                told = [cloudpickle.loads(pickled).write(iter([rows(*found)])) for _ in range(attempts)]
+                told = [elsewhere(writer).write(iter([rows(*found)])) for _ in range(attempts)]
             messages.append(told[-1])
         return messages
 
@@ -190,12 +189,12 @@ def test_parts_are_read_by_tasks(local: LocalCluster, db: Database, table: str) 
     options = {"table": table, "url": local.url("r1"), "token": SECRET, "maxFilesPerTrigger": "1"}
     reader = DefaultSource(options).streamReader(struct_of(db.table(table)))
     assert isinstance(reader, TidelockStreamReader)
-    task = cloudpickle.dumps(reader)
+    task = elsewhere(reader)
 
     def batch(start: dict[str, int]) -> tuple[dict[str, int], list[int]]:
         end = reader.latestOffset(start, ReadAllAvailable())
         parts = elsewhere(reader.partitions(start, end))
-        found = [record for part in parts for record in cloudpickle.loads(task).read(part)]
+        found = [record for part in parts for record in elsewhere(task).read(part)]
         return end, [key for record in found for key in record.column("k").to_pylist()]
 
     begin = reader.initialOffset()
