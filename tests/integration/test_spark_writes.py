@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
@@ -122,6 +126,97 @@ def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: st
         assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
     assert uploads(local, "r1", "own") > 0
     assert uploads(local, "r2", "other") > 0  # executors were sent to both, though there is no shared secret
+
+
+class Inbox:
+    """Files with numbers, one to a batch of a streaming query, and the two tables that it writes to."""
+
+    def __init__(self, db: Database, folder: Path) -> None:
+        self.db, self.folder, self.files = db, folder / "inbox", 0
+        self.folder.mkdir()
+        self.tables = [f"t{next(NUMBERS)}" for _ in range(2)]
+        for name in self.tables:
+            db.create_table(name, pa.schema([("k", pa.int64())]))
+
+    def more(self, files: int = 1) -> None:
+        """Let files come in."""
+        for _ in range(files):
+            numbers = range(10 * self.files, 10 * self.files + 10)
+            pq.write_table(pa.table({"k": list(numbers)}), self.folder / f"{self.files:03}.parquet")
+            self.files += 1
+
+    def require_once(self) -> None:
+        """Require that every number of the files is in both tables once."""
+        with self.db.snapshot() as snap:
+            for name in self.tables:
+                assert sorted(snap.read(name)["k"].to_pylist()) == list(range(10 * self.files))
+
+
+@pytest.mark.slow
+def test_foreach_batch(local: LocalCluster, db: Database, spark: SparkProcess, tmp_path: Path) -> None:
+    """A query dies in a batch, and behind one that Spark has not noted, and goes on: each counts once."""
+    inbox, checkpoint = Inbox(db, tmp_path), tmp_path / "checkpoint"
+
+    def run(**dies: int) -> dict[str, Any]:
+        place = {"inbox": str(inbox.folder), "checkpoint": str(checkpoint)}
+        done: dict[str, Any] = spark.call(
+            "foreach_batch", url=local.url("r2"), tables=inbox.tables, **place, **dies
+        )
+        return done
+
+    inbox.more(2)
+    first = run(dies_behind=1)
+    assert first["run"] == [0, 1]
+    assert "the driver dies behind the batch" in first["error"]
+    inbox.require_once()
+    label = db.label(first["id"])
+    assert label is not None
+    assert label.batch == 1
+    shutil.copytree(checkpoint, tmp_path / "older")
+
+    inbox.more(1)
+    assert "the driver dies in the batch" in run(dies_in=2)["error"]
+    assert db.label(first["id"]) == label  # batch 1 was not run again, nothing of batch 2 counts
+    last = run()
+    assert (last["id"], last["error"], last["run"]) == (first["id"], None, [2])
+    inbox.require_once()
+    newest = db.label(first["id"])
+    assert newest is not None
+    assert newest.batch == 2
+    assert run()["run"] == []
+
+    checkpoint = tmp_path / "older"  # Spark would begin with batch 1 again
+    late = run()
+    assert "has gone back to an older checkpoint" in late["error"]
+    assert late["run"] == []
+    inbox.require_once()
+    assert db.label(first["id"]) == newest
+
+
+@pytest.mark.slow
+def test_foreach_batch_on_connect(
+    local: LocalCluster, db: Database, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The function runs beside the server, with a client of its own; the query needs a name there."""
+    folder = tmp_path_factory.mktemp("connect")
+    inbox = Inbox(db, folder)
+    inbox.more(2)
+    place = {"inbox": str(inbox.folder), "checkpoint": str(folder / "checkpoint")}
+    asked = {"url": local.url("r1"), "tables": inbox.tables, **place}
+    with SparkProcess("connect", folder) as session:
+        unnamed = session.call("foreach_batch", **asked)
+        assert "give the query a name" in unnamed["error"]
+        assert (
+            "the driver dies behind"
+            in session.call("foreach_batch", query="q", dies_behind=1, **asked)["error"]
+        )
+        inbox.require_once()
+        label = db.label("q")
+        inbox.more(1)
+        assert session.call("foreach_batch", query="q", **asked)["error"] is None
+    inbox.require_once()
+    newest = db.label("q")
+    assert (label and label.batch, newest and newest.batch) == (1, 2)
 
 
 @pytest.mark.slow

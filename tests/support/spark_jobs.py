@@ -20,7 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
 from tests.support import spark_rows, troubled_tasks
+from tests.support.batch_jobs import BatchJobs
 from tests.support.datadir import definitions_at
+from tests.support.stream_jobs import StreamJobs
 from tidelock.client import Database, Transaction, connect
 from tidelock.errors import LabelExistsError
 
@@ -82,11 +84,11 @@ class StubDatabase:
         return self._status
 
 
-class Jobs:
+class Jobs(StreamJobs, BatchJobs):
     """What a test can have done in the session."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        super().__init__(spark)
         self._db: StubDatabase | Database | None = None
         self._snap: tl.SparkSnapshot | None = None
         self._tx: Transaction | None = None
@@ -218,6 +220,18 @@ class Jobs:
     def save(self, query: str, options: dict[str, str], mode: str = "append") -> None:
         """Write the rows of a query by the data source `tidelock`."""
         self._spark.sql(query).write.format("tidelock").options(**options).mode(mode).save()
+
+    def push_filters(self) -> list[int]:
+        """Rows of one DataFrame by three queries: all, those of a condition that is pushed, and all again."""
+        from tests.support.pushing_source import PushingSource  # noqa: PLC0415 - Spark 3.5 has no such API
+
+        self._spark.dataSource.register(PushingSource)
+        self._spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        try:
+            frame = self._spark.read.format("pushing").load()
+            return [frame.count(), frame.filter("n > 5").count(), frame.count()]
+        finally:
+            self._spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
     def views(self) -> list[str]:
         """The temporary views that exist."""
