@@ -304,7 +304,7 @@ class LabelCheck:
         }
 
 
-def _labelled(row: Mapping[str, Any]) -> Labelled:
+def _labelled(row: sqlite3.Row) -> Labelled:
     return Labelled(row["tid"], row["label"], row["batch"])
 
 

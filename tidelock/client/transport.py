@@ -92,8 +92,8 @@ class Transport:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made of, the token included."""
-        made_of = {"scheme": self._scheme, "token": self._token, "timeouts": self.timeouts}
-        return functools.partial(Transport, **made_of), ()
+        made = functools.partial(Transport, scheme=self._scheme, token=self._token, timeouts=self.timeouts)
+        return made, ()
 
     def url_of(self, address: str) -> str:
         """Return the URL of an agent."""

@@ -15,7 +15,7 @@ from tests.sim.explore.search import Model
 from tidelock.csnlog import batch
 from tidelock.csnlog.batch import Part, Proposal
 from tidelock.csnlog.results import Committed
-from tidelock.csnlog.store import Delete, Op, SetData
+from tidelock.csnlog.store import Check, Delete, Op, SetData
 from tidelock.replica_agent import outcomes
 
 #: Two runs of the next batch, one at each home.
@@ -38,8 +38,10 @@ class LabelAfterwards(RunLog):
 
 def _moved_at_any_version(proposal: Proposal) -> Iterator[tuple[Op, Part]]:
     for op, part in _ELEMENTS(proposal):
-        moves = part is Part.LABEL and isinstance(op, SetData)
-        yield (dataclasses.replace(op, version=None) if moves else op), part  # type: ignore[type-var]
+        if part is Part.LABEL and isinstance(op, SetData):
+            yield dataclasses.replace(op, version=None), part
+        else:
+            yield op, part
 
 
 def _without_deletions(proposal: Proposal) -> Iterator[tuple[Op, Part]]:
@@ -52,7 +54,7 @@ def _delete_at_any_version(path: str, _: int) -> Op:
 
 def _leave_version(path: str, *, version: int) -> Op:
     """Nobody who moves labels is told of a deletion."""
-    return batch.Check(path, version)
+    return Check(path, version)
 
 
 def _labelling(*runs: Run, **more: Any) -> Callable[..., Model]:

@@ -81,7 +81,7 @@ class RunLog(CsnLog):
             cluster=ClusterState("c", FORMAT_VERSION, 2, 1000), tail=CSN_NONE, horizon=CSN_NONE,
         )  # fmt: skip
         super().__init__(
-            store,  # type: ignore[arg-type]
+            store,
             session=own,
             limits=batch.LogLimits(),
             deliver=_nowhere,
@@ -293,7 +293,7 @@ _SETTINGS: Final = cast("Any", _Settings())
 async def _give_back(store: AnsweredStore) -> bool:
     """The retention of the label, as its home knows it, is over."""
     fenced = FencedLog(store, NAMES[0], 0).fenced
-    outcomes = Outcomes(NAMES[0], cast("Any", None), store, fenced)  # type: ignore[arg-type]
+    outcomes = Outcomes(NAMES[0], cast("Any", None), store, fenced)
     return await outcomes._give_back([EndingLabel(str(FIRST), LABEL, True)])
 
 
