@@ -116,7 +116,7 @@ class Labels:
         details = {"label": label, "csn": run.csn if run else None, "tid": run.tid if run else None}
         if batch is None:
             msg = f"label {label!r} was committed before, {at}: what it stands for is there{end}"
-            return LabelExistsError(f"{msg}. Take another label for other rows", **details)
+            return LabelExistsError(f"{msg}; take another label for other rows", **details)
         if batch == state.batch:
             msg = f"batch {batch} of {label!r} was committed before, {at}: its rows are there{end}"
         else:

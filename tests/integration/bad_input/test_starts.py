@@ -19,6 +19,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.csnlog.results import Ok
 from tidelock.csnlog.zk import ZkStore
 from tidelock.errors import AccessDeniedError, BadRequestError, ConfigError, UnavailableError
+from tidelock.replica_agent.catalog_schema import FORMAT
 
 #: So long a start waits for a ZooKeeper that is not there.
 CONNECT_TIMEOUT_S = 1.0
@@ -189,11 +190,10 @@ def _replace(folder: Path, other: Path) -> None:
 
 def test_catalog_of_a_newer_version(two: LocalCluster, copy: Path, intact: None) -> None:
     """A catalog that this version may misread is left alone."""
-    set_meta(copy, format=3)
+    set_meta(copy, format=FORMAT + 1)
     started = Started(two, copy)
-    started.check(
-        Exit.USAGE, "ConfigError", "has catalog format 3, this version reads 2", "start the version"
-    )
+    found = f"has catalog format {FORMAT + 1}, this version reads {FORMAT}"
+    started.check(Exit.USAGE, "ConfigError", found, "start the version")
     catalog = sqlite3.connect(copy / "catalog.db")
     assert catalog.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone() == (1,)
     catalog.close()
