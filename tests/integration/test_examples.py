@@ -61,6 +61,7 @@ def test_all_programs_are_run() -> None:
     assert sorted(set(RUNS)) == PROGRAMS
 
 
+@pytest.mark.slow
 def test_etl_counts_a_repeated_batch_once(printed: dict[str, list[str]]) -> None:
     """Three batches have run, though Spark has given one of them twice; the tables agree at each CSN."""
     (text,) = printed["etl_three_tables"]
@@ -74,6 +75,7 @@ def test_etl_counts_a_repeated_batch_once(printed: dict[str, list[str]]) -> None
     assert all(ordered == summed_up for _, ordered, summed_up, _ in states)
 
 
+@pytest.mark.slow
 def test_backfill_adds_nothing_when_it_is_repeated(printed: dict[str, list[str]]) -> None:
     """One day is replaced, once; later runs, in this program or the next one, tell the CSN of the first."""
     wrong, right = "2026-01-02 79.7 (2 rows)", "2026-01-02 26.5 (2 rows)"
@@ -91,6 +93,7 @@ def _states(text: str) -> list[str]:
     return re.findall(r"^at CSN \d+: (.*)", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_dashboard_agrees_while_writers_go_on(printed: dict[str, list[str]]) -> None:
     """Each round shows three tables at one CSN, later than the round before, and to the cent."""
     (text,) = printed["dashboard"]
@@ -103,6 +106,7 @@ def test_dashboard_agrees_while_writers_go_on(printed: dict[str, list[str]]) -> 
     assert text.count("another amount: 0") == 3
 
 
+@pytest.mark.slow
 def test_nothing_is_left(local: LocalCluster, printed: dict[str, list[str]]) -> None:
     """All transactions and snapshots of the programs have ended."""
     with local.connect("r1") as db:

@@ -221,6 +221,7 @@ def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
     stream.require_batches(1 + len(won))
 
 
+@pytest.mark.slow
 def test_the_driver_and_the_home_die_with_the_record_in_the_log(
     local: LocalCluster, sessions: list[Database], gates: Gates
 ) -> None:

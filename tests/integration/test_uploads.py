@@ -447,6 +447,7 @@ def test_a_replica_that_dies_when_a_file_is_durable(
         pytest.param(False, id="and stays away", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_replica_that_dies_before_its_file_was_fetched(
     local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str], back: bool
 ) -> None:
