@@ -56,7 +56,9 @@ def sessions(module_cluster: ClusterFactory) -> Iterator[list[Database]]:
     """A session at each of three replicas, and the table."""
     local = module_cluster(settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0})
     found = [local.connect(replica) for replica in local.replicas]
-    found[0].create_table("test", SCHEMA, partition_by=["c"], properties={"compaction": "off"})
+    made = found[0].create_table("test", SCHEMA, partition_by=["c"], properties={"compaction": "off"})
+    for db in found:
+        db.table("test", csn=made["csn"])  # from now on it knows the table
     yield found
     for db in found:
         db.close()
