@@ -113,9 +113,14 @@ def require_clean_audit(cluster: LocalCluster, *, deep: bool = False) -> None:
 
 def nothing_left(data_dir: Path) -> None:
     """Wait until a replica holds what the log needs, and nothing else; AssertionError tells what it is."""
+    left: list[str] = []
+
+    def nothing() -> bool:
+        left[:] = leftovers(data_dir)
+        return not left
+
     with contextlib.suppress(AssertionError):
-        eventually(lambda: not leftovers(data_dir))
-    left = leftovers(data_dir)
+        eventually(nothing)
     assert not left, f"{data_dir}: {left}"
 
 

@@ -60,6 +60,7 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
     made._machinery = SimpleNamespace(
         applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
         fetcher=SimpleNamespace(want=told.wanted.append),
+        early=SimpleNamespace(arrived=lambda: None),
     )
     assert isinstance(made, Agent)
     return made

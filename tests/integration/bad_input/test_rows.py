@@ -171,6 +171,7 @@ def test_sql_that_is_no_query_of_the_snapshot(ground: Ground, sql: str) -> None:
         assert snap.sql(f"SELECT count(*) FROM {ground.table}").column(0).to_pylist() == [ROWS.num_rows]
 
 
+@pytest.mark.slow
 def test_misfits_by_the_command_line(ground: Ground, tmp_path: Path) -> None:
     """Exit code and one line say what it was; of two tables in one command neither gets rows."""
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"

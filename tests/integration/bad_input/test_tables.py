@@ -238,6 +238,7 @@ def test_replicas_that_create_the_same_table_at_once(limited: LocalCluster, db: 
     eventually(lambda: db.status()["open_transactions"] == 0)
 
 
+@pytest.mark.slow
 def test_definitions_by_the_command_line(ground: Ground) -> None:
     """Refused definitions end a command with the exit code of the one table, and one line."""
     where = ("--data-dir", ground.cluster.folder)
