@@ -65,6 +65,7 @@ def test_the_power_of_the_home_is_cut(crash: CrashLab) -> None:
     assert crash.dark_at(HOME, CUT_AT).end is End.FAIL
 
 
+@pytest.mark.slow
 def test_the_power_of_all_is_cut_at_the_answer(crash: CrashLab) -> None:
     """Acknowledged is durable: the commit is whole on as many platters as were promised."""
     ability.require(disks.unable())

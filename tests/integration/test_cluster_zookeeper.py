@@ -111,6 +111,7 @@ def faults(proxy: Proxy) -> int:
     return counters.lost_requests + counters.lost_replies + counters.late_requests
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_again_and_again(local: LocalCluster, proxy: Proxy, tmp_path: Path) -> None:
     """Every tenth multi of r1, whatever it is for, is lost, or its reply is, while all replicas commit."""
     before = faults(proxy)

@@ -110,6 +110,7 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
     assert told(*count) == [{"n": 3}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_zookeeper_in_the_foreground(tmp_path: Path, signum: signal.Signals) -> None:
     """`tidelock zookeeper` tells its address and serves until it is told to end; then nothing is left."""
@@ -129,6 +130,7 @@ def test_zookeeper_in_the_foreground(tmp_path: Path, signum: signal.Signals) -> 
     assert not servers.servers[0].alive
 
 
+@pytest.mark.slow
 def test_zookeeper_that_ends_by_itself(tmp_path: Path) -> None:
     """The foreground does not outlive its ZooKeeper, and says that it was not told to end."""
     command = [sys.executable, "-m", "tidelock.cli", "zookeeper", "--data-dir", str(tmp_path / "zk")]

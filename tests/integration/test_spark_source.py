@@ -119,6 +119,7 @@ def fails(spark: SparkProcess, job: str, **args: Any) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_write_and_read(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
@@ -230,6 +231,7 @@ def test_filters_that_pyspark_pushes(spark: SparkProcess) -> None:
     assert spark.call("push_filters") == [everything, chosen, chosen]
 
 
+@pytest.mark.slow
 def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder: Path) -> None:
     """Neither the logs of the agents nor what Spark records of all these jobs, a token or the secret."""
     spark.close()

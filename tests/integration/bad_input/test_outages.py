@@ -196,6 +196,7 @@ def test_agent_that_does_not_start_without_zookeeper(local: LocalCluster, db: Da
     ],
     ids=["one", "two"],
 )
+@pytest.mark.slow
 def test_agent_that_is_not_there(local: LocalCluster, call: Callable[[str], object]) -> None:
     """Nobody at the address: the message names it and asks whether an agent runs there."""
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 .*is it running") as caught:

@@ -70,6 +70,7 @@ def test_values_come_back_through_the_client(limited: LocalCluster, hostile: str
         assert found.column("k").to_pylist() == [number], repr(value)
 
 
+@pytest.mark.slow
 def test_values_come_back_through_sql(hostile: str, db: Database) -> None:
     """SQL compares, groups and joins by them, also when the value stands in the statement."""
     with db.snapshot() as snap:

@@ -102,12 +102,14 @@ def test_data_directory_in_use(two: LocalCluster, intact: None) -> None:
         assert db.read("t").num_rows == ROWS.num_rows
 
 
+@pytest.mark.slow
 def test_data_directory_of_another_replica(two: LocalCluster, copy: Path, intact: None) -> None:
     """A directory belongs to the replica that made it."""
     started = Started(two, copy, replica="r1")
     started.check(Exit.USAGE, "ConfigError", "belongs to replica r2, not r1", "give the right data_dir")
 
 
+@pytest.mark.slow
 def test_data_directory_of_another_cluster(
     two: LocalCluster, copy: Path, cluster: ClusterFactory, intact: None
 ) -> None:
@@ -148,6 +150,7 @@ async def _exists(root: str) -> bool:
         await store.close()
 
 
+@pytest.mark.slow
 def test_zookeeper_that_knows_less(two: LocalCluster, copy: Path, intact: None) -> None:
     """Each thing that the catalog has seen and ZooKeeper has not is named (I15)."""
     set_meta(copy, boot=7, horizon=3, snapshot_csn=90)
@@ -209,12 +212,14 @@ def test_catalog_that_is_damaged(two: LocalCluster, copy: Path, intact: None) ->
     assert (copy / "catalog.db").read_bytes() == b"no catalog" * 1000
 
 
+@pytest.mark.slow
 def test_replica_that_is_not_registered(two: LocalCluster, tmp_path: Path, intact: None) -> None:
     """Membership changes by an operator's command only: an unknown id is refused, and told the known ones."""
     started = Started(two, tmp_path / "data", replica="r9", bootstrap="r1,r2,r9")
     started.check(Exit.USAGE, "ConfigError", "replica r9 is not registered", "which has r1, r2")
 
 
+@pytest.mark.slow
 def test_root_without_a_cluster(two: LocalCluster, tmp_path: Path, intact: None) -> None:
     """An agent makes a cluster only when it is told to; a mistyped root stays empty."""
     started = Started(two, tmp_path / "data", zk=f"{two.zk}-mistyped", bootstrap="")
