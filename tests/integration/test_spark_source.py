@@ -17,7 +17,7 @@ from tests.support.waiting import TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SECRET = "a shared secret"
 SCHEMA = pa.schema(
@@ -119,7 +119,6 @@ def fails(spark: SparkProcess, job: str, **args: Any) -> str:
     return text
 
 
-@pytest.mark.slow
 def test_write_and_read(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
@@ -132,7 +131,6 @@ def test_write_and_read(
         nothing_left(local.data_dir(replica))
 
 
-@pytest.mark.slow
 def test_types_modes_and_labels(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
@@ -153,7 +151,6 @@ def test_types_modes_and_labels(
         assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
 
 
-@pytest.mark.slow
 def test_a_dataframe_stays_where_it_is(
     db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
@@ -186,7 +183,6 @@ def rows(*numbers: int) -> pa.Table:
     return pa.Table.from_pylist([{"id": number, "city": f"c{number % 2}"} for number in numbers], SCHEMA)
 
 
-@pytest.mark.slow
 def test_sql(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
     """A temporary view is read and written; each INSERT is one transaction."""
     given = ", ".join(f"{name} '{value}'" for name, value in options.items())
@@ -203,7 +199,6 @@ def test_sql(db: Database, spark: SparkProcess, table: str, options: dict[str, s
     assert not any(SECRET in plan for plan in plans)
 
 
-@pytest.mark.slow
 def test_what_is_refused(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
     """Each in words that say what to do; and nothing is left open."""
     text = fails(spark, "load", view="x", options={**options, "csnAsOff": "1"})
@@ -220,7 +215,6 @@ def test_what_is_refused(db: Database, spark: SparkProcess, table: str, options:
     assert ids(db, table) == []
 
 
-@pytest.mark.slow
 def test_filters_that_pyspark_pushes(spark: SparkProcess) -> None:
     """PySpark 4.3 keeps a filter that a data source has taken: later queries on the DataFrame lose rows.
 
@@ -231,7 +225,6 @@ def test_filters_that_pyspark_pushes(spark: SparkProcess) -> None:
     assert spark.call("push_filters") == [everything, chosen, chosen]
 
 
-@pytest.mark.slow
 def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder: Path) -> None:
     """Neither the logs of the agents nor what Spark records of all these jobs, a token or the secret."""
     spark.close()
@@ -243,7 +236,6 @@ def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder
         assert SECRET not in text, path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cluster", "connect"])
 def test_other_sessions(
     db: Database, table: str, options: dict[str, str], kind: str, tmp_path_factory: pytest.TempPathFactory

@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("p", pa.string())])
 SECRET: Final = "a shared secret"
@@ -122,7 +122,6 @@ def batch_of(db: Database, query: str) -> int:
     return status.batch
 
 
-@pytest.mark.slow
 def test_the_change_feed_gives_the_table(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str
 ) -> None:
@@ -166,7 +165,6 @@ def table_rows(db: Database, table: str) -> list[tuple[Any, ...]]:
         return sorted(tuple(row.values()) for row in tx.read(table).to_pylist())
 
 
-@pytest.mark.slow
 def test_batches_are_bounded(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
     """By files, with the rows that are there as with later ones; and by bytes."""
     created = db.seen_csn
@@ -183,7 +181,6 @@ def test_batches_are_bounded(local: LocalCluster, db: Database, spark: SparkProc
             assert [row[0] for row in spark.call("collected", name=name)] == list(range(10))
 
 
-@pytest.mark.slow
 def test_a_removal_ends_the_query(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
 ) -> None:
@@ -209,7 +206,6 @@ def test_a_removal_ends_the_query(
     assert keys(db, target) == [2, 3, 4]
 
 
-@pytest.mark.slow
 def test_where_a_query_begins(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
     """Behind a CSN, behind a time, with nothing that is there; and where history is gone it says so."""
     results = [db.insert(table, rows(key)) for key in (1, 2, 3)]
@@ -233,7 +229,6 @@ def test_where_a_query_begins(local: LocalCluster, db: Database, spark: SparkPro
         collect(spark, of(local, table, startingCsn=str((results[2].csn or 0) + 10_000)))
 
 
-@pytest.mark.slow
 def test_wrong_options(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
 ) -> None:
@@ -253,7 +248,6 @@ def test_wrong_options(
         collect(spark, of(local, "nowhere", startingCsn="1"))
 
 
-@pytest.mark.slow
 def test_each_batch_replaces_the_table(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
 ) -> None:
