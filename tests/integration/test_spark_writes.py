@@ -203,7 +203,7 @@ def test_foreach_batch_on_connect(
     inbox.more(2)
     place = {"inbox": str(inbox.folder), "checkpoint": str(folder / "checkpoint")}
     asked = {"url": local.url("r1"), "tables": inbox.tables, **place}
-    with SparkProcess("connect", folder) as session:
+    with SparkProcess("connect", folder, python_workers=True) as session:
         unnamed = session.call("foreach_batch", **asked)
         assert "give the query a name" in unnamed["error"]
         assert (
