@@ -10,7 +10,6 @@ part.
 from __future__ import annotations
 
 import functools
-import io
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import PartId
 from tidelock.errors import BadRequestError, CorruptError, StandbyError
+from tidelock.ranged_file import RangedFile
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.part_stats import Statistics, bounds_of
 from tidelock.replica_agent.partitions import values_of
@@ -299,34 +299,15 @@ def _matching(guarantees: Sequence[Any], condition: Any, schema: pa.Schema) -> l
     return [int(fragment.path) for fragment in dataset.get_fragments(filter=condition)]
 
 
-class _PartFile(io.RawIOBase):
-    """The verified bytes of a large part as a file; every read is checked against the digests."""
+class _PartFile(RangedFile):
+    """The verified bytes of a large part: every read is checked against the digests."""
 
     def __init__(self, part: VerifiedRange, length: int) -> None:
-        super().__init__()
+        super().__init__(length)
         self._part = part
-        self._length = length
-        self._position = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
-        self._position = begin + offset
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(self._length - self._position, 0)
-        data = self._part.read(self._position, left if size < 0 else min(size, left))
-        self._position += len(data)
-        return data
+    def read_range(self, start: int, size: int) -> bytes:
+        return self._part.read(start, size)
 
     def close(self) -> None:
         if not self.closed:

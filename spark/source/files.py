@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from tidelock.errors import (
     UnavailableError,
     from_wire,
 )
+from tidelock.ranged_file import RangedFile
 
 #: Time to connect before the next replica is tried, in seconds.
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -98,36 +98,13 @@ def _refusal(status: int, body: bytes) -> TidelockError:
     return StandbyError(error.message) if missing else error
 
 
-class RemoteFile(io.RawIOBase):
-    """One file of a snapshot, for Arrow's Parquet reader: every read is a request of its own."""
+class RemoteFile(RangedFile):
+    """One file of a snapshot: every read is a request of its own."""
 
     def __init__(self, files: SnapshotFiles, file: str, length: int) -> None:
-        super().__init__()
-        self._files, self._file, self._length = files, file, length
-        self._position = 0
+        super().__init__(length)
+        self._files, self._file = files, file
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position."""
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
-        self._position = begin + offset
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, fewer only at the end."""
-        left = max(self._length - self._position, 0)
-        end = self._position + (left if size < 0 else min(size, left))
-        data = self._files.read(self._file, self._position, end)
-        self._position = end
-        return data
+    def read_range(self, start: int, size: int) -> bytes:
+        """Ask for bytes; errors as `SnapshotFiles.read`."""
+        return self._files.read(self._file, start, start + size)
