@@ -1,11 +1,13 @@
-"""A table's definition as Spark's schema: types by their names in docs/protocol.md, section 2."""
+"""A table's definition as schemas of Spark and Arrow, by the type names in docs/protocol.md, section 2."""
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import types as spark
 
 from tidelock.errors import UnsupportedTypeError
@@ -39,6 +41,11 @@ def struct_of(definition: Mapping[str, Any]) -> spark.StructType:
             for column in definition["columns"]
         ]
     )
+
+
+def arrow_of(definition: Mapping[str, Any]) -> pa.Schema:
+    """Return the types that a table's columns have in Arrow, and in files."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(definition["arrow_schema"])))
 
 
 def type_of(text: str, column: str) -> spark.DataType:

@@ -120,7 +120,7 @@ class Encoder:
 
     def finish(self) -> None:
         """End all files; errors as `add`."""
-        for partition, path in [(one, path) for path, one in self._partitions.items()]:
+        for path, partition in self._partitions.items():
             self._encode(path, partition)
             self._end(partition)
 

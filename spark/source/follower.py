@@ -242,5 +242,4 @@ def _connected(target: Target, *, failover: bool) -> Database:
         rows = {row["id"]: row for row in db.status()["replicas"]}
     if replica not in rows or not rows[replica].get("api"):
         return connect(list(target.urls), replica=replica, token=target.token)  # says which there are
-    scheme = "https" if target.urls[0].startswith("https:") else "http"
-    return connect([f"{scheme}://{rows[replica]['api']}", *target.urls], token=target.token)
+    return connect([f"{target.scheme}://{rows[replica]['api']}", *target.urls], token=target.token)

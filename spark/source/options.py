@@ -169,6 +169,11 @@ class Target:
     token: str | None = field(repr=False)
     replica: str | None
 
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`: as agents are asked, all of them alike."""
+        return "https" if self.urls[0].startswith("https:") else "http"
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:

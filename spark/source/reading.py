@@ -128,13 +128,12 @@ class TidelockReader(DataSourceReader):
         api = {row["id"]: row["api"] for row in status["replicas"]}
         replicas = replicas_of(status, target)
         addresses = [api[replica.id] for replica in (replicas if options.failover else replicas[:1])]
-        scheme = "https" if target.urls[0].startswith("https:") else "http"
         query = Query(
             csn,
             target.table,
             options.where,
             self._columns.wanted,
-            scheme,
+            target.scheme,
             tuple(address for address in addresses if address),
             target.token,
         )

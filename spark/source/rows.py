@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tidelock.errors import CorruptError, SchemaMismatchError
 from tidelock.partition_paths import texts_of
-from tidelock.spark.schema import struct_of
+from tidelock.spark.schema import arrow_of, struct_of
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles
 from tidelock.spark.source.pieces import Piece, require_rows
 
@@ -77,7 +76,7 @@ def columns_of(definition: Mapping[str, Any], schema: StructType) -> Columns:
             f"{'; '.join(problems) or 'it has no column'}; its columns are {table.simpleString()[7:-1]}",
             table=definition["name"],
         )
-    arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(definition["arrow_schema"])))
+    arrow = arrow_of(definition)
     return Columns(
         {field.name: field.type for field in arrow},
         tuple(definition["partition_by"]),

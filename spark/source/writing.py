@@ -8,8 +8,8 @@ row.
 
 from __future__ import annotations
 
-import base64
 import contextlib
+import functools
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from tidelock.errors import (
     UnsealedWriteError,
 )
 from tidelock.partition_paths import texts_of
-from tidelock.spark.schema import struct_of
+from tidelock.spark.schema import arrow_of, struct_of
 from tidelock.spark.source.clusters import connected
 from tidelock.spark.source.encoding import Encoder, Layout
 from tidelock.spark.source.folder import Folder, Upload
@@ -70,20 +70,10 @@ class Job:
     lease_s: float
     layout: Layout
 
-    def begin_file(self, attempt: str, task: int) -> _Begin:
-        """Return what begins the files of an attempt."""
-        return _Begin(self, attempt, task)
-
-
-@dataclass(frozen=True, slots=True)
-class _Begin:
-    job: Job
-    attempt: str
-    task: int
-
-    def __call__(self, partition: str, number: int) -> Upload:
-        name = f"part-{self.task:05d}-{self.job.id}-c{number:03d}.parquet"
-        return self.job.folder.upload("/".join(filter(None, (_ATTEMPTS, self.attempt, partition, name))))
+    def begin_file(self, attempt: str, task: int, partition: str, number: int) -> Upload:
+        """Begin the n-th file of an attempt of a task, in the folder of a partition."""
+        name = f"part-{task:05d}-{self.id}-c{number:03d}.parquet"
+        return self.folder.upload("/".join(filter(None, (_ATTEMPTS, attempt, partition, name))))
 
 
 @dataclass
@@ -116,7 +106,7 @@ def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | Non
     """
     definition = tx.definition(table)
     check_columns(definition, schema)
-    arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(definition["arrow_schema"])))
+    arrow = arrow_of(definition)
     layout = Layout(
         definition["name"], arrow, tuple(definition["partition_by"]), tuple(definition["sort_by"])
     )
@@ -157,7 +147,7 @@ def write_task(job: Job, names: Sequence[str], batches: Iterator[pa.RecordBatch]
     number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
     # Of its own, also where Spark gives a number twice.
     name = f"{number}_{attempt}_{uuid.uuid4().hex[:8]}"
-    encoder = Encoder(job.layout, job.begin_file(f"attempt_{name}", number))
+    encoder = Encoder(job.layout, functools.partial(job.begin_file, f"attempt_{name}", number))
     with kept_alive(job.home, job.folder.token, job.lease_s):
         try:
             for batch in batches:
