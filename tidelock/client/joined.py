@@ -14,7 +14,6 @@ import base64
 import binascii
 import json
 import time
-from collections.abc import Sequence
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -25,7 +24,7 @@ from tidelock.client.connection import Connection
 from tidelock.client.data import Data, ipc_stream, open_rows
 from tidelock.client.decide import PAUSE_FIRST_S, PAUSE_MAX_S, home_of
 from tidelock.client.results import CommitResult, InsertResult, TransactionState, commit_result
-from tidelock.client.scan import Params, Scan, scan
+from tidelock.client.scan import Params, Reader
 from tidelock.client.stream import BatchStream
 from tidelock.client.transaction import Transaction
 from tidelock.client.transport import NoConnectionError, Timeouts, Transport, segment
@@ -122,8 +121,10 @@ class Joining:
         return Transaction(self._connection, home, begun)
 
 
-class JoinedTransaction:
+class JoinedTransaction(Reader):
     """A transaction of another process; made by `join` and `Database.join`. Any number of threads may use it.
+
+    Reading (`read`, `scan`, `sql`) wants the right "read".
 
     Every method raises, besides its own errors:
         TokenForgedError, TokenForeignError, TokenExpiredError: The token is not good here.
@@ -162,18 +163,6 @@ class JoinedTransaction:
         """
         found: dict[str, Any] = self._call("GET", f"/tables/{segment(table)}")
         return found
-
-    def read(
-        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
-    ) -> pa.Table:
-        """Return rows of a table as the transaction sees them, its own included; see `scan`."""
-        return self.scan(table, columns, where, params).to_table()
-
-    def scan(
-        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
-    ) -> Scan:
-        """Return a scan of a table inside the transaction; right "read". See `Transaction.scan`."""
-        return scan(self, table, columns, where, params)
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT inside the transaction, over the tables of the token; right "read".

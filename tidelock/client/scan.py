@@ -1,10 +1,11 @@
-"""Reading rows: what a transaction and a snapshot have in common."""
+"""Reading rows: what transactions and snapshots have in common."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,12 +16,35 @@ from tidelock.client.stream import BatchStream
 Params = Sequence[Any]
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """Where a query is run: inside a transaction, or at a snapshot's CSN."""
 
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> pa.Table:
+        """Return rows of a table; see `scan`."""
+        return self.scan(table, columns, where, params).to_table()
+
+    def scan(
+        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+    ) -> Scan:
+        """Return a scan of a table: at the snapshot and, inside a transaction, with its own changes.
+
+        Args:
+            table: `name` or `namespace.name`.
+            columns: Names of the columns wanted; None = all.
+            where: A condition in SQL, with `?` for each of `params`.
+            params: Their values.
+
+        Raises nothing by itself; its methods raise the errors that `Scan` lists.
+        """
+        return Scan(self, table, None if columns is None else tuple(columns), where, tuple(params))
+
+    @abstractmethod
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query and return its rows as they come."""
 
+    @abstractmethod
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query and return all its rows."""
 
@@ -70,13 +94,6 @@ class Scan:
             "where": self.where,
             "params": list(self.params),
         }
-
-
-def scan(
-    reader: Reader, table: str, columns: Sequence[str] | None, where: str | None, params: Params
-) -> Scan:
-    """Return a scan of a table; `columns` None = all, `where` = an SQL condition with `?` for `params`."""
-    return Scan(reader, table, None if columns is None else tuple(columns), where, tuple(params))
 
 
 def quoted(table: str) -> str:

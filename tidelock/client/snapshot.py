@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidelock.client.connection import Connection
 from tidelock.client.members import Member
-from tidelock.client.scan import Params, Scan, scan
+from tidelock.client.scan import Params, Reader
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import segment
 from tidelock.errors import TidelockError, TransactionClosedError, UnavailableError
@@ -19,7 +19,7 @@ from tidelock.errors import TidelockError, TransactionClosedError, UnavailableEr
 T = TypeVar("T")
 
 
-class Snapshot:
+class Snapshot(Reader):
     """All tables at one CSN, pinned; made by `Database.snapshot`.
 
     Until it is closed, every replica keeps what it needs. A background thread renews the pin; if the replica
@@ -89,27 +89,6 @@ class Snapshot:
         query = {"table": table, "csn": self.csn}
         parts: list[dict[str, Any]] = self._connection.ask("GET", "/parts", query=query, first=self.holder)
         return parts
-
-    def read(
-        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
-    ) -> pa.Table:
-        """Return rows of a table; arguments and errors as in `scan`."""
-        return self.scan(table, columns, where, params).to_table()
-
-    def scan(
-        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
-    ) -> Scan:
-        """Return a scan of a table.
-
-        Args:
-            table: `name` or `namespace.name`.
-            columns: Names of the columns wanted; None = all.
-            where: A condition in SQL, with `?` for each of `params`.
-            params: Their values.
-
-        Raises nothing by itself; its methods raise the errors that `Scan` lists.
-        """
-        return scan(self, table, columns, where, params)
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT (DuckDB's SQL) over all tables on a replica's host and return its rows.

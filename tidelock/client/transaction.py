@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from tidelock.client.data import Data, ipc_stream, open_rows
 from tidelock.client.decide import decide, undecided_csn
 from tidelock.client.members import Member
 from tidelock.client.results import CommitResult, InsertResult, RemoveResult, TransactionState
-from tidelock.client.scan import Params, Scan, scan
+from tidelock.client.scan import Params, Reader
 from tidelock.client.staging import Staging
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import NoAnswerError, segment
@@ -49,7 +49,7 @@ _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 
 
-class Transaction(Staging, Changes):
+class Transaction(Reader, Staging, Changes):
     """An open transaction; made by `Database.begin`.
 
     As a context manager it commits at the end of the block, and rolls back when the block raises. While it is
@@ -175,27 +175,6 @@ class Transaction(Staging, Changes):
             return RemoveResult(rows=answer["rows"], parts=answer["parts"])
 
         return self._statement(send, reads=False)
-
-    def read(
-        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
-    ) -> pa.Table:
-        """Return rows of a table; see `scan`."""
-        return self.scan(table, columns, where, params).to_table()
-
-    def scan(
-        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
-    ) -> Scan:
-        """Return a scan of a table at this transaction's snapshot, with its own inserts.
-
-        Args:
-            table: `name` or `namespace.name`.
-            columns: Names of the columns wanted; None = all.
-            where: A condition in SQL, with `?` for each of `params`.
-            params: Their values.
-
-        Raises nothing by itself; its methods raise the errors that `Scan` lists.
-        """
-        return scan(self, table, columns, where, params)
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT (DuckDB's SQL) over all tables at this transaction's snapshot, with its own changes.
