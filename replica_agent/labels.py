@@ -124,10 +124,15 @@ class Labels:
         return LabelExistsError(msg, **details, batch=state.batch)
 
     async def status(self, label: str) -> LabelStatus | None:
-        """Return what is committed under a label, None for one that is free; UnavailableError.
+        """Return what is committed under a label, None for one that is free.
 
         It contains every commit that was acknowledged anywhere before the call.
+
+        Raises:
+            TooLargeError: It cannot be a label.
+            UnavailableError: The log could not be read.
         """
+        self.require_form(label, None)
         found = (await self._log.label(label, newest=True)).state
         if found is None:
             return None

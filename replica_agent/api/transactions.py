@@ -88,7 +88,7 @@ class TransactionRoutes:
             web.post(base + "/{tid}/rollback", self.rollback),
             web.post(base + "/{tid}/kill", self.kill),
             web.get("/api/v1/outcomes/{tid}", self.outcome),
-            web.get("/api/v1/labels/{label:.+}", self.label),
+            web.get("/api/v1/labels/{label:.*}", self.label),
         ]
 
     async def begin(self, request: web.Request) -> web.Response:

@@ -153,6 +153,10 @@ def test_what_is_no_label(local: LocalCluster, sessions: list[Database]) -> None
         assert tx.state is TransactionState.ROLLED_BACK
     with pytest.raises(TooLargeError, match="label_bytes_max"):
         db.begin("x" * 300)
+    with pytest.raises(TooLargeError, match="label_bytes_max"):
+        db.label("x" * 300)
+    with pytest.raises(BadRequestError, match="the label is empty"):
+        db.label("")
     tx = db.begin("one", batch=1)
     tx.insert(TABLE, ROWS)
     with pytest.raises(BadRequestError, match="has label 'one', batch 1"):

@@ -288,6 +288,11 @@ class Database(Alone, Joining):
 
         It contains every commit that was acknowledged before the call. A label is free again some time after
         its last commit: `outcome_retention_s`, that of a streaming query `stream_label_retention_s`.
+
+        Raises:
+            TooLargeError: It is longer than `label_bytes_max`.
+            BadRequestError: It is empty.
+            UnavailableError: No replica can tell now.
         """
         found = self._connection.ask("GET", f"/labels/{segment(label)}")
         if found["tid"] is None:
