@@ -28,6 +28,7 @@ from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import nothing_left, require_clean_audit
 from tests.support.fault_lab import Gates, points, undo_rows
 from tests.support.lock_reading import part_rows
+from tests.support.refusals import http
 from tests.support.waiting import eventually
 from tests.support.workload import ask
 from tidelock.client import Database
@@ -197,7 +198,7 @@ def optimize(local: LocalCluster, table: str) -> None:
     """Ask the victim, which dies over it."""
     url = f"{local.url(VICTIM)}/api/v1/admin/optimize"
     with contextlib.suppress(urllib3.exceptions.HTTPError):
-        urllib3.request("POST", url, json={"table": table}, retries=False)
+        http("POST", url, {"table": table})
 
 
 @pytest.mark.parametrize(("behind", "point"), OF_COLLECTION)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +37,6 @@ LEASE_S: Final = 8
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Three replicas."""
     return module_cluster(settings=SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A client at r1."""
-    with local.connect("r1") as found:
-        yield found
 
 
 class Queries:

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -44,13 +43,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
             "changes_files_max": FILES_MAX,
         },
     )
-
-
-@pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A client."""
-    with local.connect("r1") as found:
-        yield found
 
 
 def rows(*keys: int, v: int = 0) -> pa.Table:

@@ -19,6 +19,7 @@ import urllib3
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import data_address, nothing_left
+from tests.support.refusals import http
 from tests.support.waiting import eventually
 from tests.support.workload import ask
 from tidelock.client import connect
@@ -130,11 +131,11 @@ class Stored:
         """Get the part by plain HTTP: its right bytes, or None where they were refused or cut."""
         url = f"http://{data_address(self.local, replica)}/snapshots/{self.csn}/{self.path}"
         try:
-            answer = urllib3.request("GET", url, retries=False)
+            answer = http("GET", url)
         except urllib3.exceptions.HTTPError:
             return None  # cut: no client can take it for the whole
         if answer.status == 503:
-            assert answer.json()["error"] == StandbyError.__name__
+            assert answer.json["error"] == StandbyError.__name__
             return None
         assert answer.status == 200
         assert checksum(answer.data) == self.checksum

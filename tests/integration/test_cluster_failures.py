@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import urllib3
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import alive, data_address, lives, nothing_left, verify
+from tests.support.refusals import http
 from tests.support.waiting import eventually
 from tests.support.workload import Workload, ask
 from tidelock.client import Database, Decision, Transaction, TransactionState
@@ -93,7 +93,7 @@ def test_too_few_replicas_refuse_commits_and_serve_snapshots(local: LocalCluster
                 assert now.read("few") == ROWS
                 (part,) = ask(local, "r1", f"/parts?csn={now.csn}&table=few")
                 url = f"http://{data_address(local, 'r1')}/snapshots/{now.csn}/{part['file']}"
-                assert checksum(urllib3.request("GET", url).data) == part["checksum"]
+                assert checksum(http("GET", url).data) == part["checksum"]
         local.up()
         assert db.insert("few", ROWS).csn == db.seen_csn
         for replica in REPLICAS:

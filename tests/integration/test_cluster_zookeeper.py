@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import urllib3
 
 from tests.support.cluster import QUICK, ClusterFactory, start_through
 from tests.support.evidence import alive, data_address, read_log, verify
 from tests.support.history import End
 from tests.support.proxy import MULTI, Action, Hook, Proxy, nth_request
+from tests.support.refusals import http
 from tests.support.waiting import eventually
 from tests.support.workload import Workload, ask
 from tests.support.zookeeper import OPTIONS, READY_TIMEOUT_S
@@ -204,7 +204,7 @@ def read_by_http(local: LocalCluster, replica: str, csn: int, table: str) -> int
     parts = ask(local, replica, f"/parts?csn={csn}&table={table}")
     for part in parts:
         url = f"http://{data_address(local, replica)}/snapshots/{csn}/{part['file']}"
-        assert checksum(urllib3.request("GET", url).data) == part["checksum"]
+        assert checksum(http("GET", url).data) == part["checksum"]
     return sum(part["rows"] for part in parts)
 
 

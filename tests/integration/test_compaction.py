@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import nothing_left, require_clean_audit
 from tests.support.fault_lab import SETTINGS, Gates
+from tests.support.refusals import http
 from tests.support.waiting import eventually
 from tests.support.workload import ask
 from tidelock.cli.app import app
@@ -118,7 +119,7 @@ def parts_at(cluster: LocalCluster, replica: str, table: str, csn: int | None = 
 
 def stored(cluster: LocalCluster, replica: str, part: dict[str, Any], csn: int) -> pa.Table:
     """The rows of a part as a replica serves its file, in their order, with the partition's value."""
-    answer = urllib3.request("GET", f"{served_by(cluster, replica)}/{csn}/{quote(part['file'])}")
+    answer = http("GET", f"{served_by(cluster, replica)}/{csn}/{quote(part['file'])}")
     assert answer.status == 200, answer.data
     found = pq.read_table(io.BytesIO(answer.data))
     year = None if part["path"] == "y=__HIVE_DEFAULT_PARTITION__" else int(part["path"].removeprefix("y="))
@@ -339,7 +340,7 @@ def _optimize(cluster: LocalCluster, table: str) -> None:
     """Ask the worker, which dies over it."""
     body = {"table": table, "partition": {"y": 1999}}
     with contextlib.suppress(urllib3.exceptions.HTTPError):
-        urllib3.request("POST", f"{cluster.url(WORKER)}/api/v1/admin/optimize", json=body, retries=False)
+        http("POST", f"{cluster.url(WORKER)}/api/v1/admin/optimize", body)
 
 
 def _applied(cluster: LocalCluster, csn: int) -> bool:

@@ -7,16 +7,15 @@ import itertools
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 import pytest
-import urllib3
 from typer.testing import CliRunner
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import data_address, nothing_left, require_clean_audit
+from tests.support.refusals import http
 from tests.support.waiting import eventually
 from tests.support.workload import ask
 from tidelock.cli import app as cli
@@ -53,13 +52,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     return module_cluster(settings=SHORT)
 
 
-@pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A session at r1."""
-    with local.connect("r1") as connected:
-        yield connected
-
-
 def rows(*numbers: int, year: int = 1) -> pa.Table:
     """Return rows of one partition."""
     return pa.table({"y": [year] * len(numbers), "n": numbers}, SCHEMA)
@@ -88,7 +80,7 @@ def listed(local: LocalCluster, replica: str, csn: int, table: str) -> str:
     url = (
         f"http://{data_address(local, replica)}/webhdfs/v1/snapshots/{csn}/default/{table}/y=1?op=LISTSTATUS"
     )
-    answer = urllib3.request("GET", url, retries=False, timeout=30.0).json()
+    answer = http("GET", url).json
     if "RemoteException" in answer:
         return str(answer["RemoteException"]["exception"])
     return str(len(answer["FileStatuses"]["FileStatus"]))
@@ -166,12 +158,12 @@ def test_a_pin_that_nobody_renews_ends(local: LocalCluster, db: Database, table:
     """Its client hears it at the next sign of life, at whatever replica it was taken."""
     db.insert(table, rows(1))
     url = f"{local.url('r3')}/api/v1/snapshots"
-    pin = urllib3.request("POST", url, json={"ttl_s": 0.5}, retries=False).json()
+    pin = http("POST", url, {"ttl_s": 0.5}).json
     db.truncate(table)
     passes(local, db, pin["csn"])
     assert everywhere(local, pin["csn"], table) == {"AccessControlException"}
-    answer = urllib3.request("POST", f"{url}/{pin['id']}/renew", retries=False)
-    assert answer.json()["error"] == UnknownTransactionError.__name__
+    answer = http("POST", f"{url}/{pin['id']}/renew")
+    assert answer.json["error"] == UnknownTransactionError.__name__
 
 
 @pytest.mark.slow
@@ -201,10 +193,10 @@ def test_a_table_may_keep_a_longer_history(local: LocalCluster, db: Database, ta
     assert everywhere(local, csn, kept) == {"1"}
     assert everywhere(local, csn, table) == {"AccessControlException"}
     query = f"{local.url('r2')}/api/v1/query"
-    found = urllib3.request("POST", query, json={"csn": csn, "table": kept}, retries=False)
+    found = http("POST", query, {"csn": csn, "table": kept})
     assert pa.ipc.open_stream(found.data).read_all().num_rows == 4
     for body in ({"csn": csn, "table": table}, {"csn": csn, "sql": f"SELECT * FROM {table}"}):
-        refused = urllib3.request("POST", query, json=body, retries=False).json()
+        refused = http("POST", query, body).json
         assert refused["error"] == SnapshotTooOldError.__name__
         assert table in refused["message"]
         assert kept in refused["message"]

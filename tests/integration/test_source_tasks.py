@@ -54,13 +54,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     return module_cluster(replicas=2, settings=settings)
 
 
-@pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A client at r1."""
-    with local.connect("r1") as found:
-        yield found
-
-
 @pytest.fixture
 def table(db: Database) -> str:
     """An empty table, partitioned by city."""

@@ -67,13 +67,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
 
 
-@pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A client at r1."""
-    with local.connect("r1") as found:
-        yield found
-
-
 @pytest.fixture(scope="module", params=["4", "3.5"])
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """A session of each version; nothing of the helpers has touched it."""

@@ -63,13 +63,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 
 @pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A client at r1."""
-    with local.connect("r1") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session works, with its log, and its event log in `events`."""
     made = tmp_path_factory.mktemp("spark")

@@ -37,13 +37,6 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A client at r1."""
-    with local.connect("r1") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """One session for the module."""
     with SparkProcess("retrying", tmp_path_factory.mktemp("spark"), python_workers=True) as session:

@@ -56,13 +56,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 
 @pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Iterator[Database]:
-    """A client at r1."""
-    with local.connect("r1") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """A session whose tasks are tried again."""
     with SparkProcess("retrying", tmp_path_factory.mktemp("spark")) as session:

@@ -73,12 +73,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     return module_cluster(settings={**QUICK, "reader_workers": 1})
 
 
-@pytest.fixture(scope="module")
-def db(local: LocalCluster) -> Database:
-    """A client whose transactions have their home at r1."""
-    return local.connect(HOME)
-
-
 @pytest.fixture
 def table(db: Database) -> str:
     """A table of this test alone, with rows."""

@@ -158,3 +158,10 @@ def sessions(local: LocalCluster) -> Iterator[list[Database]]:
     yield found
     for db in found:
         db.close()
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A session at r1 of the module's own fixture `local`; a module that needs another has its own."""
+    with local.connect("r1") as found:
+        yield found
