@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tidelock.client import join
-from tidelock.errors import TidelockError, UnavailableError
+from tidelock.client import JoinedTransaction, join
+from tidelock.client.leases import Leases
 
-#: The lease is renewed when this part of it has passed, and tried again after a fifth of that.
-RENEWALS_PER_LEASE = 4
-RETRIES_PER_RENEWAL = 5
+
+@dataclass(frozen=True)
+class _Kept:
+    """The transaction as a lease of the client's heartbeat."""
+
+    joined: JoinedTransaction
+    holder: str
+    lease_s: float
+
+    def renew(self, timeout_s: float) -> None:
+        self.joined.heartbeat(timeout_s)
 
 
 @contextlib.contextmanager
@@ -25,23 +33,11 @@ def kept_alive(url: str, token: str, lease_s: float) -> Iterator[None]:
         token: With the right "heartbeat".
         lease_s: Length of its lease.
     """
-    over = threading.Event()
-    thread = threading.Thread(target=_beat, args=(url, token, lease_s, over), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def _beat(url: str, token: str, lease_s: float, over: threading.Event) -> None:
-    pause_s = renewal_s = lease_s / RENEWALS_PER_LEASE
+    leases = Leases()
     with join(url, token) as joined:
-        while not over.wait(pause_s):
-            try:
-                joined.heartbeat(timeout_s=renewal_s)
-                pause_s = renewal_s
-            except UnavailableError:
-                pause_s = renewal_s / RETRIES_PER_RENEWAL
-            except TidelockError:
-                return
+        lease = _Kept(joined, url, lease_s)
+        leases.add(lease)
+        try:
+            yield
+        finally:
+            leases.remove(lease)

@@ -422,7 +422,7 @@ def test_an_upload_is_no_sign_of_life(local: LocalCluster, db: Database, table: 
 def test_a_home_that_dies_while_files_come_in(local: LocalCluster, db: Database, table: str) -> None:
     """Its next life removes what was staged; a token of the former one is finished."""
     with local.connect("r2") as there:
-        tx = there.begin()
+        tx = there.begin(fresh=True)  # with the table, which was made at r1
         folder = Folder(tx.path(table))
         folder.setup()
         folder.write_task({"city=a": parquet(stored(1))})
@@ -430,7 +430,7 @@ def test_a_home_that_dies_while_files_come_in(local: LocalCluster, db: Database,
         local.kill("r2", signal.SIGKILL)
         assert zombie.end() == 0
         local.start("r2")
-        url = there.begin().path(table)
+        url = there.begin(fresh=True).path(table)
         there.close()
     token = folder.path.split("/")[2]
     assert "has ended" in refusal(url.replace(url.split("/")[4], token))
