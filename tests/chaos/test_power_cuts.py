@@ -14,41 +14,18 @@ from typing import Final
 
 import pytest
 
-import tidelock.replica_agent.main  # noqa: F401 - registers every fault point of an agent
+from tests.chaos.cut_points import OF_BOTH, OF_COMMITS, OF_PEERS, OF_RAISE, OF_ROLLOVER
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.support.cluster import ClusterFactory
-from tests.support.fault_lab import LARGE_ROWS, points
+from tests.support.fault_lab import LARGE_ROWS
 from tests.support.history import End
 from tests.support.telling import Tell
 from tests.support.waiting import eventually
 from tests.support.workload import ROWS
-from tidelock.csnlog import faults
 from tidelock.csnlog.ids import Csn, sequence_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-#: What only a replica passes that stores parts of another's transaction.
-OF_PEERS: Final = points(["replication.accept", "replication.fetch"])
-#: Passed after a lost reply, and at the end of an epoch: not by every commit.
-OF_RAISE: Final = points(["csnlog.raise"])
-OF_ROLLOVER: Final = points(["csnlog.rollover"])
-OF_COMMITS: Final = points(
-    [
-        *("agent.stage", "agent.seal", "agent.pack", "agent.catalog", "partfs.write", "partfs.fsync"),
-        *("partfs.rename", "replication.push", "csnlog.commit", "replication.apply"),
-    ]
-)
-#: What changes the disk of a peer too, and its apply.
-OF_BOTH: Final = points(
-    [
-        *("agent.pack", "agent.catalog", "partfs.write", "partfs.fsync", "partfs.rename"),
-        "replication.apply",
-    ]
-)
-#: Locks stand in ZooKeeper; their multis touch no disk of a replica.
-OF_NO_DISK: Final = points(["replication.lock"])
-#: Compaction and collection: test_power_cuts_history.py.
-OF_CHORES: Final = points(["agent.compact", "agent.collect"])
 LOSES_REPLIES: Final = "csnlog.commit.after"
 EPOCH_LIMIT: Final = 30
 
@@ -74,13 +51,6 @@ def rare(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("rare")
     with crash_lab(module_cluster, folder, disks_of=[HOME], faults=armed, epoch_limit=EPOCH_LIMIT) as crash:
         yield crash
-
-
-def test_every_point_of_an_agent_is_tested() -> None:
-    """A point that somebody adds belongs into this file."""
-    ours = ("agent.", "replication.", "csnlog.", "partfs.")
-    registered = {name for name in faults.names() if name.startswith(ours)}
-    assert registered == {*OF_COMMITS, *OF_PEERS, *OF_RAISE, *OF_ROLLOVER, *OF_NO_DISK, *OF_CHORES}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,12 +19,11 @@ import pyarrow as pa
 import pytest
 import urllib3
 
-from tests.chaos import ability, disks
-from tests.chaos.disks import Disk
-from tests.chaos.lab import Power
+from tests.chaos.cut_points import OF_COLLECT, OF_COMPACTION
+from tests.chaos.dark import World, world_of
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.fault_lab import Gates, points, undo_rows
+from tests.support.fault_lab import points, undo_rows
 from tests.support.lock_reading import part_rows
 from tests.support.refusals import http
 from tests.support.waiting import eventually
@@ -38,16 +35,8 @@ from tidelock.errors import SnapshotTooOldError
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 VICTIM: Final = "r1"
-#: What a merge passes on its way; the pack is that of a merge of small parts.
-OF_COMPACTION: Final = points(
-    [
-        *("agent.compact", "partfs.write", "partfs.fsync", "partfs.rename", "agent.seal", "agent.pack"),
-        *("replication.push", "replication.lock", "agent.catalog", "csnlog.commit", "replication.apply"),
-    ]
-)
-#: What a collection passes: with its batch found, with its rows gone and the files still there; and the next
-#: pass of the catalog behind each of the two, which takes the rows, and the notes of deleted files.
-OF_COLLECT: Final = points(["agent.collect"])
+#: Each point of a collection, and the next pass of the catalog behind it, which takes the rows, and the notes
+#: of deleted files.
 OF_COLLECTION: Final = [
     *((None, point) for point in OF_COLLECT),
     *itertools.product(OF_COLLECT, points(["agent.catalog"])),
@@ -73,33 +62,12 @@ NUMBERS = itertools.count(1)
 Rows = list[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class World:
-    """A cluster on whose victim the power can be cut."""
-
-    cluster: LocalCluster
-    gates: Gates
-    power: Power
-
-
 @pytest.fixture(scope="module")
 def world(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One cluster for the module; nothing is left over at its end."""
-    ability.require(disks.unable())
-    folder = tmp_path_factory.mktemp("dark")
-    gates = Gates(folder / "gates", {VICTIM: dict.fromkeys([*OF_COMPACTION, *OF_COLLECT], "pause")})
-    environment = {VICTIM: gates.environment(VICTIM)}
-    cluster = module_cluster(settings=SETTINGS, environment_of=environment, start=False)
-    disk = Disk(folder / "victim.img", cluster.data_dir(VICTIM))
-    try:
-        cluster.up()
-        yield World(cluster, gates, Power(cluster, {VICTIM: disk}, folder))
-        cluster.up()
-        require_clean_audit(cluster, deep=True)
-    finally:
-        for replica in cluster.replicas:
-            cluster.kill(replica)
-        disk.close()
+    folder, passed = tmp_path_factory.mktemp("dark"), [*OF_COMPACTION, *OF_COLLECT]
+    with world_of(module_cluster, folder, VICTIM, passed, SETTINGS) as found:
+        yield found
 
 
 @pytest.fixture
@@ -165,17 +133,6 @@ def one_part(data_dir: Path, table: str) -> bool:
     return len(part_rows(data_dir, table)) == 1
 
 
-@contextlib.contextmanager
-def dark(world: World, begin: Callable[[], object]) -> Iterator[None]:
-    """Let something begin, cut the power where it is held inside, and start the victim again."""
-    with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(begin)
-        yield
-        wrong = world.power.cut(VICTIM)
-        asked.result()
-    assert not wrong, "; ".join(wrong)
-
-
 @pytest.mark.parametrize("point", OF_COMPACTION)
 def test_in_a_compaction(world: World, local: LocalCluster, point: str) -> None:
     """It is committed or it is not; rows are the same, and what it did not do is done later."""
@@ -183,7 +140,7 @@ def test_in_a_compaction(world: World, local: LocalCluster, point: str) -> None:
         table, expected = fill(db, SMALL if "pack" in point else SIZES)
         settled(local)
         hits = world.gates.hits(VICTIM, point)
-        with world.gates.open(VICTIM, point), dark(world, lambda: optimize(local, table)):
+        with world.gates.open(VICTIM, point), world.dark(lambda: optimize(local, table)):
             world.gates.await_hit(VICTIM, point, after=hits)
         local.start(VICTIM)
         require_rows(local, table, expected)
@@ -211,7 +168,7 @@ def test_in_a_collection(world: World, local: LocalCluster, behind: str | None, 
         settled(local)
         gates = world.gates
         hits = gates.hits(VICTIM, point)
-        with contextlib.ExitStack() as opened, dark(world, lambda: give_up(db, max(expected))):
+        with contextlib.ExitStack() as opened, world.dark(lambda: give_up(db, max(expected))):
             if behind is None:
                 opened.enter_context(gates.open(VICTIM, point))
             else:

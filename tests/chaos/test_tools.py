@@ -13,10 +13,12 @@ from typing import Final
 
 import pytest
 
-from tests.chaos import ability, disks, seccomp
+import tidelock.replica_agent.main  # noqa: F401 - registers every fault point of an agent
+from tests.chaos import ability, cut_points, disks, seccomp
 from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Supervisor, Trap
 from tests.support import source
+from tidelock.csnlog import faults
 
 #: Three fsyncs of one file, in threads; says how each ended.
 FSYNCS: Final = """
@@ -43,6 +45,12 @@ from tests.chaos.disks import Disk
 Disk(Path({image!r}), Path({at!r}))
 os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def test_the_power_is_cut_at_every_point() -> None:
+    """A fault point that somebody adds to an agent belongs into a test of power cuts."""
+    ours = ("agent.", "replication.", "csnlog.", "partfs.")
+    assert {name for name in faults.names() if name.startswith(ours)} == cut_points.TESTED
 
 
 @pytest.fixture

@@ -1,0 +1,74 @@
+"""A cluster of which one replica loses its power in the middle of something that it does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import ability, disks
+from tests.chaos.disks import Disk
+from tests.chaos.lab import Power
+from tests.support.cluster import ClusterFactory
+from tests.support.evidence import require_clean_audit
+from tests.support.fault_lab import Gates
+from tidelock.cluster import LocalCluster
+
+
+@dataclass(frozen=True)
+class World:
+    """The cluster; made by `world_of`.
+
+    Attributes:
+        cluster: The cluster.
+        gates: Of the victim, which pauses at its fault points.
+        power: Of the victim's disk.
+        victim: The replica.
+    """
+
+    cluster: LocalCluster
+    gates: Gates
+    power: Power
+    victim: str
+
+    @contextlib.contextmanager
+    def dark(self, begin: Callable[[], object]) -> Iterator[None]:
+        """Let something begin, and cut the power where it is held inside; the victim stays down."""
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(begin)
+            yield
+            wrong = self.power.cut(self.victim)
+            asked.result()
+        assert not wrong, "; ".join(wrong)
+
+
+@contextlib.contextmanager
+def world_of(
+    factory: ClusterFactory, folder: Path, victim: str, points: Sequence[str], settings: Mapping[str, Any]
+) -> Iterator[World]:
+    """Run a cluster; at its end every byte of it is audited. Skips the test where the machine cannot.
+
+    Args:
+        factory: Makes the cluster.
+        folder: For gates, journals and the disk.
+        victim: The replica that has a disk of its own.
+        points: Where it can be made to pause.
+        settings: Of all agents.
+    """
+    ability.require(disks.unable())
+    gates = Gates(folder / "gates", {victim: dict.fromkeys(points, "pause")})
+    environment = {victim: gates.environment(victim)}
+    cluster = factory(settings=settings, environment_of=environment, start=False)
+    disk = Disk(folder / "victim.img", cluster.data_dir(victim))
+    try:
+        cluster.up()
+        yield World(cluster, gates, Power(cluster, {victim: disk}, folder), victim)
+        cluster.up()
+        require_clean_audit(cluster, deep=True)
+    finally:
+        for replica in cluster.replicas:
+            cluster.kill(replica)
+        disk.close()
