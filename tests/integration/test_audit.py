@@ -139,13 +139,25 @@ def missing_file(local: LocalCluster) -> Planted:
 def flipped_byte(local: LocalCluster) -> Planted:
     """A byte of a pack that is another one; the part is fetched again, into another pack."""
     _, part = store(local)
-    file, offset, length = place(local, "r1", part)
+    victim = no_holder(local, part)
+    file, offset, length = place(local, victim, part)
     flip_byte(file, offset + length // 2)
 
     def mended() -> None:
-        eventually(lambda: place(local, "r1", part)[0] != file)
+        eventually(lambda: place(local, victim, part)[0] != file)
 
-    return Planted(set(), [mended], {("r1", "damaged_part")})
+    return Planted(set(), [mended], {(victim, "damaged_part")})
+
+
+def no_holder(local: LocalCluster, part: str) -> str:
+    """The replica that has got a part after its commit, so is not asked for it.
+
+    A holder may be: by a fetch that a push has overtaken, but not yet cut. It would find the damage first.
+    """
+    ((csn,),) = tampering.rows(local.data_dir("r1"), "SELECT creation_csn FROM parts WHERE part = ?", part)
+    with local.connect("r1") as db:
+        ((holders,),) = [[tid["holders"] for tid in record["tids"]] for record in db.log(csn, limit=1)]
+    return min(set(REPLICAS) - set(holders), default="r1")  # where all were pushed to, nobody asks
 
 
 def stale_lock(local: LocalCluster) -> Planted:
