@@ -93,6 +93,9 @@ def add_staged(
     A part that is known already (a push repeated after a lost answer, or wanted by an applied record) keeps
     its CSNs; it only gains the bytes if it had none, or wrong ones. Files that held nothing but wrong bytes
     become undo rows and are returned.
+
+    Args:
+        parts: All that lie in their files, whose sizes are the sums of theirs.
     """
     sql = "SELECT part, file FROM parts WHERE state <> 'held' AND file IS NOT NULL"
     damaged = dict(db.execute(sql).fetchall())
@@ -130,6 +133,16 @@ def add_staged(
         [(str(t), t.home, t.boot) for t in prepared],
     )
     return release_files(db, [damaged.get(part.meta.part) for part in parts]) if damaged else []
+
+
+def name_staged(db: sqlite3.Connection, parts: Sequence[StagedPart]) -> None:
+    """Say of the files of a sealed job what they are parts of; one that has no row yet gets it.
+
+    What has a row is not added again: its file may be a pack, of whose bytes these parts are but some.
+    """
+    sql = "SELECT 1 FROM parts WHERE part = ?"
+    add_staged(db, [part for part in parts if db.execute(sql, (part.meta.part,)).fetchone() is None], [])
+    describe(db, [part.meta for part in parts])
 
 
 def describe(db: sqlite3.Connection, parts: Iterable[PartMeta]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -238,7 +237,7 @@ class Writes:
         staged = await asyncio.get_running_loop().run_in_executor(self._inserts.encoders, examine)
         for path in sorted({part.meta.path for part in staged}):
             await self._inserts.pressure.admit(tx, schema, path)
-        await self._catalog.write(partial(_seal_parts, staged))
+        await self._catalog.write(partial(jobs.name_staged, parts=staged))
         self._transactions.require_open(tx)
         tx.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
@@ -302,12 +301,6 @@ class Writes:
         """Delete files; what cannot go now is kept in mind, and goes later."""
         with contextlib.suppress(TidelockError):
             await remove_files(self._catalog, self._files, paths)
-
-
-def _seal_parts(staged: Sequence[jobs.StagedPart], db: sqlite3.Connection) -> None:
-    """Rows that early copies have learn what they are parts of; what has none yet gets one."""
-    jobs.add_staged(db, staged, [])
-    jobs.describe(db, [part.meta for part in staged])
 
 
 def _deleted(place: Place) -> BadRequestError:

@@ -9,7 +9,7 @@ import itertools
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -104,9 +104,11 @@ def early(local: LocalCluster, replica: str, tid: object) -> int:
         return int(db.execute(sql, (str(tid),)).fetchone()[0])
 
 
-def require_early(local: LocalCluster, tx: Transaction, expected: int) -> None:
+def require_early(
+    local: LocalCluster, tx: Transaction, expected: int, replicas: Sequence[str] | None = None
+) -> None:
     """Wait until each replica holds so many files of a transaction; more than that it never gets."""
-    for replica in local.replicas:
+    for replica in replicas or local.replicas:
         eventually(lambda replica=replica: early(local, replica, tx.tid) >= expected, what=replica)  # type: ignore[misc]
         assert early(local, replica, tx.tid) == expected
 
@@ -306,6 +308,26 @@ def test_files_go_to_all_replicas(
         with local.connect(replica) as reader, reader.snapshot(csn) as snap:
             assert ids(snap, table) == [0, 1, 2]
             assert snap.read(table, where="id > 1")["id"].to_pylist() == [2]
+    clean(local)
+    require_clean_audit(local)
+
+
+def test_a_pack_that_is_shared_with_an_aborted_attempt(
+    local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str]
+) -> None:
+    """Small files are fetched into one pack; the seal of one of them says nothing of its size."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    with gates.open("r1", "replication.fetch.before"):
+        for task in range(3):
+            assert folder.create(place(task), rows(task), to=apis["r2"]).status == 201
+    require_early(local, tx, 3, ["r1"])
+    for task in range(2):
+        commit_task(folder, task)
+    assert folder.commit_job().status == 201
+    tx.commit(wait="all")
+    assert ids(db, table) == [0, 1]
     clean(local)
     require_clean_audit(local)
 

@@ -153,6 +153,20 @@ async def test_an_early_copy_learns_what_it_is(catalog: Catalog, told_by: str) -
     assert [row.meta for row in reader.parts(TABLE, Csn(5))] == [whole.meta]
 
 
+async def test_a_seal_leaves_the_size_of_a_pack_as_it_is(catalog: Catalog) -> None:
+    """Files that were fetched share a pack, also with those of other tasks; one was never announced."""
+    fetched = [
+        dataclasses.replace(part, meta=bytes_alone(part.meta.part, part.meta.length, part.meta.checksum))
+        for part in (staged(1), staged(2))
+    ]
+    await catalog.write(lambda db: jobs.add_staged(db, fetched, []))
+    own = staged(3, file="parts/03/r1-1-3.parquet")
+    await catalog.write(lambda db: jobs.name_staged(db, [staged(1), own]))
+    sizes = await catalog.write(lambda db: dict(db.execute("SELECT path, bytes FROM files").fetchall()))
+    assert sizes == {"packs/00/r1-1-9.pack": 20, own.location.file: 10}
+    assert catalog.reader.nameless([staged(number).meta.part for number in (1, 2, 3)]) == {"r1-1-2"}
+
+
 async def test_an_aborted_transaction_leaves_no_rows(catalog: Catalog) -> None:
     """Its parts go; its file goes when no other transaction has a part in it, and is noted first."""
     other = Tid(Csn(1), ReplicaId("r1"), 1, 2)
