@@ -30,7 +30,7 @@ KILLS: Final = 5
 SINK, FUNCTION = TARGETS = ("by_sink", "by_function")
 #: A batch that hangs fails the test before its own limit does.
 BATCH_TIMEOUT_S: Final = 120.0
-LEASE_S: Final = 8
+LEASE_S: Final = 30
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,19 @@ class Queries:
         assert not self.ids or found == self.ids
         self.ids = found
 
-    def wait_for(self, batch: int) -> None:
+    def wait_for(self, spark: SparkProcess, batch: int) -> None:
         """Wait until each query has committed a batch."""
-        for query in self.ids.values():
-            eventually(lambda query=query: self._batch(query) >= batch, timeout_s=BATCH_TIMEOUT_S)  # type: ignore[misc]
+        for name in self.ids:
+            while (reached := self._batch(name)) < batch:
+                eventually(
+                    lambda name=name, reached=reached: self._batch(name) > reached,  # type: ignore[misc]
+                    timeout_s=BATCH_TIMEOUT_S,
+                    what=f"a batch of {name} behind {reached}",
+                )
+                assert spark.call("failure", name=name) is None
 
-    def _batch(self, query: str) -> int:
-        status = self._db.label(query)
+    def _batch(self, name: str) -> int:
+        status = self._db.label(self.ids[name])
         return -1 if status is None or status.batch is None else status.batch
 
 
@@ -95,7 +101,7 @@ def test_killed_drivers(local: LocalCluster, db: Database, tmp_path: Path) -> No
     for kill in range(KILLS):
         with SparkProcess("retrying", tmp_path, python_workers=True) as spark:
             queries.start(spark)
-            queries.wait_for((kill + 1) * BATCHES // (KILLS + 2))
+            queries.wait_for(spark, (kill + 1) * BATCHES // (KILLS + 2))
             time.sleep(chance.uniform(0.0, 0.6))  # somewhere in a batch
             spark.kill()
     with SparkProcess("retrying", tmp_path, python_workers=True) as spark:

@@ -11,8 +11,7 @@ import pytest
 from tests.support import spark_process
 from tests.support.cluster import ClusterFactory
 from tests.support.spark_lab import BASE, IDS, TASKS, SparkLab, spark_laboratory
-from tests.support.spark_process import SparkJobError
-from tests.support.waiting import eventually
+from tests.support.spark_process import SparkJobError, require_over
 
 # A session may take minutes to start on a busy machine.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -111,21 +110,3 @@ def test_attempts_that_write_on_behind_the_rollback(lab: SparkLab) -> None:
             spark_process.thaw(frozen)
         require_over(frozen)
         load.require_nothing()
-
-
-def require_over(executor: psutil.Process) -> None:
-    """Wait until an executor that goes on has come to the end of what it did: it rests, or is gone."""
-
-    def rests() -> bool:
-        before = _spent(executor)
-        return psutil.wait_procs([executor], timeout=1.0)[0] != [] or _spent(executor) - before < 0.1
-
-    eventually(rests, what="an executor that has nothing more to do")
-
-
-def _spent(process: psutil.Process) -> float:
-    """Seconds of a processor that a process and its children have used."""
-    try:
-        return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
-    except psutil.NoSuchProcess:
-        return 0.0

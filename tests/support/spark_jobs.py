@@ -175,6 +175,26 @@ class Jobs(StreamJobs, BatchJobs):
             return csn
         return tx.csn
 
+    def save_once(
+        self, urls: list[str], tables: list[str], label: str, lease: float | None = None, **how: Any
+    ) -> int | None:
+        """As `load_once`, by the data source `tidelock`, which writes to one table.
+
+        Replicas are asked in the order of their URLs.
+        """
+        (table,) = tables
+        options = {"url": ",".join(urls), "table": table, "label": label}
+        if lease is not None:
+            options["leaseSeconds"] = str(lease)
+        mode = how.pop("mode", "append")
+        if mode == "overwrite_partitions":
+            mode, options["overwritePartitions"] = "overwrite", "true"
+        frame = self._troubled(**how)
+        frame.write.format("tidelock").options(**options).mode(mode).save()
+        with connect(urls) as db:
+            found = db.label(label)
+        return found.csn if found else None
+
     def begin(self, url: str, label: str | None = None, lease: float | None = None) -> str:
         """Begin a transaction, in the place of the one before; returns its tid."""
         self._db = connect(url)
@@ -191,9 +211,14 @@ class Jobs(StreamJobs, BatchJobs):
     ) -> None:
         """Write the rows of a range of ids (first, end, step) to a table in the open transaction."""
         assert self._tx is not None
-        make = troubled_tasks.maker(trouble)
-        frame = self._spark.range(*ids, tasks).mapInArrow(make, spark_rows.DDL)
+        frame = self._troubled(ids, tasks, trouble)
         tl.write(frame, self._tx, table, cast("Any", mode))
+
+    def _troubled(
+        self, ids: tuple[int, int, int], tasks: int, trouble: dict[str, Any] | None = None
+    ) -> DataFrame:
+        """The rows of a range of ids, as tasks make them that meet trouble."""
+        return self._spark.range(*ids, tasks).mapInArrow(troubled_tasks.maker(trouble), spark_rows.DDL)
 
     def commit(self) -> int | None:
         """Commit the open transaction; returns its CSN."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psutil
 import pyarrow as pa
@@ -30,6 +30,8 @@ from tests.support.spark_rows import rows
 from tests.support.troubled_tasks import HOLD
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
+
+Way = Literal["path", "source"]
 
 HOME: Final = "r1"
 #: A replica that is not the home of what a test looks at.
@@ -101,13 +103,13 @@ class SparkLab:
         return spark_process.executors(self.spark.driver)
 
     @contextlib.contextmanager
-    def load(self, **trouble: Any) -> Iterator[Load]:
+    def load(self, way: Way = "path", **trouble: Any) -> Iterator[Load]:
         """A table with its base rows, and a load that is to meet some trouble; judged behind the block."""
         number = next(self._numbers)
         marks = self.folder / f"marks-{number}"
         marks.mkdir()
         self.cluster.up()
-        load = Load(self, f"t{number}", f"load {number}", marks, {"marks": str(marks), **trouble})
+        load = Load(self, f"t{number}", f"load {number}", marks, {"marks": str(marks), **trouble}, way)
         with self.cluster.connect(HOME) as db:
             create(db, load.table)
             db.insert(load.table, pa.Table.from_batches([rows(BASE)]), wait="all")
@@ -130,6 +132,7 @@ class Load:
         label: Its label.
         marks: Where its attempts leave their marks.
         trouble: What happens to them.
+        way: How Spark writes: by `tl.write` into a transaction of the driver, or by the data source.
     """
 
     lab: SparkLab
@@ -137,25 +140,30 @@ class Load:
     label: str
     marks: Path
     trouble: Mapping[str, Any]
+    way: Way
 
     def arguments(self, ids: range = IDS, mode: str = "append") -> dict[str, Any]:
         """What the job `fill` is told, in trouble."""
         bounds = (ids.start, ids.stop, ids.step)
         return {"ids": bounds, "tasks": TASKS, "mode": mode, "trouble": self.trouble}
 
-    def send(self, **how: Any) -> None:
-        """Have it begun, at the home."""
-        url = self.lab.cluster.url(HOME)
-        self.lab.spark.send(
-            "load_once", url=url, tables=[self.table], label=self.label, **self.arguments(**how)
-        )
+    def send(self, lease: float | None = None, **how: Any) -> None:
+        """Have it begun, at the home; the data source's transaction may be given a lease in seconds."""
+        job, asked = self._job(HOME, **({} if lease is None else {"lease": lease}))
+        self.lab.spark.send(job, **asked, **self.arguments(**how))
+
+    def _job(self, home: str, **more: Any) -> tuple[str, dict[str, Any]]:
+        """Return the job that does all of it, and where it is done."""
+        asked = {"tables": [self.table], "label": self.label, **more}
+        if self.way == "path":
+            return "load_once", {"url": self.lab.cluster.url(home), **asked}
+        others = [replica for replica in self.lab.cluster.replicas if replica != home]
+        return "save_once", {"urls": [self.lab.cluster.url(one) for one in (home, *others)], **asked}
 
     def repeat(self, at: str = OTHER, **how: Any) -> int:
         """Run it once more, without trouble, by another replica; returns the CSN of its label."""
-        quiet = self.arguments(**how) | {"trouble": None}
-        csn = self.lab.spark.call(
-            "load_once", url=self.lab.cluster.url(at), tables=[self.table], label=self.label, **quiet
-        )
+        job, asked = self._job(at)
+        csn = self.lab.spark.call(job, **asked, **self.arguments(**how) | {"trouble": None})
         assert isinstance(csn, int)
         return csn
 
@@ -176,20 +184,24 @@ class Load:
         (self.marks / HOLD).unlink()
 
     @contextlib.contextmanager
-    def held(self, attempts: int = 1) -> Iterator[None]:
-        """Begin it; inside, so many attempts are in the middle of their files, and wait."""
+    def held(self, attempts: int = 1, **how: Any) -> Iterator[None]:
+        """Begin it as `send`; inside, so many attempts are in the middle of their files, and wait."""
         self.hold()
         try:
-            self.send()
+            self.send(**how)
             self.await_held(attempts)
             yield
         finally:
             self.release()
 
     def await_held(self, attempts: int) -> None:
-        """Wait until so many attempts wait, and something of them is on a disk."""
+        """Wait until so many attempts wait, and something of them is on a disk.
+
+        The data source sends nothing of so few rows before an attempt has all of them.
+        """
         eventually(lambda: len(self.met("held")) >= attempts, what=f"{attempts} attempts that are held")
-        eventually(self.staged, what="files that are being written")
+        if self.way == "path":
+            eventually(self.staged, what="files that are being written")
 
     def staged(self) -> list[str]:
         """What lies on the disks of replicas that run although nothing committed needs it."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import psutil
 
 from tests.support.source import ROOT
+from tests.support.waiting import eventually
 from tidelock import java, processes
 from tidelock.cluster import process_groups
 
@@ -162,6 +163,24 @@ def freeze(process: psutil.Process) -> None:
 def thaw(process: psutil.Process) -> None:
     """Let it go on."""
     _signal(process, signal.SIGCONT)
+
+
+def require_over(executor: psutil.Process) -> None:
+    """Wait until an executor that goes on has come to the end of what it did: it rests, or is gone."""
+
+    def rests() -> bool:
+        before = _spent(executor)
+        return psutil.wait_procs([executor], timeout=1.0)[0] != [] or _spent(executor) - before < 0.1
+
+    eventually(rests, what="an executor that has nothing more to do")
+
+
+def _spent(process: psutil.Process) -> float:
+    """Seconds of a processor that a process and its children have used."""
+    try:
+        return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def _signal(process: psutil.Process, signum: signal.Signals) -> None:

@@ -59,6 +59,11 @@ class StreamJobs:
         query = self._queries[name] = writer.foreachBatch(tl.foreach_batch(db, write)).start()
         return str(query.id)
 
+    def failure(self, name: str) -> str | None:
+        """Return what has ended a query, None while it runs."""
+        query = self._queries[name]
+        return None if query.isActive else str(query.exception())
+
     def caught_up(self, name: str) -> None:
         """Wait until a query has read all that was committed before."""
         self._queries[name].processAllAvailable()
