@@ -30,6 +30,7 @@ KILLS: Final = 5
 SINK, FUNCTION = TARGETS = ("by_sink", "by_function")
 #: A batch that hangs fails the test before its own limit does.
 BATCH_TIMEOUT_S: Final = 120.0
+#: Between the last task of a batch and its commit PySpark starts a process, slowly on a busy machine.
 LEASE_S: Final = 30
 
 
