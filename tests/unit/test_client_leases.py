@@ -123,6 +123,31 @@ def test_lease_that_cannot_be_renewed_is_dropped() -> None:
     wait_for(lambda: not leases.running)
 
 
+def test_fault_of_one_renewal_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a renewal raises, the thread goes on, and tries that lease again; the fault is logged."""
+    leases = Leases()
+    faulty, well = FakeLease(0.05, error=KeyError("no such thing")), FakeLease(0.05)
+    leases.add(faulty)
+    leases.add(well)
+    wait_for(lambda: len(well.renewals) > 3 and len(faulty.renewals) > 3)
+    leases.clear()
+    wait_for(lambda: not leases.running)
+    assert "could not be renewed" in caplog.text
+    assert "no such thing" in caplog.text
+
+
+def test_lease_that_began_some_time_ago_is_renewed_at_once() -> None:
+    """Not after a third of it, which may be more than is left."""
+    leases = Leases()
+    old, new = FakeLease(3600), FakeLease(3600)
+    leases.add(new)
+    leases.add(old, at_once=True)
+    wait_for(lambda: bool(old.renewals))
+    assert not new.renewals
+    leases.clear()
+    wait_for(lambda: not leases.running)
+
+
 def test_closed_client_renews_nothing(fake_cluster: FakeCluster) -> None:
     """Closing the client ends the thread although a transaction is open."""
     with connect(fake_cluster["r1"].url) as db:

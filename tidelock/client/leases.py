@@ -7,6 +7,7 @@ program has lost is no longer kept alive and is rolled back by its home. It does
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -19,6 +20,8 @@ from tidelock.errors import TidelockError, UnavailableError
 RENEWALS_PER_LEASE = 3
 #: After a failed renewal it is tried again after this part of the lease.
 RETRIES_PER_LEASE = 10
+
+_log = logging.getLogger(__name__)
 
 
 class Lease(Protocol):
@@ -61,10 +64,11 @@ class Leases:
         """Whether the thread runs."""
         return self._thread is not None
 
-    def add(self, lease: Lease) -> None:
-        """Renew a lease from now on."""
+    def add(self, lease: Lease, *, at_once: bool = False) -> None:
+        """Renew a lease from now on; with `at_once` one that began at a time that is not known."""
+        first_s = 0.0 if at_once else lease.lease_s / RENEWALS_PER_LEASE
         with self._changed:
-            self._due_s[weakref.ref(lease)] = time.monotonic() + lease.lease_s / RENEWALS_PER_LEASE
+            self._due_s[weakref.ref(lease)] = time.monotonic() + first_s
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tidelock-heartbeat", daemon=True)
                 self._thread.start()
@@ -117,6 +121,9 @@ class Leases:
             except TidelockError:
                 self.remove(lease)
                 continue
+            except Exception:  # or the thread would end, and with it all other leases
+                _log.exception("a lease at %s could not be renewed; it is tried again", lease.holder)
+                again_s = lease.lease_s / RETRIES_PER_LEASE
             with self._changed:
                 if ref in self._due_s:
                     self._due_s[ref] = time.monotonic() + again_s
