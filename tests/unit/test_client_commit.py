@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pyarrow as pa
 import pytest
 
 from tests.support.fake_agent import FakeCluster
 from tests.support.fake_http import Fault
-from tidelock.client import Database, Transaction, TransactionState, connect
+from tidelock.client import Database, JoinedTransaction, Transaction, TransactionState, connect, join
 from tidelock.client.results import Decision
 from tidelock.errors import (
     AccessDeniedError,
@@ -18,8 +21,11 @@ from tidelock.errors import (
     NotEnoughReplicasError,
     SchemaMismatchError,
     TidelockError,
+    TokenExpiredError,
+    TokenFinishedError,
     TransactionClosedError,
     UnavailableError,
+    UnknownTransactionError,
 )
 
 ROWS = pa.table({"k": [1, 2, 3]})
@@ -279,3 +285,60 @@ def test_one_statement_insert_with_an_unknown_outcome_is_not_repeated(
     with pytest.raises(CommitUnknownError):
         fake_db.insert("t", ROWS, timeout_s=0.2)
     assert fake_cluster["r1"].count("POST /transactions") == 1
+
+
+# -- by a token ----------------------------------------------------------------------------------------------
+
+
+def joined(cluster: FakeCluster, tx: Transaction) -> JoinedTransaction:
+    """The transaction, as another process has it."""
+    claims = base64.urlsafe_b64encode(json.dumps({"t": tx.tid}).encode()).decode().rstrip("=")
+    return join(cluster["r1"].url, f"tl1.{claims}.mac", timeout_s=5.0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TokenExpiredError("its time is over"),
+        TokenFinishedError("the home has forgotten it"),
+        BadRequestError("wait"),
+        FencedError("fenced by r2"),
+    ],
+)
+def test_refused_repetition_by_a_token_denies_no_commit(
+    fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
+) -> None:
+    """Behind a lost answer a refusal of the request itself is no word about the transaction."""
+    tx = begun(fake_db)
+    fake_cluster["r1"].plan(COMMIT, Fault.LOST_ANSWER, error)
+    with joined(fake_cluster, tx) as other, pytest.raises(CommitUnknownError, match=error.message) as caught:
+        other.commit()
+    assert caught.value.tid == tx.tid
+    assert fake_db.outcome(tx.tid).decision is Decision.COMMITTED
+
+
+@pytest.mark.parametrize(
+    "error", [FencedError("fenced"), UnknownTransactionError("forgotten"), TidelockError("internal error")]
+)
+def test_home_that_cannot_tell_denies_no_commit(
+    fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
+) -> None:
+    """Its log may know more than it does."""
+    tx = begun(fake_db)
+    fake_cluster["r1"].plan(COMMIT, error)
+    with joined(fake_cluster, tx) as other, pytest.raises(CommitUnknownError, match=error.message):
+        other.commit()
+
+
+@pytest.mark.parametrize("faults", [[], [Fault.LOST_REQUEST]])
+@pytest.mark.parametrize(
+    "error", [NotEnoughReplicasError("1 of 2 copies"), TokenFinishedError("it is over", state="rolled_back")]
+)
+def test_refusal_by_a_token_is_certain(
+    fake_cluster: FakeCluster, fake_db: Database, faults: list[Fault], error: TidelockError
+) -> None:
+    """What is said of the transaction itself is raised as it is, behind a lost answer too."""
+    tx = begun(fake_db)
+    fake_cluster["r1"].plan(COMMIT, *faults, error)
+    with joined(fake_cluster, tx) as other, pytest.raises(type(error), match=error.message):
+        other.commit()

@@ -36,9 +36,9 @@ PAUSE_MAX_S = 2.0
 ATTEMPTS_MIN = 3
 
 #: Refusals of this very request, which say nothing about an earlier one whose answer was lost.
-_OF_THE_REQUEST = (AccessDeniedError, BadRequestError)
+OF_THE_REQUEST = (AccessDeniedError, BadRequestError)
 #: Answers of a home that does not hold the transaction any more: the log knows.
-_FORGOTTEN = (UnknownTransactionError, FencedError)
+FORGOTTEN = (UnknownTransactionError, FencedError)
 
 
 def home_of(tid: str) -> str:
@@ -158,7 +158,7 @@ class _Decider:
             self._lost = True
             raise _UndecidedError from error
         except RefusedError as error:
-            if isinstance(error, _FORGOTTEN) or (self._lost and isinstance(error, _OF_THE_REQUEST)):
+            if isinstance(error, FORGOTTEN) or (self._lost and isinstance(error, OF_THE_REQUEST)):
                 return self._by_outcome(error)
             raise
         except TidelockError as error:

@@ -22,7 +22,7 @@ import tenacity
 
 from tidelock.client.connection import Connection
 from tidelock.client.data import Data, ipc_stream, open_rows
-from tidelock.client.decide import PAUSE_FIRST_S, PAUSE_MAX_S, home_of
+from tidelock.client.decide import FORGOTTEN, OF_THE_REQUEST, PAUSE_FIRST_S, PAUSE_MAX_S, home_of
 from tidelock.client.results import CommitResult, InsertResult, TransactionState, commit_result
 from tidelock.client.scan import Params, Reader
 from tidelock.client.stream import BatchStream
@@ -31,8 +31,8 @@ from tidelock.client.transport import NoConnectionError, Timeouts, Transport, se
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
+    RefusedError,
     TidelockError,
-    TokenFinishedError,
     TokenForgedError,
     TransactionClosedError,
     UnavailableError,
@@ -210,12 +210,6 @@ class JoinedTransaction(Reader):
             except (UnavailableError, CommitUnknownError):
                 lost = True
                 raise
-            except TokenFinishedError as error:
-                if (
-                    lost and "state" not in error.details
-                ):  # it has ended so long ago that its home has forgotten
-                    raise self._unknown(error) from error
-                raise
 
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type((UnavailableError, CommitUnknownError)),
@@ -225,10 +219,12 @@ class JoinedTransaction(Reader):
         )
         try:
             return retrying(attempt)
-        except UnavailableError as error:
-            if lost:
-                raise self._unknown(error) from error
+        except CommitUnknownError:
             raise
+        except TidelockError as error:
+            if _certain(error, lost=lost):
+                raise
+            raise self._unknown(error) from error
 
     def _unknown(self, error: TidelockError) -> CommitUnknownError:
         return CommitUnknownError(
@@ -252,3 +248,17 @@ class JoinedTransaction(Reader):
 
     def _call(self, method: str, path: str, **options: Any) -> Any:
         return self._transport.call(self._home, method, self._path + path, **options)
+
+
+def _certain(error: TidelockError, *, lost: bool) -> bool:
+    """Tell whether an error of a commit says that it has not happened.
+
+    Args:
+        error: The last one.
+        lost: An earlier request may have been carried out.
+    """
+    if isinstance(error, FORGOTTEN) or not isinstance(error, RefusedError | UnavailableError):
+        return False
+    # "state": it tells of the transaction, and not of a token alone.
+    of_the_request = isinstance(error, OF_THE_REQUEST) and "state" not in error.details
+    return not (lost and (of_the_request or isinstance(error, UnavailableError)))
