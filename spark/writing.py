@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,25 +26,53 @@ SESSION: Final[Mapping[str, str]] = {
 OPTIONS: Final[Mapping[str, str]] = {
     # Version 2 puts the files of a task into place before its job has ended.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
-    # Without its mark a job that replaces partitions cannot be told from one that was aborted.
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "true",
     # A job whose folder stays looks as if it had not ended.
     "mapreduce.fileoutputcommitter.cleanup.skipped": "false",
     "parquet.summary.metadata.level": "NONE",
 }
 #: How long the home of a transaction whose job has failed is given to say that it is there, in seconds.
 _HOME_TIMEOUT_S: Final = 10.0
-_MODES: Final[Mapping[str, tuple[str, str]]] = {
-    "append": ("append", "static"),
-    "overwrite": ("overwrite", "static"),
-    "overwrite_partitions": ("overwrite", "dynamic"),
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How Spark is told of a mode.
+
+    Attributes:
+        save_mode: Of the writer.
+        options: Of the writer, besides those of every mode.
+    """
+
+    save_mode: str
+    options: Mapping[str, str]
+
+
+def _way(save_mode: str, *, partitions: str, mark: str, read_timeout: str) -> Way:
+    options = {
+        "partitionOverwriteMode": partitions,
+        "mapreduce.fileoutputcommitter.marksuccessfuljobs": mark,
+        # A session may have a short one, for reads. Hadoop keeps that of the first use of an address.
+        "dfs.webhdfs.socket.read-timeout": read_timeout,
+    }
+    return Way(save_mode, options)
+
+
+#: The mark would seal a job in its last request, by whose answer Spark judges the job; were it late or lost,
+#: Spark would call a job failed whose rows are in. Without it `tx.seal` alone seals, and knows what that is
+#: worth. A job that replaces partitions needs the mark, else it cannot be told from one that was aborted: it
+#: is sealed in its last request, which may take long.
+WAYS: Final[Mapping[str, Way]] = {
+    "append": _way("append", partitions="static", mark="false", read_timeout="60s"),
+    "overwrite": _way("overwrite", partitions="static", mark="false", read_timeout="60s"),
+    "overwrite_partitions": _way("overwrite", partitions="dynamic", mark="true", read_timeout="30m"),
 }
 
 
 def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> None:
     """Write a DataFrame into a table as a part of a transaction; the rows are visible when that commits.
 
-    Executors write straight to the transaction's home. Nothing of a task or a job that fails gets in.
+    Executors send their files to the replicas in turn. Nothing of a task or a job that fails gets in; behind
+    a job that has failed the transaction can only be rolled back, as behind any statement.
     Settings of the session that the Parquet writer needs are changed for the time of the write.
 
     Args:
@@ -62,8 +91,9 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
         Exception: What Spark raises when the job fails; what the agent refuses is in its text: a column that
             does not fit, rows that another transaction removes. Roll back then.
     """
-    if mode not in _MODES:
-        raise BadRequestError(f"mode={mode!r} is not offered; use one of {', '.join(_MODES)}")
+    way = WAYS.get(mode)
+    if way is None:
+        raise BadRequestError(f"mode={mode!r} is not offered; use one of {', '.join(WAYS)}")
     definition = tx.definition(table)
     partition_by = definition["partition_by"]
     if mode == "overwrite_partitions" and not partition_by:
@@ -72,14 +102,13 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
         )
     names = [column["name"] for column in definition["columns"]]
     _check_names(df, names, table)
-    save_mode, partitions = _MODES[mode]
     spark = df.sparkSession
     redact_tokens(spark)
-    writer = df.select(*names).write.mode(save_mode).options(**OPTIONS, partitionOverwriteMode=partitions)
+    writer = df.select(*names).write.mode(way.save_mode).options(**OPTIONS, **way.options)
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     path = tx.path(table)
-    with _settings(spark), _home(tx):
+    with _settings(spark), _judged(tx):
         writer.parquet(path)
     tx.seal(table)
 
@@ -102,23 +131,32 @@ def _check_names(df: DataFrame, names: list[str], table: str) -> None:
 
 
 @contextmanager
-def _home(tx: Transaction) -> Iterator[None]:
-    """Where a job fails because its transaction is gone, that is raised, not what its tasks have met."""
+def _judged(tx: Transaction) -> Iterator[None]:
+    """A job that has failed leaves rollback only: whether its last request was carried out nobody knows.
+
+    Where it fails because its transaction is gone, that is raised, not what its tasks have met.
+    """
     try:
         yield
-    except Exception as error:
-        try:
-            tx.renew(_HOME_TIMEOUT_S)
-        except UnavailableError as silent:
-            raise UnavailableError(
-                f"{tx.holder}, the home of transaction {tx.tid}, does not answer any more, so the job has "
-                f"failed and nothing of it is committed; begin again ({silent.message})",
-                tid=tx.tid,
-                replica=tx.holder,
-            ) from error
-        except TidelockError as gone:
-            raise gone from error
+    except BaseException as error:
+        tx.fail(error)
+        if isinstance(error, Exception):
+            _require_home(tx, error)
         raise
+
+
+def _require_home(tx: Transaction, error: Exception) -> None:
+    try:
+        tx.renew(_HOME_TIMEOUT_S)
+    except UnavailableError as silent:
+        raise UnavailableError(
+            f"{tx.holder}, the home of transaction {tx.tid}, does not answer any more, so the job has "
+            f"failed and nothing of it is committed; begin again ({silent.message})",
+            tid=tx.tid,
+            replica=tx.holder,
+        ) from error
+    except TidelockError as gone:
+        raise gone from error
 
 
 @contextmanager

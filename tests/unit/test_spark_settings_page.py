@@ -12,8 +12,7 @@ from tidelock.spark import options, redaction, writing
 
 PAGE: Final = (ROOT / "docs" / "spark-settings.md").read_text(encoding="utf-8")
 NAMED: Final = {
-    name.removeprefix("spark.hadoop.").lower()
-    for name in re.findall(r"`([A-Za-z][\w.]+\.?\w*)(?:=[^`]*)?`", PAGE)
+    name.removeprefix("spark.hadoop.").lower() for name in re.findall(r"`([A-Za-z][\w.-]+)(?:=[^`]*)?`", PAGE)
 }
 #: Reader options that are settings of a session under another name.
 AS_SETTINGS: Final = {
@@ -30,7 +29,7 @@ def test_options_of_readers(option: str) -> None:
     assert AS_SETTINGS.get(option, option) in NAMED
 
 
-@pytest.mark.parametrize("setting", [*writing.SESSION, *writing.OPTIONS])
+@pytest.mark.parametrize("setting", [*writing.SESSION, *writing.OPTIONS, *writing.WAYS["append"].options])
 def test_settings_of_writers(setting: str) -> None:
     """Each has its line."""
     assert setting.lower() in NAMED

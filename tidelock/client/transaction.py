@@ -293,7 +293,7 @@ class Transaction(Reader, Staging, Changes):
             if self._state is TransactionState.SEALED:
                 raise
         except TidelockError as error:
-            self._fail(error)
+            self.fail(error)
             raise
         self._end(TransactionState.ROLLED_BACK)
 
@@ -321,6 +321,16 @@ class Transaction(Reader, Staging, Changes):
             ended = self._ended(answer["state"], answer.get("why"))
             self._lose(ended)
             raise ended
+
+    def fail(self, error: BaseException) -> None:
+        """Leave rollback() only, because of an error from elsewhere: of a job that writes to `path`.
+
+        After errors of its own methods that is so by itself. Nothing happens once it has ended.
+        """
+        with self._lock:
+            if self._state is TransactionState.OPEN:
+                self._state = TransactionState.FAILED
+                self._why = error if isinstance(error, TidelockError) else RefusedError(repr(error))
 
     def _ended(self, state: str, why: dict[str, Any] | None) -> TransactionClosedError:
         """The error of a transaction that its home has ended meanwhile."""
@@ -370,23 +380,17 @@ class Transaction(Reader, Staging, Changes):
             self._connection.members.note(self._home, error)
             # A read may be repeated. Rows that left and were not confirmed may be staged, or not, or in part.
             if isinstance(error, NoAnswerError) and not reads:
-                self._fail(error)
+                self.fail(error)
             raise
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            if self._state is TransactionState.OPEN:
-                self._state = TransactionState.FAILED
-                self._why = error if isinstance(error, TidelockError) else RefusedError(repr(error))
 
     def _lose(self, error: TidelockError) -> None:
         """The home does not hold it open any more."""
         failed = error.details.get("state") == TransactionState.FAILED
         if failed:
-            self._fail(error)
+            self.fail(error)
         else:
             self._end(TransactionState.ROLLED_BACK, why=error, unless=TransactionState.SEALED)
 
