@@ -3,18 +3,19 @@
 What runs where, in processes that share nothing but what is pickled: a writer is made beside the driver for
 each batch, and pickled to its tasks; another one is made to commit. Neither does any work then. The nonce of
 the first one makes the tasks of one driver share a transaction, and two drivers never: begun with the same
-key, it is the same. Its label is the query with the number of the batch, so of two drivers, or of a batch and
-its repetition, one commits; the other one is told, and has nothing to do.
+key, it is the same. Its label is the query and the table with the number of the batch, so of two drivers, or
+of a batch and its repetition, one commits; the other one is told, and has nothing to do.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -28,9 +29,12 @@ from tidelock.spark.source.options import Target
 from tidelock.spark.source.stream_options import WriteStreamOptions, write_stream_options
 from tidelock.spark.source.writing import Job, Written, begin_job, roll_back, settle, write_task
 from tidelock.spark.streaming import QUERY_ID
+from tidelock.spark.tables import full_name
 
 #: Local property in which Spark keeps the number of the batch; tasks see it.
 BATCH_ID: Final = "streaming.sql.batchId"
+#: The agents' `label_bytes_max`, by default.
+LABEL_BYTES_MAX: Final = 256
 
 _log = logging.getLogger(__name__)
 
@@ -91,10 +95,23 @@ def running(nonce: str) -> MicroBatch:
     return MicroBatch(query, int(number), nonce)
 
 
-def _counted(batch: MicroBatch, error: LabelExistsError) -> Counted:
-    """Return what a task is told whose batch was committed before; raises where it was a later one."""
+def label_of(query: str, table: str) -> str:
+    """Return the label of what a query writes to a table.
+
+    The table is a part of it, since a copied checkpoint has the same query: two sinks that count each other's
+    batches would each lack rows.
+    """
+    name = full_name(table)
+    label = f"{query}/{name}"
+    if len(label.encode()) > LABEL_BYTES_MAX:
+        label = f"{query}/{hashlib.sha256(name.encode()).hexdigest()}"
+    return label
+
+
+def _counted(number: int, error: LabelExistsError) -> Counted:
+    """Return what is told of a batch that was committed before; raises where it was a later one."""
     newest = error.details.get("batch")
-    if newest is not None and newest > batch.number:
+    if newest is not None and newest > number:
         raise LabelExistsError(
             f"{error.message}. The query has gone back to an older checkpoint, or runs elsewhere too; begin "
             "anew with an empty checkpoint, or put the newest one back",
@@ -139,27 +156,37 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
             UnavailableError: No replica answers.
         """
         batches = (batch for batch in iterator if batch.num_rows)
-        first = next(batches, None)
-        if first is None:
+        head = list(islice(batches, 1))
+        if not (head or self._overwrite):  # a batch without any row replaces the rows of the table, too
             return Empty()
         batch = running(self.nonce)
         try:
             job = self._join(batch)
         except LabelExistsError as error:
-            return _counted(batch, error)
-        return Staged(job, write_task(job, self._schema.names, chain([first], batches)))
+            return _counted(batch.number, error)
+        written = write_task(job, self._schema.names, chain(head, batches), begun_before=False)
+        return Staged(job, written)
 
     def _join(self, batch: MicroBatch) -> Job:
         """Begin the transaction of a batch, or join the one that another task of it has begun."""
         options = self._options()
-        tx = link(options.target).begin(batch.query, batch=batch.number, key=batch.key, lease=options.lease_s)
-        return begin_job(tx, options.target.table, self._schema, job=batch.nonce)
+        table = options.target.table
+        tx = link(options.target).begin(
+            label_of(batch.query, table),
+            batch=batch.number,
+            key=batch.key,
+            lease=options.lease_s,
+            # What is replaced is all that was acknowledged before, whichever replica has it already.
+            fresh=self._overwrite,
+        )
+        return begin_job(tx, table, self._schema, job=batch.nonce)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
         """Commit a batch with the files that its tasks name.
 
         Raises:
             NotCommittedError: Its tasks have begun two transactions, as a replica was lost meanwhile.
+            LabelExistsError: The query has committed a later batch already.
             UnsealedWriteError: A task has not told what it has written.
             TransactionClosedError: The transaction was rolled back: its lease ran out, or somebody ended it.
             TidelockError: It was refused, or its outcome is not known. Whichever it is: when the query is
@@ -172,32 +199,38 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
             return
         target = _anywhere(self._options().target)
         told = [message for message in messages if isinstance(message, Counted)]
-        if told:
-            _log.warning("batch %d was committed before, at CSN %s; it is skipped", batchId, told[0].csn)
         homes = {message.job.tid for message in staged}
         if told or len(homes) > 1:
             self.abort(messages, batchId)
             if told:
+                _skipped(batchId, told[0])
                 return
             raise NotCommittedError(
                 f"the tasks of batch {batchId} have begun {len(homes)} transactions, as a replica did not "
                 f"answer some of them ({', '.join(sorted(homes))}); nothing was written. Start it again"
             )
         written = [message.written for message in staged]
-        # A replica that is late holds no batch up: readers of a stream wait for nothing.
-        settle(
-            link(target),
-            staged[0].job,
-            target.table,
-            written,
-            replaces_table=self._overwrite,
-            wait="home",
-        )
+        try:
+            settle(
+                link(target),
+                staged[0].job,
+                target.table,
+                written,
+                replaces_table=self._overwrite,
+                # A replica that is late holds no batch up: readers of a stream wait for nothing.
+                wait="home",
+            )
+        except LabelExistsError as error:
+            _skipped(batchId, _counted(batchId, error))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Roll a batch back; of a commit that has succeeded after all nothing is taken back."""
         for tid in sorted({message.job.tid for message in messages if isinstance(message, Staged)}):
             roll_back(link(_anywhere(self._options().target)), tid)
+
+
+def _skipped(number: int, told: Counted) -> None:
+    _log.warning("batch %d was committed before, at CSN %s; it is skipped", number, told.csn)
 
 
 def _anywhere(target: Target) -> Target:

@@ -58,7 +58,7 @@ class Job:
         id: In the names of its files.
         tid: The transaction.
         folder: Of the table, in the transaction.
-        home: URL of the transaction's home.
+        home: URL of the transaction's home, as it publishes it.
         lease_s: Length of the transaction's lease.
         layout: Of the table.
     """
@@ -111,7 +111,7 @@ def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | Non
         definition["name"], arrow, tuple(definition["partition_by"]), tuple(definition["sort_by"])
     )
     folder = Folder(tx.path(layout.table, _RIGHTS))
-    return Job(job or str(uuid.uuid4()), tx.tid, folder, tx.url, tx.lease_s, layout)
+    return Job(job or str(uuid.uuid4()), tx.tid, folder, tx.published_url, tx.lease_s, layout)
 
 
 def check_columns(definition: Mapping[str, Any], schema: StructType) -> None:
@@ -135,8 +135,17 @@ def check_columns(definition: Mapping[str, Any], schema: StructType) -> None:
         )
 
 
-def write_task(job: Job, names: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Written:
+def write_task(
+    job: Job, names: Sequence[str], batches: Iterator[pa.RecordBatch], *, begun_before: bool
+) -> Written:
     """Write the rows of one attempt of a task.
+
+    Args:
+        job: The job.
+        names: Of the columns of the rows.
+        batches: The rows.
+        begun_before: The task has not itself begun or joined the transaction just now, so that the lease is
+            to be renewed at its beginning, too.
 
     Raises:
         SchemaMismatchError, TooLargeError: A row does not fit the table.
@@ -148,7 +157,7 @@ def write_task(job: Job, names: Sequence[str], batches: Iterator[pa.RecordBatch]
     # Of its own, also where Spark gives a number twice.
     name = f"{number}_{attempt}_{uuid.uuid4().hex[:8]}"
     encoder = Encoder(job.layout, functools.partial(job.begin_file, f"attempt_{name}", number))
-    with kept_alive(job.home, job.folder.token, job.lease_s):
+    with kept_alive(job.home, job.folder.token, job.lease_s, at_once=begun_before):
         try:
             for batch in batches:
                 encoder.add(job.layout.conform(batch.columns, names))
@@ -192,7 +201,8 @@ class TidelockWriter(DataSourceArrowWriter):
         self._job: Job | None = None
         with connected(options.target, home=True) as db:
             try:
-                tx = db.begin(options.label, lease=options.lease_s)
+                # What is replaced is all that was acknowledged before, whichever replica has it already.
+                tx = db.begin(options.label, lease=options.lease_s, fresh=overwrite)
             except LabelExistsError:
                 return
             try:
@@ -212,7 +222,7 @@ class TidelockWriter(DataSourceArrowWriter):
         """Write the rows of one attempt of a task."""
         if self._job is None:
             return Written((), 0, frozenset())
-        return write_task(self._job, self._names, iterator)
+        return write_task(self._job, self._names, iterator, begun_before=True)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit with the files that the tasks name.
@@ -224,7 +234,8 @@ class TidelockWriter(DataSourceArrowWriter):
         """
         if self._job is None:
             return
-        with connected(self._options().target) as db:
+        # With the label another run may have been faster.
+        with connected(self._options().target) as db, contextlib.suppress(LabelExistsError):
             settle(db, self._job, self._table, messages, replaces_partitions=self._replaces_partitions)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - PySpark's
@@ -256,7 +267,8 @@ def settle(
         replaces_partitions: Those of the partitions go that have new rows.
         wait: Where the rows are to be readable when this returns; see `Transaction.commit`.
 
-    Raises as `TidelockWriter.commit`.
+    Raises as `TidelockWriter.commit`, and:
+        LabelExistsError: Another run under the label of the transaction was faster.
     """
     found = db.outcome(job.tid)
     if found.decision is Decision.COMMITTED:
@@ -282,8 +294,6 @@ def settle(
     tx.settle(table, job.id, [file for message in written for file in message.files])
     try:
         tx.commit(wait=wait)
-    except LabelExistsError:
-        pass  # another run with this label was faster
     except CommitUnknownError as error:
         if "csn" not in error.details:  # else it is committed, and a replica is late
             raise

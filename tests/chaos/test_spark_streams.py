@@ -17,6 +17,7 @@ from tests.support.spark_process import SparkProcess
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
+from tidelock.spark.source.stream_write import label_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -83,7 +84,8 @@ class Queries:
                 assert spark.call("failure", name=name) is None
 
     def _batch(self, name: str) -> int:
-        status = self._db.label(self.ids[name])
+        query = self.ids[name]
+        status = self._db.label(label_of(query, SINK) if name == SINK else query)
         return -1 if status is None or status.batch is None else status.batch
 
 

@@ -261,6 +261,23 @@ def test_signs_of_life(db: Database, table: str, options: dict[str, str]) -> Non
     assert ids(db, table) == []
 
 
+@pytest.mark.slow
+def test_signs_of_life_of_short_tasks(db: Database, table: str, options: dict[str, str]) -> None:
+    """Each is shorter than a third of the lease, which all of them together outlast."""
+    lease_s, count = 3.0, 6
+    job = writer(db, {**options, "leaseSeconds": str(lease_s)})
+
+    def short(number: int) -> Iterator[pa.RecordBatch]:
+        yield rows(number)
+        time.sleep(lease_s / 4)
+
+    begun_s = time.monotonic()
+    done = [elsewhere(job).write(short(number)) for number in range(count)]
+    assert time.monotonic() - begun_s > lease_s
+    elsewhere(job).commit(done)
+    assert ids(db, table) == list(range(count))
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

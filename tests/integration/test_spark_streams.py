@@ -17,6 +17,7 @@ from tests.support.spark_process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
+from tidelock.spark.source.stream_write import label_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -97,19 +98,19 @@ def test_from_a_table_to_another(
         db.insert(table, rows(key))
     spark.call("caught_up", name=table)
     assert keys(db, target) == list(range(1, 8))
-    before = batch_of(db, query)
+    before = batch_of(db, query, target)
     spark.call("stop_stream", name=table)
     db.insert(table, rows(8))
     assert spark.call("stream", name=table, source=source, sink=sink) == query
     spark.call("caught_up", name=table)
     spark.call("stop_stream", name=table)
     assert keys(db, target) == list(range(1, 9))
-    assert batch_of(db, query) > before
+    assert batch_of(db, query, target) > before
 
 
-def batch_of(db: Database, query: str) -> int:
-    """The number of the last batch that was committed for a query."""
-    status = db.label(query)
+def batch_of(db: Database, query: str, table: str) -> int:
+    """The number of the last batch that a query has committed to a table."""
+    status = db.label(label_of(query, table))
     assert status is not None
     assert status.batch is not None
     return status.batch

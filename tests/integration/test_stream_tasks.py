@@ -71,14 +71,16 @@ def keys(db: Database, table: str) -> list[int]:
 class Query:
     """One streaming query; each batch of it is run as often as a test likes, by drivers of its own."""
 
-    def __init__(self, local: LocalCluster, db: Database, table: str) -> None:
-        self.label = f"query {table}"
+    def __init__(self, local: LocalCluster, db: Database, table: str, *, overwrite: bool = False) -> None:
+        self.id = "the query"
+        self.label = f"{self.id}/default.{table}"
         self._options = {"table": table, "url": local.url("r2"), "token": SECRET, "leaseSeconds": "6"}
         self._schema = struct_of(db.table(table))
+        self._overwrite = overwrite
 
     def writer(self) -> TidelockStreamWriter:
         """What the process of a driver makes for a batch."""
-        found = DefaultSource(self._options).streamWriter(self._schema, overwrite=False)
+        found = DefaultSource(self._options).streamWriter(self._schema, overwrite=self._overwrite)
         assert isinstance(found, TidelockStreamWriter)
         return found
 
@@ -88,7 +90,7 @@ class Query:
         messages: list[WriterCommitMessage | None] = []
         for task, found in enumerate(tasks):
             with (
-                mock.patch.object(stream_write, "running", partial(MicroBatch, self.label, number)),
+                mock.patch.object(stream_write, "running", partial(MicroBatch, self.id, number)),
                 mock.patch.object(writing, "TaskContext", Task(task)),
             ):
                 told = [elsewhere(writer).write(iter([rows(*found)])) for _ in range(attempts)]
@@ -143,6 +145,24 @@ def test_two_drivers_run_one_batch(db: Database, table: str, query: Query) -> No
     assert keys(db, table) == [1, 2]
     with pytest.raises(LabelExistsError, match="older checkpoint"):
         query.run(6, [1, 2])
+
+
+def test_two_sinks_of_one_query(local: LocalCluster, db: Database, table: str, query: Query) -> None:
+    """As copied checkpoints make them: each counts the batches of its own table."""
+    db.create_table(f"{table}_copy", SCHEMA, partition_by=["p"])
+    copy = Query(local, db, f"{table}_copy")
+    for one in (query, copy):
+        one.commit(3, one.run(3, [1, 2]))
+    assert keys(db, table) == keys(db, f"{table}_copy") == [1, 2]
+
+
+def test_batches_that_replace_the_table(local: LocalCluster, db: Database, table: str) -> None:
+    """One without a row leaves none, whatever the home of the transaction has seen before."""
+    query = Query(local, db, table, overwrite=True)
+    for number, found in enumerate(([1, 2], [3], [], [4])):
+        db.insert(table, pa.Table.from_batches([rows(100 + number)]))
+        query.commit(number, query.run(number, found, []))
+        assert keys(db, table) == found
 
 
 def test_a_batch_that_is_given_up(db: Database, table: str, query: Query) -> None:

@@ -7,6 +7,7 @@ and each shows it up to its own `snapshot_csn`. Real agents are tested in tests/
 from __future__ import annotations
 
 import base64
+import json
 import re
 import threading
 from collections import deque
@@ -50,6 +51,12 @@ class FakeTransaction:
     csn: int | None = None
     heartbeats: int = 0
     staged: list[tuple[str, pa.Table]] = field(default_factory=list)
+
+
+def token_of(tid: str) -> str:
+    """A token of a transaction, as far as a client looks at it."""
+    claims = base64.urlsafe_b64encode(json.dumps({"t": tid}).encode()).decode().rstrip("=")
+    return f"tl1.{claims}.mac"
 
 
 @pytest.fixture

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import json
-
 import pyarrow as pa
 import pytest
 
-from tests.support.fake_agent import FakeCluster
+from tests.support.fake_agent import FakeCluster, token_of
 from tests.support.fake_http import Fault
 from tidelock.client import Database, JoinedTransaction, Transaction, TransactionState, connect, join
 from tidelock.client.results import Decision
@@ -292,8 +289,7 @@ def test_one_statement_insert_with_an_unknown_outcome_is_not_repeated(
 
 def joined(cluster: FakeCluster, tx: Transaction) -> JoinedTransaction:
     """The transaction, as another process has it."""
-    claims = base64.urlsafe_b64encode(json.dumps({"t": tx.tid}).encode()).decode().rstrip("=")
-    return join(cluster["r1"].url, f"tl1.{claims}.mac", timeout_s=5.0)
+    return join(cluster["r1"].url, token_of(tx.tid), timeout_s=5.0)
 
 
 @pytest.mark.parametrize(

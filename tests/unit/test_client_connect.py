@@ -175,6 +175,15 @@ def test_address_that_changed_is_learnt_again(fake_cluster: FakeCluster) -> None
         assert db.begin().holder == "r3"
 
 
+def test_a_home_has_an_address_for_others(fake_cluster: FakeCluster) -> None:
+    """What the caller calls it may be his own name for it; what it publishes is reached from everywhere."""
+    port = fake_cluster["r1"].address.rpartition(":")[2]
+    with connect(f"http://localhost:{port}") as db, db.begin() as tx:
+        assert tx.url == f"http://localhost:{port}"
+        assert tx.published_url == fake_cluster["r1"].url
+        tx.rollback()
+
+
 def test_agent_of_another_cluster_is_not_asked(fake_cluster: FakeCluster) -> None:
     """An address that now belongs to another cluster's agent teaches nothing."""
     with FakeCluster("r1") as other, connect(fake_cluster["r1"].url, timeout_s=5.0) as db:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 import pytest
@@ -15,8 +15,10 @@ from pyspark.sql import types as spark
 
 from tidelock.client.feed import ChangedPart, ChangeSet
 from tidelock.errors import BadRequestError, LabelExistsError, SchemaMismatchError, UnsealedWriteError
-from tidelock.spark.source import stream_write
+from tidelock.spark.source import stream_write, writing
+from tidelock.spark.source.encoding import Layout
 from tidelock.spark.source.feed_columns import Inserted, marked, with_feed, without_feed
+from tidelock.spark.source.folder import Folder
 from tidelock.spark.source.options import Begin, streams
 from tidelock.spark.source.stream_offsets import (
     Limits,
@@ -30,7 +32,16 @@ from tidelock.spark.source.stream_offsets import (
 )
 from tidelock.spark.source.stream_options import read_stream_options, write_stream_options
 from tidelock.spark.source.stream_read import TidelockStreamReader, located
-from tidelock.spark.source.stream_write import Counted, Empty, MicroBatch, TidelockStreamWriter, running
+from tidelock.spark.source.stream_write import (
+    Counted,
+    Empty,
+    MicroBatch,
+    Staged,
+    TidelockStreamWriter,
+    label_of,
+    running,
+)
+from tidelock.spark.source.writing import Job, TidelockWriter, Written
 
 TABLE = {"table": "t", "url": "http://host:1"}
 SCHEMA = spark.StructType([spark.StructField("k", spark.LongType())])
@@ -223,6 +234,100 @@ def test_batches_that_were_committed_before(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(LabelExistsError, match="older checkpoint"):
         writer.write(iter([rows]))
     assert writer.write(iter([rows.slice(0, 0)])) == Empty()
+
+
+#: A transaction that a batch has begun.
+JOB = Job(
+    "j",
+    "7-r1-1-1",
+    Folder("webhdfs://host:2/transactions/tl1.e30.x/default/t"),
+    "http://host:1",
+    60.0,
+    Layout("default.t", pa.schema([("k", pa.int64())]), (), ()),
+)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_batch_without_rows(monkeypatch: pytest.MonkeyPatch, overwrite: bool) -> None:
+    """Where each batch replaces the rows of the table it does so, too; otherwise it asks for nothing."""
+    writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=overwrite)
+    monkeypatch.setattr(stream_write, "running", lambda nonce: MicroBatch("q", 5, nonce))
+    monkeypatch.setattr(writer, "_join", lambda _: JOB)
+    settled: list[tuple[Any, bool]] = []
+    monkeypatch.setattr(stream_write, "link", lambda _: None)
+    monkeypatch.setattr(
+        stream_write, "settle", lambda *given, **named: settled.append((given[3], named["replaces_table"]))
+    )
+    nothing = Written((), 0, frozenset())
+    monkeypatch.setattr(stream_write, "write_task", lambda *_, **__: nothing)
+    found = writer.write(iter([]))
+    assert found == (Staged(JOB, nothing) if overwrite else Empty())
+    writer.commit([found], 5)
+    assert settled == ([([nothing], True)] if overwrite else [])
+
+
+@pytest.mark.parametrize(("newest", "passed"), [(5, True), (None, True), (6, False)])
+def test_another_run_that_commits_first(
+    monkeypatch: pytest.MonkeyPatch, newest: int | None, passed: bool
+) -> None:
+    """Told by the commit, too: this batch counts; behind a later one the checkpoint is wrong."""
+    writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=False)
+    monkeypatch.setattr(stream_write, "link", lambda _: None)
+
+    def settle(*_: Any, **__: Any) -> NoReturn:
+        raise LabelExistsError("committed before", csn=77, batch=newest)
+
+    monkeypatch.setattr(stream_write, "settle", settle)
+    staged = Staged(JOB, Written(("x",), 1, frozenset()))
+    if passed:
+        writer.commit([staged], 5)
+    else:
+        with pytest.raises(LabelExistsError, match="older checkpoint"):
+            writer.commit([staged], 5)
+
+
+def test_labels_of_a_query() -> None:
+    """One to a table, however that is named, and never too long."""
+    assert label_of("q", "orders") == label_of("q", "default.orders") == "q/default.orders"
+    assert label_of("q", "sales.orders") == "q/sales.orders"
+    longest = f"{'n' * 128}.{'t' * 128}"
+    labels = {label_of("q" * 36, name) for name in (longest, f"{longest[:-1]}u", "n.t")}
+    assert len(labels) == 3
+    assert all(len(label.encode()) <= 256 and label.startswith("q" * 36) for label in labels)
+
+
+class Beginning:
+    """A database that notes what is asked of a transaction, and begins none."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+
+    def begin(self, label: str | None, **asked: Any) -> NoReturn:
+        """Note it."""
+        self.asked = {"label": label, **asked}
+        raise LabelExistsError("committed before", csn=77)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is to be closed."""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_who_replaces_rows_replaces_all_that_were_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """Also those that the home has not applied yet; who only adds does not wait for them."""
+    db = Beginning()
+    monkeypatch.setattr(writing, "connected", lambda *_, **__: db)
+    TidelockWriter(TABLE, SCHEMA, overwrite=overwrite)
+    assert db.asked["fresh"] is overwrite
+    monkeypatch.setattr(stream_write, "link", lambda _: db)
+    monkeypatch.setattr(stream_write, "running", lambda nonce: MicroBatch("q", 5, nonce))
+    rows = pa.record_batch({"k": [1]})
+    assert TidelockStreamWriter(TABLE, SCHEMA, overwrite=overwrite).write(iter([rows])) == Counted(77)
+    assert (db.asked["fresh"], db.asked["label"], db.asked["batch"]) == (overwrite, "q/default.t", 5)
 
 
 def test_what_there_is_to_commit() -> None:

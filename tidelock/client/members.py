@@ -30,11 +30,19 @@ ANSWER_MARGIN_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One replica: its id and the addresses (`host:port`) of its API and of its snapshot file system."""
+    """One replica: its id and its addresses (`host:port`).
+
+    Attributes:
+        id: Its id.
+        api: Of its API, as this client reaches it.
+        data: Of its snapshot file system.
+        published: Of its API, as it says itself: for processes elsewhere.
+    """
 
     id: str
     api: str
     data: str
+    published: str
 
 
 class Members:
@@ -201,17 +209,15 @@ class Members:
             if self._preferred is None:
                 self._preferred = replica
             rows = [row for row in status["replicas"] if row.get("api") or row["id"] in self._reached_at]
-            self._members = {
-                row["id"]: Member(
-                    row["id"],
-                    self._reached_at.get(row["id"], str(row.get("api", ""))),
-                    str(row.get("data", "")),
-                )
-                for row in rows
-            }
+            self._members = {row["id"]: self._member(row) for row in rows}
             rows.sort(key=lambda row: (row["id"] != self._preferred, not row.get("alive", True)))
             self._order = tuple(row["id"] for row in rows)
             self.wait_bound_s = float(status.get("wait_bound_s", 0.0))
+
+    def _member(self, row: Mapping[str, Any]) -> Member:
+        published = str(row.get("api") or "")
+        reached = self._reached_at.get(row["id"], published)
+        return Member(row["id"], reached, str(row.get("data", "")), published or reached)
 
 
 def _summary(failed: Mapping[str, UnavailableError]) -> UnavailableError:

@@ -64,8 +64,13 @@ class Staging:
 
     @property
     def url(self) -> str:
-        """Address of the home, for `tidelock.join`."""
+        """Address of the home, for `tidelock.join`: the one by which this client reaches it."""
         return self._connection.transport.url_of(self._home.api)
+
+    @property
+    def published_url(self) -> str:
+        """Address of the home as it publishes it, for `tidelock.join` in processes on other machines."""
+        return self._connection.transport.url_of(self._home.published)
 
     def seal(self, table: str) -> InsertResult:
         """End a write through `path` whose committer leaves no `_SUCCESS`, when that has returned.
