@@ -10,6 +10,7 @@ from tidelock.csnlog.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, number
 from tidelock.replica_agent.audit.digests import digests
+from tidelock.replica_agent.callers import is_waiting
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.state import Action
 
@@ -33,10 +34,7 @@ class AuditRoutes:
         self._agent.require(Action.LATEST)
         deep = _flag(request, "deep")
 
-        def abandoned() -> bool:
-            return request.transport is None or request.transport.is_closing()
-
-        return answer(await self._agent.auditor.run(deep=deep, abandoned=abandoned))
+        return answer(await self._agent.auditor.run(deep=deep, abandoned=lambda: not is_waiting(request)))
 
     async def digests(self, request: web.Request) -> web.Response:
         """Tell what other replicas are compared with at a CSN; ``tables=0`` leaves the parts out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from dataclasses import asdict
 from typing import Any
@@ -12,14 +11,12 @@ from aiohttp import web
 
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.callers import while_waiting
 from tidelock.replica_agent.mutations import Mutated
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows, Value
 from tidelock.replica_agent.state import Action
 from tidelock.replica_agent.transactions import Transaction, TxState
-
-#: How often it is looked whether a client that waits for the end of a statement is still there.
-_LOOK_S = 0.5
 
 
 class DeleteBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,21 +113,6 @@ class MutationRoutes:
         self, request: web.Request, tx: Transaction, work: Coroutine[Any, Any, Mutated]
     ) -> web.Response:
         with self._agent.reading(str(tx.tid)):
-            done = await _while_heard(request, work)
+            done = await while_waiting(request, work)
         self._agent.transactions.touch(tx)
         return answer(asdict(done))
-
-
-async def _while_heard(request: web.Request, work: Coroutine[Any, Any, Mutated]) -> Mutated:
-    """Run a statement; end it when its client has hung up."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not task.done():
-            await asyncio.wait([task], timeout=_LOOK_S)
-            if request.transport is None or request.transport.is_closing():
-                raise ConnectionResetError("the client hung up")
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-    return task.result()

@@ -15,6 +15,7 @@ from tidelock.csnlog.ids import TableName
 from tidelock.errors import BadRequestError, TidelockError
 from tidelock.replica_agent.api.bearer import find
 from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.callers import is_waiting
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.paths import NoSuchPathError, Target, parse_target
@@ -199,7 +200,7 @@ class WriteRoutes:
         if marks:
             if await asked.request.content.readany():
                 raise BadRequestError(f"{text_of(asked.place)} is the mark of a job, and empty")
-            await self._agent.writes.mark(asked.tx, table, asked.place)
+            await self._agent.writes.mark(asked.tx, table, asked.place, asked.waiting)
         else:
             content = asked.request.content.iter_any()
             await self._agent.writes.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
@@ -225,7 +226,10 @@ class WriteRoutes:
     async def _delete(self, asked: _Asked) -> web.Response:
         table = asked.written(Right.REPLACE if replaces(asked.place) else Right.APPEND)
         recursive = asked.target.query.get("recursive", "false").lower() == "true"
-        return _told(done=await self._agent.writes.delete(asked.tx, table, asked.place, recursive=recursive))
+        done = await self._agent.writes.delete(
+            asked.tx, table, asked.place, recursive=recursive, waiting=asked.waiting
+        )
+        return _told(done=done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,10 @@ class _Asked:
     tx: Transaction
     table: TableName | None
     place: Place
+
+    def waiting(self) -> bool:
+        """Tell whether who asked waits for the answer still."""
+        return is_waiting(self.request)
 
     def written(self, right: Right) -> TableName:
         """Return the table whose folder may be changed in this way."""

@@ -14,6 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from tidelock.errors import BadRequestError, UnavailableError
+from tidelock.replica_agent.callers import while_waiting
 from tidelock.replica_agent.readers.paths import Target
 
 
@@ -30,11 +31,13 @@ class Forward:
         self._session: aiohttp.ClientSession | None = None
 
     async def handle(self, request: web.Request, target: Target) -> web.Response:
-        """Return the protocol process's answer, whatever it is.
+        """Return the protocol process's answer, whatever it is, and however long it takes.
+
+        How long is right the client knows: when it hangs up, so is here, and the protocol process sees it.
 
         Raises:
             BadRequestError: The request has the bytes of a file.
-            UnavailableError: No answer.
+            UnavailableError: No answer, or nobody waits for it any more.
         """
         if "data" in target.query:
             raise BadRequestError("the bytes of a file go to the address that the answer to CREATE names")
@@ -43,9 +46,12 @@ class Forward:
         path = "/".join(quote(segment, safe="") for segment in target.segments)
         url = URL(f"http://{self._api}/{path}?{urlencode(target.query)}", encoded=True)
         try:
-            async with self._session.request(request.method, url, allow_redirects=False) as found:
-                body = await found.read()
+            return await while_waiting(request, self._ask(self._session, request.method, url))
         except (aiohttp.ClientError, OSError) as error:
             raise UnavailableError("this replica's agent does not answer now; try again") from error
+
+    async def _ask(self, session: aiohttp.ClientSession, method: str, url: URL) -> web.Response:
+        async with session.request(method, url, allow_redirects=False) as found:
+            body = await found.read()
         headers = {"Location": found.headers["Location"]} if "Location" in found.headers else None
         return web.Response(status=found.status, body=body, headers=headers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from tidelock.csnlog.ids import PartId, TableName
 from tidelock.errors import (
     BadRequestError,
     TidelockError,
+    UnavailableError,
     UnsealedWriteError,
     UnsupportedInTransactionError,
 )
@@ -40,6 +41,13 @@ from tidelock.replica_agent.writes.quota import Quota
 from tidelock.replica_agent.writes.receiving import receive
 from tidelock.replica_agent.writes.staged import StagedFile, TableWrites
 from tidelock.replication.model import Location, bytes_alone
+
+#: Tells whether who asked waits for the answer still.
+Waiting = Callable[[], bool]
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +167,16 @@ class Writes:
                 await self._early.announce(tx, writes, writes.area.below(target))
             return True
 
-    async def delete(self, tx: Transaction, table: TableName, place: Place, *, recursive: bool) -> bool:
+    async def delete(
+        self, tx: Transaction, table: TableName, place: Place, *, recursive: bool, waiting: Waiting = _always
+    ) -> bool:
         """Delete staged files; or, of the table's folder or a partition's, the rows that are there.
 
         Raises:
             BadRequestError: As :meth:`StagingArea.delete`.
             SerializationConflictError: Another transaction removes such rows; rollback only.
-            UnsealedWriteError, SchemaMismatchError: As :meth:`seal`; of a job that replaces partitions this
-                is its end.
+            UnsealedWriteError, SchemaMismatchError, UnavailableError: As :meth:`mark`; of a job that
+                replaces partitions this is its end.
         """
         writes = self.of(tx, table)
         async with writes.turn:
@@ -182,15 +192,27 @@ class Writes:
                 else:
                     await self._removals.truncate(tx, table)
             if found.seals:
-                await self._seal(tx, table, writes)
+                await self._seal(tx, table, writes, waiting)
             return found.existed
 
-    async def mark(self, tx: Transaction, table: TableName, place: Place) -> None:
-        """Take a ``_SUCCESS``, which seals the job. Raises as :meth:`seal`."""
+    async def mark(self, tx: Transaction, table: TableName, place: Place, waiting: Waiting = _always) -> None:
+        """Take a ``_SUCCESS``, which seals the job.
+
+        Args:
+            tx: The transaction.
+            table: Whose folder it is.
+            place: Of the mark.
+            waiting: Tells whether who asked waits for the answer still.
+
+        Raises:
+            UnavailableError: Nobody does. For Spark the job has failed then, and may be run again, so that
+                its rows would come twice: the transaction takes rollback only.
+            Others as :meth:`seal`.
+        """
         writes = self.of(tx, table)
         async with writes.turn:
             if writes.area.mark(place):
-                await self._seal(tx, table, writes)
+                await self._seal(tx, table, writes, waiting)
 
     async def seal(self, tx: Transaction, table: TableName) -> Sealed:
         """Turn the files of the job that has ended into parts of the transaction; none if that has happened.
@@ -213,11 +235,16 @@ class Writes:
             await self._early.discard(writes.take(writes.area.settle(job, places)))
             return await self._seal(tx, table, writes)
 
-    async def _seal(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
+    async def _seal(
+        self, tx: Transaction, table: TableName, writes: TableWrites, waiting: Waiting = _always
+    ) -> Sealed:
         self._transactions.require_open(tx)
         with self._running(tx):
             try:
-                return await self._add(tx, table, writes)
+                sealed = await self._add(tx, table, writes)
+                if not waiting():
+                    raise _unheard(table)
+                return sealed  # noqa: TRY300 - what is raised is handled below
             except UnsealedWriteError:
                 raise
             except TidelockError as error:
@@ -301,6 +328,14 @@ class Writes:
         """Delete files; what cannot go now is kept in mind, and goes later."""
         with contextlib.suppress(TidelockError):
             await remove_files(self._catalog, self._files, paths)
+
+
+def _unheard(table: TableName) -> UnavailableError:
+    return UnavailableError(
+        f"the job that writes to {table} has ended well, but Spark had given up waiting for that, and calls "
+        "it failed: begin again, with more patience (dfs.webhdfs.socket.read-timeout)",
+        table=table,
+    )
 
 
 def _deleted(place: Place) -> BadRequestError:

@@ -18,7 +18,7 @@ import pytest
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import api_address, nothing_left, require_clean_audit
 from tests.support.fault_lab import Gates
-from tests.support.hdfs_client import Folder, HalfWritten, file_name, parquet
+from tests.support.hdfs_client import Folder, HalfWritten, commit_task, parquet, place
 from tests.support.readers import send
 from tests.support.waiting import eventually
 from tidelock.client import Database, Snapshot, Transaction
@@ -271,16 +271,6 @@ def test_too_many_bytes(local: LocalCluster, db: Database, table: str, apis: dic
 
 
 # -- uploads to other replicas -------------------------------------------------------------------------------
-
-
-def place(task: int, attempt: int = 0) -> str:
-    """Where an attempt of a task writes its file."""
-    return f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}/{file_name(task)}"
-
-
-def commit_task(folder: Folder, task: int, attempt: int = 0) -> None:
-    """Of a task whose attempt has written its file."""
-    folder.commit_task(f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}", task)
 
 
 @SIZES

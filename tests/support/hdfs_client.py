@@ -31,6 +31,11 @@ def file_name(task: int = 0, job: str = JOB) -> str:
     return f"part-{task:05d}-{job}-c000.snappy.parquet"
 
 
+def place(task: int, attempt: int = 0) -> str:
+    """Where an attempt of a task writes its file."""
+    return f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}/{file_name(task)}"
+
+
 @dataclass(frozen=True)
 class Folder:
     """A folder by its URL, as `tx.path` gives it. With ``to`` (host:port) files are sent to that replica."""
@@ -144,6 +149,11 @@ class Folder:
         self.setup()
         self.commit_task(self.write_task(files, job=job))
         return self.commit_job()
+
+
+def commit_task(folder: Folder, task: int, attempt: int = 0) -> None:
+    """Commit a task whose attempt has written its file there."""
+    folder.commit_task(f"_temporary/0/_temporary/attempt_1_m_{task:06d}_{attempt}", task)
 
 
 class HalfWritten:

@@ -262,6 +262,23 @@ async def test_the_seal_fails_when_nothing_comes(pair: Pair) -> None:
     assert tx.stored == {}
 
 
+@pytest.mark.parametrize("waiting", [True, False])
+async def test_a_mark_whose_answer_nobody_waits_for(pair: Pair, waiting: bool) -> None:
+    """Spark takes its job for failed, and may run it again: then a commit would have its rows twice."""
+    tx = await pair.begin()
+    await pair.writes.upload(tx, TABLE, FILE, body(), overwrite=False)
+    await pair.close_job(tx)
+    mark = pair.writes.mark(tx, TABLE, ("_SUCCESS",), lambda: waiting)
+    if waiting:
+        await mark
+        pair.home.transactions.require_open(tx)
+        return
+    with pytest.raises(UnavailableError, match="given up waiting"):
+        await mark
+    with pytest.raises(TransactionClosedError, match="given up waiting"):
+        pair.home.transactions.require_open(tx)
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_an_answer_that_is_lost_is_asked_for_again(pair: Pair, lost: int) -> None:
     """The home has taken note; telling it again changes nothing."""
