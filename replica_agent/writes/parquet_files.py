@@ -22,6 +22,10 @@ from tidelock.replica_agent.schema import Column, TableSchema
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4", "LZ4_RAW"})
 #: Spark's mark on files whose dates before 1582 are days of the Julian calendar.
 _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
+#: Spark's version. Before 3.0 there was that calendar only, and no mark; Spark reads such files accordingly.
+_SPARK_VERSION = b"org.apache.spark.version"
+_GREGORIAN_SINCE = 3
+_DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.write does)"
 
 
@@ -53,6 +57,7 @@ def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, S
             _check_file(file, schema)
             _check_columns(file, schema)
             _check_required(file, schema)
+            _check_bounds(file, schema)
             return file.metadata.num_rows, statistics_of(file.metadata, schema)
     except (pa.ArrowException, OSError) as error:
         raise SchemaMismatchError(
@@ -62,10 +67,20 @@ def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, S
 
 
 def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
-    if _LEGACY_DATES in (file.metadata.metadata or {}):
+    keys = file.metadata.metadata or {}
+    if _LEGACY_DATES in keys:
         raise SchemaMismatchError(
             f"files for table {schema.name} hold dates of the Julian calendar: set "
             "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED (tl.write does)",
+            table=schema.name,
+        )
+    version = keys.get(_SPARK_VERSION, b"").decode(errors="replace")
+    major = version.partition(".")[0]
+    dated = any(column.type in _DATES for column in schema.columns)
+    if dated and major.isdecimal() and int(major) < _GREGORIAN_SINCE:
+        raise SchemaMismatchError(
+            f"files for table {schema.name} were written by Spark {version}, whose dates before 1582 are days "
+            "of the Julian calendar: write with Spark 3.5 or newer",
             table=schema.name,
         )
     for group in _groups(file.metadata):
@@ -122,11 +137,23 @@ def _check_required(file: pq.ParquetFile, schema: TableSchema) -> None:
         if all(item is not None and item.has_null_count for item in known):
             nulls = sum(item.null_count for item in known)
         else:
-            nulls = file.read([column.name]).column(0).null_count
+            nulls = sum(batch.column(0).null_count for batch in file.iter_batches(columns=[column.name]))
         if nulls:
             _refuse(
                 schema, column.name, f"is required, and {nulls} rows of a file hold a null: give them values"
             )
+
+
+def _check_bounds(file: pq.ParquetFile, schema: TableSchema) -> None:
+    """The smallest and largest text of a column are used as they stand in its footer."""
+    for column in schema.columns:
+        if column.type == "string" and column.name not in schema.partition_by:
+            index = file.schema_arrow.get_field_index(column.name)
+            known = [group.column(index).statistics for group in _groups(file.metadata)]
+            try:
+                _ = [(item.min, item.max) for item in known if item is not None and item.has_min_max]
+            except UnicodeDecodeError:
+                _refuse(schema, column.name, "holds texts that are not UTF-8: make it binary, or decode them")
 
 
 def _groups(metadata: Any) -> Iterable[Any]:

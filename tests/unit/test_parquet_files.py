@@ -43,12 +43,12 @@ def put(column: str, values: list[Any], kind: pa.DataType) -> pa.Table:
     return GOOD.set_column(GOOD.schema.get_field_index(column), column, pa.array(values, kind))
 
 
-def marked(table: pa.Table, key: str) -> bytes:
+def marked(table: pa.Table, key: str, value: str = "") -> bytes:
     """A file with a key of Spark's in its footer."""
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({key: ""})
+        writer.add_key_value_metadata({key: value})
     return sink.getvalue()
 
 
@@ -105,6 +105,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
         marked(GOOD, "org.apache.spark.legacyDateTime"),
         "datetimeRebaseModeInWrite=CORRECTED",
     ),
+    "Spark 2": (marked(GOOD, "org.apache.spark.version", "2.4.8"), r"Spark 2\.4\.8.* 3\.5 or newer"),
     "no Parquet": (b"PAR1 and nothing else", "cannot be read as Parquet"),
     "nothing": (b"", "cannot be read as Parquet"),
     "cut": (parquet(GOOD)[:-9], "cannot be read as Parquet"),
@@ -129,3 +130,19 @@ def test_partitions() -> None:
             partition_path(place, SCHEMA)
     with pytest.raises(SchemaMismatchError, match=r"partitionBy\(\)"):
         partition_path(("city=a",), FLAT)
+
+
+def test_a_file_of_this_spark(tmp_path: Path) -> None:
+    """It says so, and is good."""
+    assert examined(tmp_path, marked(GOOD, "org.apache.spark.version", "4.3.0"))[0] == len(GOOD)
+
+
+@pytest.mark.parametrize("texts", [[b"a", b"\xff"], [b"\xff\xfe", b"z"]])
+def test_bounds_that_are_no_text(tmp_path: Path, texts: list[bytes]) -> None:
+    """By the column's name, where a footer shows bytes that no reader takes for a text."""
+    schema = TableSchema.from_request("t", pa.schema([("name", pa.string())]))
+    path = tmp_path / "file.parquet"
+    wrong = pa.array(texts, pa.binary()).view(pa.string())
+    path.write_bytes(parquet(pa.table({"name": wrong})))
+    with pytest.raises(SchemaMismatchError, match=r"column name .* not UTF-8"):
+        examine(path, schema)
