@@ -119,9 +119,10 @@ class PeerClient:
         }  # fmt: skip
         await self._call("POST", api, f"uploads/{meta.part}", Any, json=told)
 
-    async def fail_upload(self, api: str, tid: Tid, table: str, part: PartId) -> None:
-        """Tell a home that a file will not come; a hint."""
-        await self._call("POST", api, f"uploads/{part}/failed", Any, json={"tid": str(tid), "table": table})
+    async def fail_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, part: PartId) -> None:
+        """Tell a home that a file will not come from ``replica``; a hint."""
+        told = {"tid": str(tid), "table": table, "replica": replica}
+        await self._call("POST", api, f"uploads/{part}/failed", Any, json=told)
 
     async def _call(
         self,

@@ -60,6 +60,7 @@ class FailedUploadBody(msgspec.Struct, forbid_unknown_fields=True):
 
     tid: str
     table: TableName
+    replica: ReplicaId
 
 
 class PeerRoutes:
@@ -128,7 +129,7 @@ class PeerRoutes:
     async def fail_upload(self, request: web.Request) -> web.Response:
         """Give up a file that another replica was to take."""
         asked, part = await body(request, FailedUploadBody), PartId(request.match_info["part"])
-        self._agent.spread.fail(parse_tid(asked.tid), asked.table, part)
+        await self._agent.spread.fail(parse_tid(asked.tid), asked.table, asked.replica, part)
         return answer({})
 
     async def outcome(self, request: web.Request) -> web.Response:

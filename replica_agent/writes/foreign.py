@@ -141,4 +141,4 @@ class ForeignUploads:
             unused = await self._catalog.write(lambda db: jobs.drop_parts(db, [begun.part]))
             await remove_files(self._catalog, self._files, sorted({path, *unused}))
         with contextlib.suppress(TidelockError):
-            await self._client.fail_upload(home, grant.tid, grant.table, begun.part)
+            await self._client.fail_upload(home, grant.tid, grant.table, self._replica, begun.part)

@@ -79,8 +79,8 @@ def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
     dated = any(column.type in _DATES for column in schema.columns)
     if dated and major.isdecimal() and int(major) < _GREGORIAN_SINCE:
         raise SchemaMismatchError(
-            f"files for table {schema.name} were written by Spark {version}, whose dates before 1582 are days "
-            "of the Julian calendar: write with Spark 3.5 or newer",
+            f"files for table {schema.name} were written by Spark {version}, whose dates before 1582 are "
+            "days of the Julian calendar: write with Spark 3.5 or newer",
             table=schema.name,
         )
     for group in _groups(file.metadata):

@@ -124,11 +124,14 @@ class Spread:
         writes.files[number] = file = replace(writes.files[number], meta=meta, known=True)
         self._early.fetch(tx, [file])
 
-    def fail(self, tid: Tid, table: TableName, part: PartId) -> None:
-        """A file will not come; harmless when nobody waits for it."""
+    async def fail(self, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
+        """A file will not come; harmless when nobody waits for it.
+
+        It may have come for this home, whose answer was lost: then it is on its way here, and is taken back.
+        """
         tx = self._writes.passes.find_open(tid)
         writes = tx.writes.get(table)
         number = None if writes is None else writes.elsewhere.get(part)
-        if writes is not None and number is not None:
+        if writes is not None and number is not None and writes.files[number].taken_by == replica:
             writes.area.abandon(number)
-            writes.take([number])
+            await self._early.discard(writes.take([number]))

@@ -13,13 +13,15 @@ from tidelock.replica_agent.state import AgentState
 from tidelock.replication.model import Peer
 from tidelock.replication.peers import PeerClient
 
-#: How old an answer may be. A writer that is sent to a replica which has died since fails: that is the price
-#: of asking seldom.
+#: How old an answer may be before it is asked for anew.
 FRESH_S: Final = 1.0
+#: How old it may be while that is under way, so that nobody waits for a replica that is frozen. A writer that
+#: is sent to a replica which has died since fails: that is the price of asking seldom, and of not waiting.
+STALE_S: Final = 3.0
 
 
 class Targets:
-    """Asks the peers, at most once in :data:`FRESH_S`.
+    """Asks the peers, at most once in :data:`FRESH_S`; tells what is not older than :data:`STALE_S`.
 
     Args:
         clock: Monotonic seconds.
@@ -36,10 +38,12 @@ class Targets:
 
     async def now(self) -> tuple[Peer, ...]:
         """Return the peers that can take a file."""
-        if self._clock() - self._asked_at > FRESH_S:
+        age = self._clock() - self._asked_at
+        if age > FRESH_S:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask_all(), name="ask for targets")
-            await asyncio.shield(self._asking)
+            if age > STALE_S:
+                await asyncio.shield(self._asking)
         return self._found
 
     async def _ask_all(self) -> None:

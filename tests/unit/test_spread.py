@@ -113,9 +113,9 @@ class Wire:
             self.lost -= 1
             raise UnavailableError("the answer is lost")
 
-    async def fail_upload(self, _: str, tid: Tid, table: TableName, part: PartId) -> None:
+    async def fail_upload(self, _: str, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
         """Tell."""
-        self.spread.fail(tid, table, part)
+        await self.spread.fail(tid, table, replica, part)
 
 
 class Pair:
@@ -300,6 +300,18 @@ async def test_answers_that_stay_lost(pair: Pair) -> None:
     assert await pair.left() == []
     writes = pair.writes.of(tx, TABLE)
     assert (writes.files, writes.length, writes.elsewhere, writes.area.entry(FILE)) == ({}, 0, {}, None)
+    assert pair.fetches.wanted == {}  # the home had begun to fetch it
+
+
+async def test_nobody_else_gives_a_file_up(pair: Pair) -> None:
+    """Only who takes it."""
+    tx = await pair.begin()
+    await pair.foreign.take(await pair.grant(tx), body())
+    [part] = pair.fetches.wanted
+    await pair.spread.fail(tx.tid, TABLE, ReplicaId("r3"), part)
+    assert list(pair.writes.of(tx, TABLE).elsewhere) == [part]
+    await pair.spread.fail(tx.tid, TABLE, R2, part)
+    assert (pair.writes.of(tx, TABLE).elsewhere, pair.fetches.wanted) == ({}, {})
 
 
 async def test_a_place_that_is_deleted_while_its_file_comes_in(pair: Pair) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.rows import settings
 from tidelock.csnlog.ids import Csn, ReplicaId
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.writes.targets import FRESH_S, Targets
+from tidelock.replica_agent.writes.targets import FRESH_S, STALE_S, Targets
 from tidelock.replication.model import Peer
 from tidelock.replication.peers import PeerStatus
 
@@ -57,7 +57,7 @@ class Around:
 
     async def able(self) -> set[str]:
         """Who can take a file, asked anew."""
-        self.now_s += FRESH_S * 2
+        self.now_s += STALE_S * 2
         return {peer.replica for peer in await self.targets.now()}
 
 
@@ -104,3 +104,16 @@ async def test_a_frozen_peer_is_waited_for_once(around: Around) -> None:
     asked = around.asked
     await around.targets.now()
     assert around.asked == asked
+
+
+async def test_a_frozen_peer_holds_nobody_up(around: Around) -> None:
+    """What was known before is told while it is asked; then what has been learned."""
+    assert await around.able() == {R2, R3}
+    around.frozen = True
+    around.now_s += FRESH_S * 2
+    async with asyncio.timeout(0):  # no turn of the loop is needed
+        assert len(await around.targets.now()) == 2
+    asking = around.targets._asking
+    assert asking is not None
+    await asking
+    assert [peer.replica for peer in await around.targets.now()] == [R3]
