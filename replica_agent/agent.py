@@ -193,7 +193,7 @@ class Agent:
             self._damaged.discard(part)
             self.local.readers.released(part)
         self.machinery.applier.part_held(part)
-        self.machinery.early.arrived()
+        self.machinery.early.arrived(part)
 
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
         """Note it: the peer will find the damage itself when it is asked for the part."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tidelock.csnlog.ids import PartId, ReplicaId
@@ -26,8 +26,10 @@ from tidelock.replication.model import Location, PartMeta, Wanted
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.push import Pusher
 
-#: Pause before what is waited for is looked at although nothing has arrived.
+#: How often all that is waited for is looked at; else only what has arrived.
 _LOOK_S = 1.0
+#: How many parts are looked at in one turn of the loop.
+_TURN = 256
 
 
 class EarlyCopies:
@@ -43,7 +45,7 @@ class EarlyCopies:
         """Copy nothing yet."""
         self._catalog, self._files, self._pusher, self._fetcher = catalog, files, pusher, fetcher
         self._patience_s = patience_s
-        self._arrival = asyncio.Event()
+        self._listeners: list[asyncio.Queue[PartId]] = []
 
     async def announce(self, tx: Transaction, writes: TableWrites, numbers: Iterable[int]) -> None:
         """A task is committed: have its files copied.
@@ -94,10 +96,10 @@ class EarlyCopies:
         """Return the bytes that are still to come of undecided transactions, of other homes' too."""
         return self._fetcher.coming_bytes()
 
-    def arrived(self) -> None:
+    def arrived(self, part: PartId) -> None:
         """A part is durable here now."""
-        self._arrival.set()
-        self._arrival = asyncio.Event()
+        for news in self._listeners:
+            news.put_nowait(part)
 
     async def gather(self, tx: Transaction, files: Sequence[StagedFile]) -> dict[PartId, Location]:
         """Return where files lie, when all of them are here.
@@ -107,27 +109,43 @@ class EarlyCopies:
         """
         loop = asyncio.get_running_loop()
         places = {file.part: file.location for file in files if file.location is not None}
-        taken = [file for file in files if file.location is None]
+        missing = {file.part: file for file in files if file.location is None}
         seen, until = (-1, -1), 0.0
-        while True:
-            arrival = self._arrival
-            missing = []
-            for file in taken:
-                row = self._catalog.reader.part(file.part)
-                if row is not None and row.state == "held" and row.file is not None:
-                    places[file.part] = Location(row.file, row.offset, row.length, row.blocks)
-                else:
-                    missing.append(file)
-            if not missing:
-                return places
-            self.fetch(tx, missing)
-            now = (len(places), self._fetcher.came(file.part for file in missing))
-            if now != seen:
-                seen, until = now, loop.time() + self._patience_s
-            elif loop.time() > until:
-                raise self._not_here(missing)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(arrival.wait(), _LOOK_S)
+        with self._listening() as news:
+            while True:
+                await self._look(missing, list(missing), places)
+                if not missing:
+                    return places
+                self.fetch(tx, missing.values())
+                now = (len(places), self._fetcher.came(missing))
+                if now != seen:
+                    seen, until = now, loop.time() + self._patience_s
+                elif loop.time() > until:
+                    raise self._not_here(list(missing.values()))
+                end = loop.time() + _LOOK_S
+                while missing and (some := await _news_until(end, news)):
+                    await self._look(missing, [part for part in some if part in missing], places)
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[asyncio.Queue[PartId]]:
+        news: asyncio.Queue[PartId] = asyncio.Queue()
+        self._listeners.append(news)
+        try:
+            yield news
+        finally:
+            self._listeners.remove(news)
+
+    async def _look(
+        self, missing: dict[PartId, StagedFile], parts: Sequence[PartId], places: dict[PartId, Location]
+    ) -> None:
+        """Move those that are here from ``missing`` to ``places``; others have their turns between."""
+        for number, part in enumerate(parts, 1):
+            row = self._catalog.reader.part(part)
+            if row is not None and row.state == "held" and row.file is not None:
+                places[part] = Location(row.file, row.offset, row.length, row.blocks)
+                missing.pop(part, None)
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
 
     def _not_here(self, missing: Sequence[StagedFile]) -> UnavailableError:
         holders = sorted({file.taken_by for file in missing if file.taken_by is not None})
@@ -137,3 +155,15 @@ class EarlyCopies:
             f"({trouble}); nothing of the job was kept, run it again",
             replicas=holders,
         )
+
+
+async def _news_until(end: float, news: asyncio.Queue[PartId]) -> list[PartId]:
+    """Return what has arrived, when something has; nothing at ``end`` (of the loop's clock)."""
+    try:
+        async with asyncio.timeout_at(end):
+            found = [await news.get()]
+    except TimeoutError:
+        return []
+    while not news.empty():
+        found.append(news.get_nowait())
+    return found

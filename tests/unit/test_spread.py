@@ -197,7 +197,7 @@ class Pair:
             staged = jobs.StagedPart(item.meta, sink.finish(), item.tid)
             await self.home.catalog.write(lambda db, staged=staged: jobs.add_staged(db, [staged], []))  # type: ignore[misc]
             del self.fetches.wanted[part]
-        self.early.arrived()
+            self.early.arrived(part)
 
     async def left(self) -> list[str]:
         """Return what r2 holds."""
