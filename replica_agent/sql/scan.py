@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import PartId
 from tidelock.errors import BadRequestError, CorruptError, StandbyError
+from tidelock.parquet_rows import row_bytes
 from tidelock.ranged_file import RangedFile
 from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.part_stats import Statistics, bounds_of
@@ -233,20 +234,14 @@ class _Sizes:
     @classmethod
     def of(cls, metadata: pq.FileMetaData, names: Collection[str]) -> _Sizes:
         """Return those for some columns of a file."""
-        stored = decoded = 0
+        stored = 0
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             chunks = (group.column(index) for index in range(group.num_columns))
-            read = [chunk for chunk in chunks if chunk.path_in_schema in names]
+            read = (chunk for chunk in chunks if chunk.path_in_schema in names)
             stored = max([stored, *(chunk.total_compressed_size for chunk in read)])
-            decoded = max(decoded, sum(_decoded_bytes(chunk) for chunk in read) // max(group.num_rows, 1))
-        rows = BATCH_BYTES // max(decoded, 1)
+        rows = BATCH_BYTES // row_bytes(metadata, names)
         return cls(max(1, min(READ_BYTES, stored)), max(BATCH_ROWS_MIN, min(BATCH_ROWS, rows)))
-
-
-def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
-    """About how many bytes a column of a row group has in memory; encoded it may be much smaller."""
-    return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
 
 
 class _Folders:

@@ -49,6 +49,15 @@ class SnapshotFiles:
         """Close the connections."""
         self._pool.clear()
 
+    @property
+    def replicas(self) -> int:
+        """How many can be asked."""
+        return len(self._addresses)
+
+    def turn(self) -> None:
+        """Ask the next replica first, from here on."""
+        self._addresses.append(self._addresses.pop(0))
+
     def read(self, file: str, start: int, end: int) -> bytes:
         """Return bytes [start, end) of a file; its path is below the folder of the snapshot.
 
@@ -67,7 +76,7 @@ class SnapshotFiles:
                 return self._ask(address, file, start, end)
             except (UnavailableError, CorruptError) as error:
                 failed[address] = error
-                self._addresses.append(self._addresses.pop(0))  # the next one first, from here on
+                self.turn()
         reasons = "; ".join(f"{address}: {error.message}" for address, error in failed.items())
         raise UnavailableError(f"no replica gives {file} at CSN {self._csn} ({reasons})")
 

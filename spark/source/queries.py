@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
-import tenacity
 
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import Timeouts, Transport
 from tidelock.errors import UnavailableError
+from tidelock.spark.source.patience import patiently
 from tidelock.spark.source.rows import shaped
-
-#: How long a task waits for a replica that has a free SQL process, in seconds.
-PATIENCE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,6 @@ class Query:
             "where": self.where,
             "parts": list(parts),
         }
-        deadline = time.monotonic() + PATIENCE_S
 
         def attempt() -> BatchStream:
             last: UnavailableError | None = None
@@ -80,10 +74,4 @@ class Query:
             assert last is not None, "there are addresses"
             raise last
 
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(UnavailableError),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
-            stop=lambda _: time.monotonic() >= deadline,
-            reraise=True,
-        )
-        return retrying(attempt)
+        return patiently(attempt)

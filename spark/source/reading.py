@@ -1,8 +1,9 @@
-"""Batch reads: planned once for each query, at the CSN that the DataFrame was made with.
+"""Batch reads: planned once for each DataFrame, at the CSN that it was made with.
 
 What runs where, in processes that share nothing but what is pickled: the source is made beside the driver
-when the DataFrame is, and chooses the CSN then; a reader is made, and plans, for each query on it; tasks
-read.
+when the DataFrame is, and chooses the CSN then; a reader is made, and plans, for the first query on it, and
+Spark keeps both for those that follow (where it pushes filters down, each query has a reader of its own);
+tasks read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidelock.client import Snapshot
+from tidelock.errors import UnavailableError
 from tidelock.spark.options import READ_MARGIN_S
 from tidelock.spark.pinning import pin
 from tidelock.spark.source.clusters import connected, replicas_of
@@ -28,21 +30,19 @@ from tidelock.spark.source.rows import columns_of, rows_of
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How tasks reach the files of a snapshot.
+    """How tasks reach the files of snapshots.
 
     Attributes:
-        csn: The snapshot.
         addresses: `host:port` of the replicas' file systems, in the order in which they are asked.
         read_timeout_s: How long one may say nothing.
     """
 
-    csn: int
     addresses: tuple[str, ...]
     read_timeout_s: float
 
-    def files(self) -> SnapshotFiles:
-        """Return the files; the caller closes them."""
-        return SnapshotFiles(self.csn, self.addresses, read_timeout_s=self.read_timeout_s)
+    def files(self, csn: int) -> SnapshotFiles:
+        """Return the files at a CSN; the caller closes them."""
+        return SnapshotFiles(csn, self.addresses, read_timeout_s=self.read_timeout_s)
 
 
 class Pieces(InputPartition):
@@ -71,16 +71,16 @@ def choose(options: ReadOptions) -> tuple[int, Mapping[str, Any]]:
             snapshot.leave()
 
 
-def way_to(status: Mapping[str, Any], target: Target, csn: int, *, failover: bool) -> Way:
-    """Return how tasks reach a snapshot; errors as `replicas_of`."""
+def way_to(status: Mapping[str, Any], target: Target, *, failover: bool) -> Way:
+    """Return how tasks reach snapshots; errors as `replicas_of`."""
     replicas = replicas_of(status, target)
     used = replicas if failover else replicas[:1]
     timeout_s = float(status["wait_bound_s"]) + READ_MARGIN_S
-    return Way(csn, tuple(replica.data for replica in used), timeout_s)
+    return Way(tuple(replica.data for replica in used), timeout_s)
 
 
 class TidelockReader(DataSourceReader):
-    """Reads a table at one CSN; made anew for each query, with its plan.
+    """Reads a table at one CSN, by one plan; see the module.
 
     Raises as `choose`, and:
         SchemaMismatchError: The schema does not fit the table.
@@ -88,11 +88,12 @@ class TidelockReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, csn: int, schema: StructType) -> None:
         target = options.target
+        self._csn = csn
         with connected(target) as db:
             snapshot, status = pin(db, csn, target.replica, lease=options.lease_s)
             try:
                 self._columns = columns_of(snapshot.table(target.table), schema)
-                self._way = way_to(status, target, csn, failover=options.failover)
+                self._way = way_to(status, target, failover=options.failover)
                 self._query = self._condition(options, status, csn)
                 self._plan = _plan(snapshot, options)
             finally:
@@ -113,7 +114,7 @@ class TidelockReader(DataSourceReader):
         if self._query is not None:
             yield from self._query.rows([piece.part for piece in partition.pieces])
             return
-        files = self._way.files()
+        files = self._way.files(self._csn)
         try:
             for piece in partition.pieces:
                 yield from rows_of(files, piece, self._columns)
@@ -126,15 +127,18 @@ class TidelockReader(DataSourceReader):
             return None
         target = options.target
         api = {row["id"]: row["api"] for row in status["replicas"]}
-        replicas = replicas_of(status, target)
-        addresses = [api[replica.id] for replica in (replicas if options.failover else replicas[:1])]
+        replicas = replicas_of(status, target)[: None if options.failover else 1]
+        addresses = tuple(filter(None, (api[replica.id] for replica in replicas)))
+        if not addresses:
+            names = ", ".join(replica.id for replica in replicas)
+            raise UnavailableError(f"{names} has not told the address of its API yet; try again")
         query = Query(
             csn,
             target.table,
             options.where,
             self._columns.wanted,
             target.scheme,
-            tuple(address for address in addresses if address),
+            addresses,
             target.token,
         )
         for _ in query.rows(()):  # of no part: a condition that is wrong is told before any task begins

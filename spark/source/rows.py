@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelock.errors import CorruptError, SchemaMismatchError
+from tidelock.parquet_rows import row_bytes
 from tidelock.partition_paths import texts_of
 from tidelock.spark.schema import arrow_of, struct_of
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles
@@ -19,8 +21,11 @@ from tidelock.spark.source.pieces import Piece, require_rows
 
 #: A part of at most this size is read as a whole, by one request.
 WHOLE_BYTES: Final = 1 << 20
-#: Rows decoded at a time.
+#: Rows decoded at a time, fewer where they are wide: about this many bytes.
 BATCH_ROWS: Final = 1 << 16
+BATCH_BYTES: Final = 16 << 20
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +96,33 @@ def shaped(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 
 def rows_of(files: SnapshotFiles, piece: Piece, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Read a piece of a part.
+    """Read a piece of a part; where one replica gives something else, the next one goes on.
 
     Raises:
-        CorruptError: What was read is not the part.
+        CorruptError: What all of them give is not the part.
         Others as `SnapshotFiles.read`.
     """
+    given = 0
+    for left in reversed(range(files.replicas)):
+        known = given  # these rows come again
+        try:
+            for batch in _read(files, piece, columns):
+                new = batch.slice(min(known, batch.num_rows))
+                known -= batch.num_rows - new.num_rows
+                given += new.num_rows
+                if new.num_rows:
+                    yield new
+        except CorruptError as error:
+            if not left:
+                raise
+            _log.warning("%s; the next replica is asked", error.message)
+            files.turn()
+        else:
+            return
+
+
+def _read(files: SnapshotFiles, piece: Piece, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Read a piece of a part; always in the same order."""
     if piece.length <= WHOLE_BYTES:
         source: pa.NativeFile = pa.BufferReader(files.read(piece.file, 0, piece.length))
     else:
@@ -105,29 +131,34 @@ def rows_of(files: SnapshotFiles, piece: Piece, columns: Columns) -> Iterator[pa
     try:
         with pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as part:
             require_rows(piece, part.metadata.num_rows)
+            count_max = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes(part.metadata, columns.in_files)))
             for group in range(part.metadata.num_row_groups):
                 if not piece.holds(*_extent(part.metadata.row_group(group))):
                     continue
-                for count, stored in _stored(part, group, columns.in_files):
+                for count, stored in _stored(part, group, columns.in_files, count_max):
                     arrays = {name: pa.repeat(value, count) for name, value in constants.items()} | stored
                     yield pa.RecordBatch.from_arrays(
                         [arrays[field.name].cast(field.type) for field in columns.wanted],
                         schema=columns.wanted,
                     )
-    except (pa.ArrowException, KeyError) as error:
-        raise CorruptError(f"part {piece.part} cannot be read: {error}", part=piece.part) from error
+    except MemoryError:
+        raise  # of Arrow it is an ArrowException as well, but the part is sound
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise CorruptError(
+            f"part {piece.part} cannot be read from {piece.file}: {error}", part=piece.part, file=piece.file
+        ) from error
 
 
 def _stored(
-    part: pq.ParquetFile, group: int, names: Sequence[str]
+    part: pq.ParquetFile, group: int, names: Sequence[str], count_max: int
 ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
     """Yield numbers of rows of a row group, each with the columns of them that the file holds."""
     if names:
-        for batch in part.iter_batches(BATCH_ROWS, row_groups=[group], columns=list(names)):
+        for batch in part.iter_batches(count_max, row_groups=[group], columns=list(names)):
             yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
         return
     rows = part.metadata.row_group(group).num_rows
-    yield from ((min(BATCH_ROWS, rows - begin), {}) for begin in range(0, rows, BATCH_ROWS))
+    yield from ((min(count_max, rows - begin), {}) for begin in range(0, rows, count_max))
 
 
 def _extent(group: Any) -> tuple[int, int]:

@@ -64,7 +64,9 @@ class TidelockSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
         """Read the table as a stream."""
-        return TidelockStreamReader(self.options, schema)
+        reader = TidelockStreamReader(self.options, schema)
+        self.options = {}  # as in reader()
+        return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - PySpark's name
         """Write a micro-batch."""
@@ -74,7 +76,11 @@ class TidelockSource(DataSource):
         """Fix the CSN at the latest when the source leaves the process that makes it.
 
         With a schema of the user PySpark does not ask for ours, and makes the source only when the first
-        query on the DataFrame is planned. All queries on it are to read the same snapshot from then on.
+        query on the DataFrame is planned. All queries on it are to read the same snapshot from then on, and
+        where filters are pushed down each has a reader of its own.
+
+        PySpark makes the source of a stream and of a sink in the same way, and does not say which it is. So
+        those without an option that is theirs alone pin a CSN for a while that nobody reads.
         """
         if self._csn is None and self.options:
             with contextlib.suppress(BadRequestError):  # options of a stream, or wrong ones: see reader()

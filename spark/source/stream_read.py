@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -25,14 +26,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelock.errors import SchemaMismatchError
-from tidelock.spark.options import READ_MARGIN_S
 from tidelock.spark.schema import struct_of
-from tidelock.spark.source.clusters import connected, replicas_of
+from tidelock.spark.source.clusters import connected
 from tidelock.spark.source.feed_columns import Inserted, marked, require_feed, with_feed, without_feed
 from tidelock.spark.source.files import SnapshotFiles
 from tidelock.spark.source.follower import Batch, Follower
 from tidelock.spark.source.links import link
+from tidelock.spark.source.patience import patiently
 from tidelock.spark.source.pieces import Piece, groups, pieces
+from tidelock.spark.source.reading import Way, way_to
 from tidelock.spark.source.rows import Columns, columns_of, rows_of, shaped
 from tidelock.spark.source.stream_offsets import Limits, Position, added_parts
 from tidelock.spark.source.stream_options import ReadStreamOptions, read_stream_options
@@ -50,12 +52,9 @@ class Source:
 class Added(InputPartition):
     """What one task reads of parts that were added."""
 
-    def __init__(
-        self, addresses: Sequence[str], timeout_s: float, columns: Columns, sources: Sequence[Source]
-    ) -> None:
+    def __init__(self, way: Way, columns: Columns, sources: Sequence[Source]) -> None:
         super().__init__(None)
-        self.addresses, self.timeout_s, self.columns = addresses, timeout_s, columns
-        self.sources = sources
+        self.way, self.columns, self.sources = way, columns, sources
 
 
 class Changed(InputPartition):
@@ -148,17 +147,14 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sources = list(_sources(batch, options))
         if not sources:
             return changed
-        status = follower.status()
-        replicas = replicas_of(status, options.target)[: None if options.failover else 1]
-        timeout_s = float(status["wait_bound_s"]) + READ_MARGIN_S
+        way = way_to(follower.status(), options.target, failover=options.failover)
         columns = columns_of(follower.definition(), without_feed(self._schema))
         by_piece = {source.piece: source for source in sources}
         return [
             *changed,
             *(
                 Added(
-                    [replica.data for replica in replicas],
-                    timeout_s,
+                    way,
                     columns,
                     sorted((by_piece[piece] for piece in group), key=lambda source: source.csn),
                 )
@@ -206,7 +202,7 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for source in task.sources:
                 if files is None or at != source.csn:
                     stack.close()
-                    files = SnapshotFiles(source.csn, task.addresses, read_timeout_s=task.timeout_s)
+                    files = task.way.files(source.csn)
                     stack.callback(files.close)
                     at = source.csn
                 for batch in rows_of(files, source.piece, task.columns):
@@ -215,7 +211,15 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _changed(self, csn: int) -> Iterator[pa.RecordBatch]:
         options, wanted = self._options(), self._wanted()
         target = replace(options.target, replica=None) if options.failover else options.target
-        for batch in link(target).changes(target.table, csn - 1, csn).to_batches():
+        db = link(target)
+
+        def begin() -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+            # What the follower has pinned it gives up when the batch is committed.
+            batches = db.changes(target.table, csn - 1, csn, pinned=True).to_batches()
+            return list(islice(batches, 1)), batches
+
+        head, rest = patiently(begin)
+        for batch in chain(head, rest):
             yield shaped(batch, wanted)
 
 

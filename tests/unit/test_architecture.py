@@ -24,7 +24,13 @@ INSIDE = ("tidelock.csnlog", "tidelock.replication", "tidelock.replica_agent")
 #: The one import of the inside from outside (docs/adr/0003-client-discovery.md), by the path of the module.
 DISCOVERY = {"tidelock/client/discovery.py": ("tidelock.csnlog.discovery",)}
 #: Everybody may import these; they import nothing of the namespace.
-LEAVES = ("tidelock.errors", "tidelock.part_layout", "tidelock.partition_paths", "tidelock.ranged_file")
+LEAVES = (
+    "tidelock.errors",
+    "tidelock.parquet_rows",
+    "tidelock.part_layout",
+    "tidelock.partition_paths",
+    "tidelock.ranged_file",
+)
 
 KAZOO_MODULE = "csnlog/zk.py"
 DURABILITY_MODULE = "replication/partfs.py"

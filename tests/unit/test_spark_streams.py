@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Self
 
@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
+from pyspark_tidelock import DefaultSource
 from tidelock.client.feed import ChangedPart, ChangeSet
-from tidelock.errors import BadRequestError, LabelExistsError, SchemaMismatchError, UnsealedWriteError
-from tidelock.spark.source import stream_write, writing
+from tidelock.errors import (
+    BadRequestError,
+    LabelExistsError,
+    SchemaMismatchError,
+    UnavailableError,
+    UnsealedWriteError,
+)
+from tidelock.spark.source import stream_read, stream_write, writing
 from tidelock.spark.source.encoding import Layout
 from tidelock.spark.source.feed_columns import Inserted, marked, with_feed, without_feed
 from tidelock.spark.source.folder import Folder
@@ -31,7 +38,7 @@ from tidelock.spark.source.stream_offsets import (
     removal_error,
 )
 from tidelock.spark.source.stream_options import read_stream_options, write_stream_options
-from tidelock.spark.source.stream_read import TidelockStreamReader, located
+from tidelock.spark.source.stream_read import Changed, TidelockStreamReader, located
 from tidelock.spark.source.stream_write import (
     Counted,
     Empty,
@@ -345,6 +352,42 @@ def test_the_secret_goes_to_tasks_that_need_it(feed: str, shown: bool) -> None:
     """Files of a snapshot are open to everybody; to ask what has changed takes the secret."""
     reader = TidelockStreamReader(TABLE | {"Token": "s3cret", "readChangeFeed": feed}, SCHEMA)
     assert (b"s3cret" in pickle.dumps(reader)) == shown
+
+
+def test_the_source_of_a_stream_keeps_no_secret() -> None:
+    """PySpark sends it to tasks beside the reader, which has what they need."""
+    source = DefaultSource(TABLE | {"Token": "s3cret"})
+    source.streamReader(SCHEMA)
+    assert b"s3cret" not in pickle.dumps(source)
+
+
+class Busy:
+    """An agent without a free SQL process for the first three times, and its change feed."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def changes(self, *given: Any, pinned: bool) -> Busy:
+        """Note what is asked for."""
+        self.asked.append((*given, pinned))
+        return self
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Be busy, or tell."""
+        if len(self.asked) < 4:
+            raise UnavailableError("all SQL processes are at work")
+        yield pa.record_batch({"k": [1, 2]})
+        yield pa.record_batch({"k": [3]})
+
+
+def test_a_task_of_the_change_feed_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks again until a replica has a free SQL process, and under the pin of the query."""
+    busy = Busy()
+    monkeypatch.setattr(stream_read, "link", lambda _: busy)
+    reader = TidelockStreamReader(TABLE | {"readChangeFeed": "true"}, SCHEMA)
+    found = [batch.to_pydict() for batch in reader.read(Changed(9))]
+    assert found == [{"k": [1, 2]}, {"k": [3]}]
+    assert busy.asked == [("t", 8, 9, True)] * 4
 
 
 def test_two_drivers_never_share_a_transaction() -> None:

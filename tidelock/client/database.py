@@ -244,17 +244,21 @@ class Database(Alone, Joining):
         holder, pin = self._connection.ask_and_tell("POST", "/snapshots", body=body)
         return Snapshot(self._connection, holder, pin)
 
-    def changes(self, table: str, from_csn: int, to_csn: int | None = None) -> Changes:
+    def changes(
+        self, table: str, from_csn: int, to_csn: int | None = None, *, pinned: bool = False
+    ) -> Changes:
         """Return the changes that commits have made to a table in (from_csn, to_csn].
 
         Args:
             table: `name` or `namespace.name`.
             from_csn: The changes begin behind it: with the rows at this CSN they give those at `to_csn`.
             to_csn: The last one; default: the newest when they are read, not below what this client has seen.
+            pinned: The caller holds a snapshot at `from_csn` or below, so that none has to be taken.
 
         Raises nothing by itself; its methods raise the errors that `Changes` lists.
         """
-        return Changes(self._connection, table, from_csn, to_csn, pin=self.snapshot, newest=self._newest)
+        pin = None if pinned else self.snapshot
+        return Changes(self._connection, table, from_csn, to_csn, pin=pin, newest=self._newest)
 
     def tables(self, *, csn: int | None = None) -> list[dict[str, Any]]:
         """Return every table's definition, `version`, `arrow_schema` (base64), `rows`, `bytes` and `parts`.

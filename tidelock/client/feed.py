@@ -83,7 +83,7 @@ class Changes:
     """The changes of a table in (from_csn, to_csn]; made by `Database.changes`.
 
     What it tells of stays readable while it tells, and as a context manager to the end of the block: it pins
-    `from_csn`. Every method raises:
+    `from_csn`, unless the caller has done so. Every method raises:
 
     Raises:
         SnapshotTooOldError: `from_csn` is below the horizon of the table, `min_csn`. Never fewer changes.
@@ -106,7 +106,7 @@ class Changes:
         from_csn: int,
         to_csn: int | None,
         *,
-        pin: Callable[[int], Snapshot],
+        pin: Callable[[int], Snapshot] | None,
         newest: Callable[[], int],
     ) -> None:
         self.table, self.from_csn, self.to_csn = table, from_csn, to_csn
@@ -215,6 +215,8 @@ class Changes:
 
     def _pinned(self) -> Snapshot | None:
         """Pin `from_csn`; None where it is too old, but for a table that may keep its history for longer."""
+        if self._pin is None:
+            return None
         try:
             return self._pin(self.from_csn)
         except SnapshotTooOldError:

@@ -1,0 +1,28 @@
+"""How wide the rows of a Parquet file are in memory: so that who reads one can bound what it decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow.parquet as pq
+
+
+def row_bytes(metadata: pq.FileMetaData, names: Collection[str]) -> int:
+    """Return about how many bytes of memory a row takes, in the row group where rows are widest; at least 1.
+
+    Args:
+        metadata: Of the file.
+        names: The columns that are decoded.
+    """
+    widest = 1
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = (group.column(index) for index in range(group.num_columns))
+        decoded = sum(_decoded_bytes(chunk) for chunk in chunks if chunk.path_in_schema in names)
+        widest = max(widest, decoded // max(group.num_rows, 1))
+    return widest
+
+
+def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """About how many bytes a column of a row group has in memory; encoded it may be much smaller."""
+    return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
