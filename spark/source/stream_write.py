@@ -95,6 +95,12 @@ def running(nonce: str) -> MicroBatch:
     return MicroBatch(query, int(number), nonce)
 
 
+def _is_first() -> bool:
+    """Tell whether this is the first task of its batch; each batch has one."""
+    context = TaskContext.get()
+    return context is None or context.partitionId() == 0
+
+
 def label_of(query: str, table: str) -> str:
     """Return the label of what a query writes to a table.
 
@@ -157,7 +163,8 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
         """
         batches = (batch for batch in iterator if batch.num_rows)
         head = list(islice(batches, 1))
-        if not (head or self._overwrite):  # a batch without any row replaces the rows of the table, too
+        # A batch without any row replaces those of the table, too: one of its tasks begins a transaction.
+        if not (head or (self._overwrite and _is_first())):
             return Empty()
         batch = running(self.nonce)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, NoReturn, Self
 
 import pyarrow as pa
@@ -254,9 +255,15 @@ JOB = Job(
 )
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_batch_without_rows(monkeypatch: pytest.MonkeyPatch, overwrite: bool) -> None:
-    """Where each batch replaces the rows of the table it does so, too; otherwise it asks for nothing."""
+@pytest.mark.parametrize(
+    ("overwrite", "task", "joins"), [(False, 0, False), (True, 0, True), (True, 1, False)]
+)
+def test_a_batch_without_rows(
+    monkeypatch: pytest.MonkeyPatch, overwrite: bool, task: int, joins: bool
+) -> None:
+    """Where each batch replaces the rows of the table its first task sees to that; others ask for nothing."""
+    context = SimpleNamespace(partitionId=lambda: task)
+    monkeypatch.setattr(stream_write, "TaskContext", SimpleNamespace(get=lambda: context))
     writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=overwrite)
     monkeypatch.setattr(stream_write, "running", lambda nonce: MicroBatch("q", 5, nonce))
     monkeypatch.setattr(writer, "_join", lambda _: JOB)
@@ -268,9 +275,9 @@ def test_a_batch_without_rows(monkeypatch: pytest.MonkeyPatch, overwrite: bool) 
     nothing = Written((), 0, frozenset())
     monkeypatch.setattr(stream_write, "write_task", lambda *_, **__: nothing)
     found = writer.write(iter([]))
-    assert found == (Staged(JOB, nothing) if overwrite else Empty())
+    assert found == (Staged(JOB, nothing) if joins else Empty())
     writer.commit([found], 5)
-    assert settled == ([([nothing], True)] if overwrite else [])
+    assert settled == ([([nothing], True)] if joins else [])
 
 
 @pytest.mark.parametrize(("newest", "passed"), [(5, True), (None, True), (6, False)])
