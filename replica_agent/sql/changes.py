@@ -16,9 +16,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelock.csnlog.ids import Csn
 from tidelock.replica_agent.changes.reader import ChangeReader
@@ -99,7 +98,7 @@ class ChangedRows:
         for found in self._session.rows(statement):
             *columns, counts = found.columns
             rows = pa.RecordBatch.from_arrays(columns, names=found.schema.names[:-1])
-            for batch in _repeated(rows, counts.to_numpy()):
+            for batch in _repeated(rows, counts):
                 yield self._told(one, batch.columns)
 
     def _told(self, one: ChangeSet, columns: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -130,12 +129,17 @@ def _by_partition(one: ChangeSet) -> Iterator[tuple[list[ChangedPart], list[Chan
         yield sides[path]
 
 
-def _repeated(rows: pa.RecordBatch, counts: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+def _repeated(rows: pa.RecordBatch, counts: pa.Array) -> Iterator[pa.RecordBatch]:
     """Yield each row as often as its count says, in batches that do not grow with it."""
     while rows.num_rows:
         room = min(BATCH_ROWS // rows.num_rows, BATCH_BYTES // max(rows.nbytes, 1))
-        times = max(1, min(int(counts.min()), room))
-        yield rows if times == 1 else rows.take(pa.array(np.tile(np.arange(rows.num_rows), times)))
-        counts = counts - times
-        left = counts > 0
-        rows, counts = rows.filter(pa.array(left)), counts[left]
+        times = max(1, min(pc.min(counts).as_py(), room))
+        yield rows if times == 1 else _joined([rows] * times)
+        counts = pc.subtract(counts, times)
+        left = pc.greater(counts, 0)
+        rows, counts = rows.filter(left), counts.filter(left)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch

@@ -6,6 +6,9 @@ to a small offender, where it must find something: a rule that can no longer see
 
 from __future__ import annotations
 
+import re
+import sys
+import tomllib
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -23,6 +26,10 @@ MAY_IMPORT = {
 INSIDE = ("tidelock.csnlog", "tidelock.replication", "tidelock.replica_agent")
 #: The one import of the inside from outside (docs/adr/0003-client-discovery.md), by the path of the module.
 DISCOVERY = {"tidelock/client/discovery.py": ("tidelock.csnlog.discovery",)}
+#: Where the extra `spark` is installed.
+WITH_SPARK = ("spark/", "pyspark_tidelock/", "tidelock/demo/")
+#: Libraries that come with pydantic and aiohttp, whose interfaces show their types.
+BROUGHT_ALONG = ("pydantic_core", "yarl")
 #: Everybody may import these; they import nothing of the namespace.
 LEAVES = (
     "tidelock.errors",
@@ -114,6 +121,23 @@ def import_directions(modules: Iterable[Module]) -> list[str]:
                 allowed = not source.below(name, *INSIDE) or name in DISCOVERY.get(module.path, ())
             if not allowed:
                 wrong.append(f"{module.path}:{line} imports {name}")
+    return wrong
+
+
+def missing_libraries(modules: Iterable[Module]) -> list[str]:
+    """Imports of libraries that no installation brings: `tidelock`, or `tidelock[spark]` for Spark."""
+    project = tomllib.loads((source.ROOT / "pyproject.toml").read_text())["project"]
+    base = [*project["dependencies"], *BROUGHT_ALONG, *sys.stdlib_module_names, "tidelock"]
+    spark = [*base, *project["optional-dependencies"]["spark"]]
+    wrong = []
+    for module in modules:
+        found = spark if module.path.startswith(WITH_SPARK) else base
+        known = {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in found}
+        wrong += [
+            f"{module.path}:{line} imports {name}"
+            for name, line in source.imports(module)
+            if name.split(".")[0] not in known
+        ]
     return wrong
 
 
@@ -210,6 +234,11 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
         ("tidelock/client/x.py", "from tidelock.csnlog import discovery"),
         ("tidelock/client/discovery.py", "from tidelock.csnlog import zk"),
         ("tidelock/errors.py", "from tidelock import client"),
+    ),
+    missing_libraries: (
+        ("replica_agent/x.py", "import numpy as np"),
+        ("tidelock/client/x.py", "from pyspark.sql import SparkSession"),
+        ("spark/x.py", "import deltalake"),
     ),
     short_names: (("tests/unit/x.py", "from csnlog.ids import Csn"), ("tidelock/x.py", "import spark")),
     kazoo_elsewhere: (
