@@ -37,8 +37,8 @@ def foreach_batch(
         fn: Runs in the driver; on Spark Connect in a process beside it.
         query: Name of the query; default: its id, which is in its checkpoint. On Spark Connect, where that
             cannot be asked for, a name must be given. A query that begins anew, with an empty checkpoint,
-            needs a new name, since its numbers begin anew; so does one whose checkpoint is a copy of another's,
-            or it passes over the batches that the other one has committed.
+            needs a new name, since its numbers begin anew; so does one whose checkpoint is the copy of
+            another's, or it passes over the batches that the other one has committed.
 
     The function that is returned raises, and thereby ends the query:
         LabelExistsError: The query has committed a later batch already: it goes back, to a checkpoint that is
