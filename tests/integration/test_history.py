@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import data_address, nothing_left, require_clean_audit
+from tests.support.evidence import data_address, horizons, nothing_left, require_clean_audit
 from tests.support.refusals import http
 from tests.support.waiting import eventually
 from tests.support.workload import ask
@@ -89,11 +89,6 @@ def listed(local: LocalCluster, replica: str, csn: int, table: str) -> str:
 def everywhere(local: LocalCluster, csn: int, table: str) -> set[str]:
     """What all replicas answer to :func:`listed`."""
     return {listed(local, replica, csn, table) for replica in REPLICAS}
-
-
-def horizons(local: LocalCluster) -> list[int]:
-    """The horizon that each replica has noted."""
-    return [ask(local, replica, "/status")["horizon"] for replica in REPLICAS]
 
 
 def passes(local: LocalCluster, db: Database, csn: int) -> None:

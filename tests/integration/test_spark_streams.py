@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
+from tests.support.evidence import horizons, nothing_left, require_clean_audit
 from tests.support.spark_process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.client import Database
@@ -217,6 +217,7 @@ def test_where_a_query_begins(local: LocalCluster, db: Database, spark: SparkPro
     db.delete(table, "k = 1")
     gone = results[0].csn or 0
     eventually(lambda: db.raise_horizon(drop_pins=True)["horizon"] > gone)
+    eventually(lambda: min(horizons(local)) > gone)
     with pytest.raises(SparkJobError, match="SnapshotTooOld"):
         collect(spark, of(local, table, startingCsn=str(results[0].csn)))
     with pytest.raises(SparkJobError, match="NoSuchCsn"):

@@ -281,6 +281,11 @@ def alive(cluster: LocalCluster, asked: str, replica: str) -> bool:
     return any(row["alive"] for row in rows if row["id"] == replica)
 
 
+def horizons(cluster: LocalCluster) -> list[int]:
+    """Return the horizon that each replica has noted: below its own it serves nothing."""
+    return [int(ask(cluster, replica, "/status")["horizon"]) for replica in cluster.replicas]
+
+
 def api_address(cluster: LocalCluster, replica: str) -> str:
     """Return host:port of a replica's API, as it is published."""
     with cluster.connect(replica) as db:
