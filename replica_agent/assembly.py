@@ -46,6 +46,7 @@ from tidelock.replica_agent.writes.early import EarlyCopies
 from tidelock.replica_agent.writes.foreign import ForeignUploads
 from tidelock.replica_agent.writes.grants import Grants
 from tidelock.replica_agent.writes.passes import Passes
+from tidelock.replica_agent.writes.receiving import Receiver
 from tidelock.replica_agent.writes.spread import Spread
 from tidelock.replica_agent.writes.targets import Targets
 from tidelock.replica_agent.writes.tokens import key_of
@@ -100,7 +101,7 @@ def assemble(
     inserts.adding = Additions(shared.transactions, inserts, mutations, derived).add
     history, snapshots = _history(shared, store, base.members), _snapshots(shared, store)
     read_pins = _read_pins(shared, snapshots, history, stack)
-    writes, spread, foreign, early = _uploads(base, inserts, removals)
+    writes, spread, foreign, early = _uploads(base, inserts, removals, stack)
     operations = Operations(
         settings=settings,
         replica=session.replica,
@@ -171,7 +172,7 @@ def _inserts(shared: Shared, pusher: Pusher, stack: AsyncExitStack) -> Inserts:
 
 
 def _uploads(
-    base: Base, inserts: Inserts, removals: Removals
+    base: Base, inserts: Inserts, removals: Removals, stack: AsyncExitStack
 ) -> tuple[Writes, Spread, ForeignUploads, EarlyCopies]:
     """Make what takes files: for the own transactions, here and elsewhere, and for those of others."""
     shared, local, settings = base.shared, base.shared.local, base.shared.local.settings
@@ -185,7 +186,9 @@ def _uploads(
     early = EarlyCopies(
         local.catalog, local.files, base.pusher, base.fetcher, patience_s=settings.commit_timeout_s
     )
-    writes = Writes(inserts, removals, _passes(shared, key), early)
+    receiver = Receiver(settings.uploads_max)
+    stack.callback(receiver.close)
+    writes = Writes(inserts, removals, _passes(shared, key), early, receiver)
     spread = Spread(
         settings=settings,
         home=shared.session.replica,
@@ -204,6 +207,7 @@ def _uploads(
         grants=grants,
         peers=shared.membership.peers,
         retry_wait_max_s=settings.retry_wait_max_s,
+        receiver=receiver,
         taken=shared.metrics.uploads.labels("other").inc,
     )
     return writes, spread, foreign, early

@@ -18,7 +18,7 @@ from tidelock.replica_agent import catalog_jobs as jobs
 from tidelock.replica_agent.catalog import Catalog
 from tidelock.replica_agent.unused_files import remove_files
 from tidelock.replica_agent.writes.grants import Grant, Grants
-from tidelock.replica_agent.writes.receiving import receive
+from tidelock.replica_agent.writes.receiving import Receiver
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.model import PartMeta, Peer, bytes_alone
 from tidelock.replication.partfs import PartFs
@@ -50,10 +50,11 @@ class ForeignUploads:
         grants: Grants,
         peers: Callable[[], Collection[Peer]],
         retry_wait_max_s: float,
+        receiver: Receiver,
         taken: Callable[[], None],
     ) -> None:
         """Take nothing yet."""
-        self._taken = taken
+        self._receiver, self._taken = receiver, taken
         self._replica, self._catalog, self._files, self._client = replica, catalog, files, client
         self._grants, self._peers, self._retry_wait_max_s = grants, peers, retry_wait_max_s
         self._running: dict[asyncio.Task[object], str] = {}
@@ -114,7 +115,7 @@ class ForeignUploads:
         path = self._files.part_path(begun.part)
         await self._catalog.write(lambda db: jobs.note_undo(db, [path]))
         sink = self._files.begin(begun.part)  # only opens a file; in a thread it might be lost
-        location = await receive(content, sink, grown)
+        location = await self._receiver.receive(content, sink, grown)
         meta = bytes_alone(begun.part, location.length, sink.checksum)
         staged = jobs.StagedPart(meta, location, grant.tid)
         await self._catalog.write(lambda db: jobs.add_staged(db, [staged], []))

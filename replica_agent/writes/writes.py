@@ -38,9 +38,12 @@ from tidelock.replica_agent.writes.parquet_files import examine, partition_path
 from tidelock.replica_agent.writes.passes import Passes
 from tidelock.replica_agent.writes.places import Kind, Place, kind_of, text_of
 from tidelock.replica_agent.writes.quota import Quota
-from tidelock.replica_agent.writes.receiving import receive
+from tidelock.replica_agent.writes.receiving import Receiver
 from tidelock.replica_agent.writes.staged import StagedFile, TableWrites
 from tidelock.replication.model import Location, bytes_alone
+
+#: Files that are checked in one turn of a thread, so that uploads have theirs between.
+_AT_ONCE = 32
 
 #: Tells whether who asked waits for the answer still.
 Waiting = Callable[[], bool]
@@ -61,8 +64,10 @@ class Sealed:
 class Writes:
     """Keeps the staging folders of the transactions of this home; ``passes`` tells who may use them."""
 
-    def __init__(self, inserts: Inserts, removals: Removals, passes: Passes, early: EarlyCopies) -> None:
-        self.passes, self._early = passes, early
+    def __init__(
+        self, inserts: Inserts, removals: Removals, passes: Passes, early: EarlyCopies, receiver: Receiver
+    ) -> None:
+        self.passes, self._early, self._receiver = passes, early, receiver
         self.quota = Quota(inserts.settings)
         self._inserts, self._removals = inserts, removals
         self._settings, self._catalog, self._files = inserts.settings, inserts.catalog, inserts.files
@@ -126,6 +131,8 @@ class Writes:
 
         def grown(length: int) -> None:
             nonlocal came
+            if number not in writes.files:
+                raise _deleted(place)
             writes.length += length - came
             came = length
             self.quota.require_bytes(tx, length)
@@ -135,7 +142,7 @@ class Writes:
                 await self._early.discard(writes.take(dropped))
                 await self._catalog.write(lambda db: jobs.note_undo(db, [file.path]))
                 sink = self._files.begin(part)  # only opens a file; in a thread it might be lost
-                location = await receive(content, sink, grown)
+                location = await self._receiver.receive(content, sink, grown)
                 self._transactions.require_open(tx)
                 if not writes.area.finish(number, location.length):
                     raise _deleted(place)  # noqa: TRY301 - cleaned up below
@@ -260,8 +267,10 @@ class Writes:
             return Sealed(0, 0)
         files = {item.number: writes.files[item.number] for item in found}
         places = await self._early.gather(tx, list(files.values()))
-        examine = partial(self._examine, tx, schema, found, files, places)
-        staged = await asyncio.get_running_loop().run_in_executor(self._inserts.encoders, examine)
+        staged: list[jobs.StagedPart] = []
+        for first in range(0, len(found), _AT_ONCE):
+            some = found[first : first + _AT_ONCE]
+            staged += await self._receiver.run(self._examine, tx, schema, some, files, places)
         for path in sorted({part.meta.path for part in staged}):
             await self._inserts.pressure.admit(tx, schema, path)
         await self._catalog.write(partial(jobs.name_staged, parts=staged))
@@ -286,7 +295,7 @@ class Writes:
         files: dict[int, StagedFile],
         places: dict[PartId, Location],
     ) -> list[jobs.StagedPart]:
-        """Check all files of a job, in a thread; those without rows are left out."""
+        """Check files of a job, in a thread; those without rows are left out."""
         staged = []
         for item in found:
             file = files[item.number]

@@ -32,10 +32,11 @@ from tidelock.replica_agent.writes.foreign import ForeignUploads
 from tidelock.replica_agent.writes.grants import Grants
 from tidelock.replica_agent.writes.passes import Passes
 from tidelock.replica_agent.writes.places import Place
+from tidelock.replica_agent.writes.receiving import Receiver
 from tidelock.replica_agent.writes.spread import UPLOADS, Spread
 from tidelock.replica_agent.writes.writes import Writes
 from tidelock.replication.model import PartMeta, Peer, Wanted
-from tidelock.replication.partfs import PartFs
+from tidelock.replication.partfs import BUFFER_BYTES, PartFs
 from tidelock.replication.peers import UploadBegun
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
@@ -132,7 +133,8 @@ class Pair:
             settings=settings, key=KEY, cluster="c", replica=R1, transactions=home.transactions,
             member=cast("Any", None), wall_s=time.time,
         )  # fmt: skip
-        self.writes = Writes(inserts, cast("Any", None), passes, self.early)
+        self.receiver = Receiver(uploads_max=2)
+        self.writes = Writes(inserts, cast("Any", None), passes, self.early, self.receiver)
         self.peers: tuple[Peer, ...] = (Peer(R2, "r2:1", "r2:2", "d2"),)
         self.spread = Spread(
             settings=settings, home=R1, inserts=inserts, writes=self.writes, early=self.early,
@@ -148,7 +150,8 @@ class Pair:
         self.foreign = ForeignUploads(
             replica=R2, catalog=self.catalog, files=self.files, client=cast("Any", self.wire),
             grants=Grants(b"another key" * 3, shared=False, cluster="c", replica=R2),
-            peers=lambda: [Peer(R1, "r1:1", "r1:2", "d1")], retry_wait_max_s=0.01, taken=self._count,
+            peers=lambda: [Peer(R1, "r1:1", "r1:2", "d1")], retry_wait_max_s=0.01,
+            receiver=self.receiver, taken=self._count,
         )  # fmt: skip
 
     def _count(self) -> None:
@@ -207,6 +210,7 @@ class Pair:
 
     async def close(self) -> None:
         """Give everything back."""
+        self.receiver.close()
         await self.catalog.close()
         self.files.close()
 
@@ -326,6 +330,49 @@ async def test_a_place_that_is_deleted_while_its_file_comes_in(pair: Pair) -> No
         await upload
     assert await pair.left() == []
     assert pair.fetches.wanted == {}
+
+
+async def test_no_more_of_a_deleted_file_is_taken(pair: Pair) -> None:
+    """Where the home takes it itself: what an aborted attempt goes on to send is not read to its end."""
+    tx = await pair.begin()
+    gate, sent = asyncio.Event(), 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1
+            yield b"x" * BUFFER_BYTES
+            await gate.wait()
+
+    upload = asyncio.create_task(pair.writes.upload(tx, TABLE, FILE, endless(), overwrite=False))
+    await until(lambda: pair.writes.of(tx, TABLE).length)
+    await pair.writes.delete(tx, TABLE, ATTEMPT, recursive=True)
+    gate.set()
+    with pytest.raises(BadRequestError, match="was deleted"):
+        await upload
+    assert (sent, pair.writes.of(tx, TABLE).length) == (2, 0)
+
+
+async def test_uploads_have_a_bound(pair: Pair) -> None:
+    """One more is refused at once, and leaves nothing; when another has ended there is room again."""
+    tx = await pair.begin()
+    gate, places = asyncio.Event(), [(*ATTEMPT, file_name(number)) for number in range(3)]
+    here = pair.writes.upload(tx, TABLE, places[0], body(gate=gate), overwrite=False)
+    uploads = [
+        asyncio.create_task(here),
+        asyncio.create_task(pair.foreign.take(await pair.grant(tx, places[1]), body(gate=gate))),
+    ]
+    await until(lambda: pair.receiver._running == 2)
+    for refused in (
+        pair.writes.upload(tx, TABLE, places[2], body(), overwrite=False),
+        pair.foreign.take(await pair.grant(tx, places[2]), body()),
+    ):
+        with pytest.raises(UnavailableError, match=r"2 files .* \(uploads_max\)"):
+            await refused
+    gate.set()
+    await asyncio.gather(*uploads)
+    await pair.writes.upload(tx, TABLE, places[2], body(), overwrite=False)
+    assert len(pair.writes.of(tx, TABLE).files) == 3
 
 
 @pytest.mark.parametrize("told", [True, False])
