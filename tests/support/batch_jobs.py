@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+import tenacity
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import tidelock.spark as tl
 from tidelock.client import Transaction, connect
@@ -60,10 +63,23 @@ class BatchJobs:
 
             rows = self._spark.readStream.schema("k bigint").option("maxFilesPerTrigger", 1).parquet(inbox)
             writer = rows.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
-            stream = writer.trigger(availableNow=True).start()
+            stream = _started(writer.trigger(availableNow=True))
             error = None
             try:
                 stream.awaitTermination()
             except StreamingQueryException as caught:
                 error = str(caught)
             return {"id": str(stream.id), "error": error, "run": run}
+
+
+def _is_slow(error: BaseException) -> bool:
+    """Whether Spark has given a Python worker up that had not come up within ten seconds, which are fixed."""
+    return isinstance(error, PySparkException) and "Python worker to connect back" in str(error)
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(_is_slow), stop=tenacity.stop_after_attempt(5), reraise=True
+)
+def _started(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query; on Spark Connect its function has a worker, which may be slow to come up."""
+    return writer.start()
