@@ -86,9 +86,11 @@ def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
     for group in _groups(file.metadata):
         for column in (group.column(number) for number in range(group.num_columns)):
             if column.compression not in _CODECS:
+                # Arrow has no name for the lz4 of Hadoop, which Spark calls lz4.
+                name = {"UNKNOWN": "lz4 as Hadoop frames it"}.get(column.compression, column.compression)
                 raise SchemaMismatchError(
-                    f"column {column.path_in_schema} for table {schema.name} is compressed by "
-                    f"{column.compression}, which not every reader knows: use snappy or zstd",
+                    f"column {column.path_in_schema} for table {schema.name} is compressed by {name}, which "
+                    "not every reader knows: use snappy, zstd or lz4_raw",
                     table=schema.name,
                     column=column.path_in_schema,
                 )

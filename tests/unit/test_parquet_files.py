@@ -52,6 +52,14 @@ def marked(table: pa.Table, key: str, value: str = "") -> bytes:
     return sink.getvalue()
 
 
+def framed_by_hadoop() -> bytes:
+    """A file whose footer says Hadoop's lz4 (5 in the enum of codecs), which Arrow does not write."""
+    data = parquet(pa.table({"number": [1]}), compression="lz4")
+    codec = data.rindex(b"number") + len(b"number")
+    assert data[codec : codec + 2] == b"\x15\x0e"  # an i32: 7, Parquet's own lz4
+    return data[: codec + 1] + b"\x0a" + data[codec + 2 :]
+
+
 def examined(tmp_path: Path, data: bytes) -> tuple[int, dict[str, list[Any]]]:
     """Look at a file."""
     path = tmp_path / "file.parquet"
@@ -101,6 +109,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     ),
     "doubled": (parquet(GOOD.append_column("id", GOOD.column("id"))), "more than once"),
     "codec": (parquet(GOOD, compression="brotli"), "BROTLI"),
+    "Spark's lz4": (framed_by_hadoop(), r"column number .* by lz4 as Hadoop frames it.* lz4_raw"),
     "Julian dates": (
         marked(GOOD, "org.apache.spark.legacyDateTime"),
         "datetimeRebaseModeInWrite=CORRECTED",
