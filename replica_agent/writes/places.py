@@ -13,6 +13,9 @@ import re
 from enum import Enum
 from typing import Final
 
+from tidelock.errors import TooLargeError
+from tidelock.partition_paths import SEGMENT_BYTES_MAX
+
 #: A path below the table's folder, as its segments.
 Place = tuple[str, ...]
 
@@ -28,6 +31,8 @@ _FILE: Final = re.compile(rf"part-\d{{5,}}-({_UUID})(?:_\d+)?[.-]c\d{{3,}}(?:\.[
 #: Segments up to the name of an attempt's folder, and of a committed task's.
 ATTEMPT_DEPTH: Final = 4
 TASK_DEPTH: Final = 3
+#: Segments of a place: six of the committer's layout, and those of a partition.
+DEPTH_MAX: Final = 40
 
 
 class Kind(Enum):
@@ -69,6 +74,21 @@ def job_of_file(place: Place) -> str | None:
     """Return the job in the name of a file that Spark's Parquet writer makes; None for any other name."""
     found = _FILE.fullmatch(place[-1]) if place else None
     return found[1] if found else None
+
+
+def require_names(place: Place) -> None:
+    """Raise TooLargeError for a place that is deeper, or has longer names, than any that may be made.
+
+    Each prefix of one that is made becomes a folder.
+    """
+    longest = max(map(len, place), default=0)
+    if len(place) > DEPTH_MAX or longest > SEGMENT_BYTES_MAX:
+        raise TooLargeError(
+            f"a place in the folder of a table has at most {DEPTH_MAX} names of {SEGMENT_BYTES_MAX} "
+            f"characters; one of {len(place)} names, the longest of {longest} characters, is asked for",
+            limit=DEPTH_MAX,
+            found=len(place),
+        )
 
 
 def is_below(place: Place, folder: Place) -> bool:

@@ -15,8 +15,9 @@ from tidelock.replication.model import Location, PartMeta
 class StagedFile:
     """A file of an area: the part that it may become.
 
-    Its undo row is noted before the first byte. It gets a row of ``parts`` when its task is committed, as an
-    early copy; what it is a part of, that row learns when its job is sealed.
+    Who takes it notes an undo row before the first byte. Here it gets a row of ``parts``, as an early copy,
+    when its task is committed, or, of one that another replica has taken, when it has been fetched. What it
+    is a part of, that row learns when its job is sealed.
 
     Attributes:
         part: Its id; never given again, whatever becomes of the file.

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelock.errors import BadRequestError, UnsealedWriteError
+from tidelock.errors import BadRequestError, TooLargeError, UnsealedWriteError
+from tidelock.replica_agent.writes import area as areas
 from tidelock.replica_agent.writes.area import StagingArea
-from tidelock.replica_agent.writes.places import Kind, Place, job_of_file, kind_of
+from tidelock.replica_agent.writes.places import DEPTH_MAX, Kind, Place, job_of_file, kind_of
 
 JOBS = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(100)]
 TEMPORARY: Place = ("_temporary",)
 SUCCESS: Place = ("_SUCCESS",)
+#: Where the first job works when it replaces partitions; deleted at its end if it does not, too.
+DYNAMIC: Place = (f".spark-staging-{JOBS[0]}",)
 
 
 def attempt(task: int, number: int = 0, root: Place = ()) -> Place:
@@ -166,12 +169,128 @@ def test_zombies() -> None:
     assert area.unsealed() is None
 
 
-def test_two_jobs_at_once() -> None:
-    """The committer of the first would take the tasks of the second: refused when that begins to write."""
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("root", [(), DYNAMIC])
+def test_two_jobs_at_once(root: Place, written: bool) -> None:
+    """The second is refused by the first request of it, whichever that is; the first goes on."""
+    area = begun(root)
+    if written:
+        write(area, (*attempt(0, 0, root), "k=1", name(JOBS[0])))
+    for place in ((*TEMPORARY, "0"), (f".spark-staging-{JOBS[1]}", *TEMPORARY, "0")):
+        with pytest.raises(BadRequestError, match=r"still writing.*one after the other"):
+            area.make_folder(place)
+    for place in ((), ("k=1",)):
+        with pytest.raises(BadRequestError, match="still writing"):
+            area.delete(place, recursive=True)
+    if written or root:
+        with pytest.raises(BadRequestError, match="still writing"):
+            area.create((*attempt(1), name(JOBS[1])), overwrite=False)
+    with pytest.raises(UnsealedWriteError):
+        area.mark((f".spark-staging-{JOBS[1]}", *SUCCESS))
+    write(area, (*attempt(1, 0, root), "k=1", name(JOBS[0], 1)))
+    assert area.rename(attempt(1, 0, root), task_folder(1, root))
+    # What the second deletes, all the same, is its own.
+    area.delete((f".spark-staging-{JOBS[1]}", *TEMPORARY), recursive=True)
+    area.delete((f".spark-staging-{JOBS[1]}",), recursive=True)
+    commit_job(area, 1, root)
+    assert area.mark((*root, *SUCCESS)) is not bool(root)
+    if root:
+        area.delete(("k=1",), recursive=True)
+        assert area.rename((*root, "k=1"), ("k=1",))
+        assert area.delete(root, recursive=True).seals
+    assert [item.place for item in area.closing()] == [("k=1", name(JOBS[0], 1))]
+    area.seal(area.closing())
+    assert area.unsealed() is None
+    with pytest.raises(BadRequestError, match="is over"):
+        area.create((*attempt(1), name(JOBS[1])), overwrite=False)
+
+
+def test_an_attempt_may_make_folders() -> None:
+    """Hadoop's client makes them with the file; without a job there is nothing that they could be for."""
+    area = begun()
+    assert area.make_folder((*attempt(0), "k=1"))
+    area.delete(TEMPORARY, recursive=True)
+    with pytest.raises(BadRequestError, match="no job has begun"):
+        area.make_folder((*attempt(0), "k=1"))
+
+
+def test_a_job_of_partitions_asks_again_for_its_folder() -> None:
+    """Its requests tell which job they are of; but not after its end."""
+    area = begun(DYNAMIC)
+    assert area.make_folder((*DYNAMIC, *TEMPORARY, "0"))
+    with pytest.raises(BadRequestError, match="only Spark"):
+        area.create((*attempt(0, 0, DYNAMIC), name(JOBS[1])), overwrite=False)
+    assert area.delete(DYNAMIC, recursive=True).existed
+    with pytest.raises(BadRequestError, match="is over"):
+        area.make_folder((*DYNAMIC, *TEMPORARY, "0"))
+    assert area.unsealed() is None
+
+
+def test_a_mark_is_of_one_job() -> None:
+    """One that is not at its end, or works elsewhere, seals nothing."""
+    area = begun(DYNAMIC)
+    write(area, (*attempt(0, 0, DYNAMIC), "k=1", name(JOBS[0])))
+    assert area.rename(attempt(0, 0, DYNAMIC), task_folder(0, DYNAMIC))
+    commit_job(area, 1, DYNAMIC)
+    with pytest.raises(UnsealedWriteError, match="no job that could be sealed"):
+        area.mark(SUCCESS)
+    with pytest.raises(UnsealedWriteError, match="still at work"):
+        area.closing()
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_an_attempt_of_a_job_that_was_aborted_before_its_first_file(written: bool) -> None:
+    """What Spark deletes last says which job it was: its late attempts hold up nobody."""
+    area = begun()
+    area.delete(TEMPORARY, recursive=True)
+    if written:  # between the two last requests of the abort
+        write(area, (*attempt(0), name(JOBS[0])))
+    found = area.delete(DYNAMIC, recursive=True)
+    assert (found.existed, found.dropped) == (False, (1,) if written else ())
+    with pytest.raises(BadRequestError, match="is over"):
+        area.create((*attempt(1), name(JOBS[0])), overwrite=False)
+    assert area.unsealed() is None
+    area.make_folder((*TEMPORARY, "0"))
+    with pytest.raises(BadRequestError, match="is over"):
+        area.create((*attempt(1), name(JOBS[0])), overwrite=False)
+    write(area, (*attempt(0), name(JOBS[1])))
+
+
+@pytest.mark.parametrize("place", [("a",) * (DEPTH_MAX + 1), ("x" * 256,), ("x=1",) * 30_000])
+def test_places_are_bounded(place: Place) -> None:
+    """No request makes folders without end."""
     area = begun()
     write(area, (*attempt(0), name(JOBS[0])))
-    with pytest.raises(BadRequestError, match="still writing"):
-        area.create((*attempt(1), name(JOBS[1])), overwrite=False)
+    file = name(JOBS[0])
+    for ask in (
+        lambda: area.make_folder(place),
+        lambda: area.create((*attempt(0), *place, file), overwrite=False),
+        lambda: area.rename(attempt(0), place),
+    ):
+        with pytest.raises(TooLargeError, match="at most 40 names of 255 characters"):
+            ask()
+    area.delete(TEMPORARY, recursive=True)
+    with pytest.raises(TooLargeError):
+        area.delete((*place, "x=1"), recursive=True)
+    assert (area.unsealed(), area.entries(())) == (None, [])
+
+
+def test_folders_and_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a number of their own, and what the files may need."""
+    monkeypatch.setattr(areas, "NAMES_MAX", 100)
+    area = StagingArea()
+    for number in range(49):
+        area.make_folder((f"k={number}",))
+        area.delete((f".spark-staging-{JOBS[number]}",), recursive=True)
+    area.make_folder((*TEMPORARY, "0"))
+    for place in (("k=x",), (*TEMPORARY, "0", "x")):
+        with pytest.raises(TooLargeError, match="folders and jobs"):
+            area.make_folder(place)
+    area.make_folder(("k=1",))  # is there
+    with pytest.raises(TooLargeError, match="folders and jobs"):
+        area.delete((".spark-staging-ffffffff-0000-4000-8000-000000000000",), recursive=True)
+    with pytest.raises(TooLargeError, match="folders and jobs"):
+        area.create((*attempt(0), name("f" * 8 + JOBS[0][8:])), overwrite=False)
 
 
 def test_a_job_that_fails_in_the_middle_of_its_commit() -> None:
@@ -221,10 +340,82 @@ def test_an_overwrite_must_end() -> None:
     assert area.unsealed() is None
 
 
-@pytest.mark.parametrize("aborted", [False, True])
-def test_partitions_are_replaced(aborted: bool) -> None:
-    """The job works in a folder of its own; it is sealed when that is deleted with nothing left in it."""
-    root: Place = (f".spark-staging-{JOBS[0]}",)
+@pytest.mark.parametrize("how", ["aborted", "in the middle", "partitions", "never began"])
+def test_a_failed_overwrite_is_not_forgiven(how: str) -> None:
+    """What follows would be committed without the rows that were to come: nothing follows but another one."""
+    root = DYNAMIC if how == "partitions" else ()
+    area = StagingArea()
+    if how != "partitions":
+        area.delete((), recursive=True)
+    if how == "never began":  # since another one was faster
+        area.make_folder((*TEMPORARY, "0"))
+        with pytest.raises(BadRequestError, match="still writing"):
+            area.make_folder((*TEMPORARY, "0"))
+    else:
+        area.make_folder((*root, *TEMPORARY, "0"))
+    write(area, (*attempt(0, 0, root), "k=1", name(JOBS[0])))
+    if how != "aborted":
+        assert area.rename(attempt(0, 0, root), task_folder(0, root))
+        commit_job(area, 1, root)
+    match how:
+        case "partitions":
+            assert not area.mark((*root, *SUCCESS))
+            area.delete(("k=1",), recursive=True)  # and dies before the rename
+        case "aborted":
+            area.delete(TEMPORARY, recursive=True)
+        case "in the middle":
+            area.delete(("k=1", name(JOBS[0])), recursive=True)
+        case _:
+            assert area.mark(SUCCESS)
+            area.seal(area.closing())
+    area.delete(DYNAMIC, recursive=True)
+    assert "rows were removed" in str(area.unsealed())
+    if how != "never began":
+        for ask in (
+            lambda: area.make_folder((*TEMPORARY, "0")),
+            lambda: area.make_folder((f".spark-staging-{JOBS[1]}", *TEMPORARY, "0")),
+            lambda: area.create((*attempt(0), name(JOBS[1])), overwrite=False),
+            lambda: area.settle(JOBS[1], []),
+        ):
+            with pytest.raises(
+                BadRequestError, match=r"has removed rows.*overwrite all of the table, or roll"
+            ):
+                ask()
+        assert "rows were removed" in str(area.unsealed())
+    area.delete((), recursive=True)
+    area.make_folder((*TEMPORARY, "0"))
+    write(area, (*attempt(0), name(JOBS[1])))
+    assert area.rename(attempt(0), task_folder(0))
+    commit_job(area, 1)
+    assert area.mark(SUCCESS)
+    area.seal(area.closing())
+    assert area.unsealed() is None
+
+
+def test_partitions_of_two_columns_are_replaced() -> None:
+    """Who is told that a partition was there makes no folder above it before the rename."""
+    area = begun(DYNAMIC)
+    for number in range(2):
+        write(area, (*attempt(0, 0, DYNAMIC), "a=1", f"b={number}", name(JOBS[0], 0, number)))
+    assert area.rename(attempt(0, 0, DYNAMIC), task_folder(0, DYNAMIC))
+    commit_job(area, 1, DYNAMIC)
+    assert not area.mark((*DYNAMIC, *SUCCESS))
+    for number in range(2):
+        assert area.delete(("a=1", f"b={number}"), recursive=True).existed
+        assert area.rename((*DYNAMIC, "a=1", f"b={number}"), ("a=1", f"b={number}"))
+    assert area.delete(DYNAMIC, recursive=True).seals
+    assert [item.place[:2] for item in area.closing()] == [("a=1", "b=0"), ("a=1", "b=1")]
+    area.seal(area.closing())
+    assert area.entries(()) == []
+
+
+@pytest.mark.parametrize("aborted", ["", "in the middle", "at the end"])
+def test_partitions_are_replaced(aborted: str) -> None:
+    """The job works in a folder of its own; it is sealed when that is deleted with nothing left in it.
+
+    But not by who aborts it, although all is in place, since an answer was lost.
+    """
+    root = DYNAMIC
     area = begun(root)
     for task in (0, 1):
         write(area, (*attempt(task, 0, root), f"k={task}", name(JOBS[0], task)))
@@ -233,17 +424,21 @@ def test_partitions_are_replaced(aborted: bool) -> None:
         area.rename((*root, "_temporary"), ("k=0",))
     commit_job(area, 2, root)
     assert not area.mark((*root, "_SUCCESS"))
-    for task in range(1 if aborted else 2):
+    for task in range(1 if aborted == "in the middle" else 2):
         found = area.delete((f"k={task}",), recursive=True)
         assert found.replaces == (f"k={task}",)
         assert area.rename((*root, f"k={task}"), (f"k={task}",))
+    with pytest.raises(UnsealedWriteError):
+        area.closing()
+    if aborted:
+        assert not area.delete((*root, *TEMPORARY), recursive=True).existed
     found = area.delete(root, recursive=True)
-    assert found.seals is not aborted
-    assert len(found.dropped) == aborted
+    assert found.seals is not bool(aborted)
+    assert len(found.dropped) == (aborted == "in the middle")
     if not aborted:
         assert [item.place[0] for item in area.closing()] == ["k=0", "k=1"]
         area.seal(area.closing())
-    assert bool(area.unsealed()) is aborted
+    assert bool(area.unsealed()) is bool(aborted)
 
 
 def test_like_a_file_system() -> None:
@@ -416,3 +611,14 @@ def test_a_job_without_rows_is_settled() -> None:
     assert area.unsealed() is None
     with pytest.raises(BadRequestError, match="is over"):
         area.create((*attempt(0), name(JOBS[0])), overwrite=False)
+
+
+def test_a_job_that_was_ended_is_not_settled() -> None:
+    """Its files are gone: that it has no rows would be a wrong answer."""
+    area = StagingArea()
+    write(area, (*attempt(0), name(JOBS[0])))
+    area.delete(TEMPORARY, recursive=True)
+    with pytest.raises(UnsealedWriteError, match="was ended before its files were named"):
+        area.settle(JOBS[0], [(*attempt(0), name(JOBS[0]))])
+    with pytest.raises(UnsealedWriteError, match="was ended before its files were named"):
+        area.settle(JOBS[0], [])
