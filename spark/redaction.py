@@ -6,9 +6,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from tidelock.token_text import PATTERN
+
 #: Runtime setting of a session: what matches is replaced in the texts of plans.
 SETTING: Final = "spark.sql.redaction.string.regex"
-PATTERN: Final = r"tl1\.[\w-]+\.[\w-]+"
 
 
 def redact_tokens(spark: SparkSession) -> None:

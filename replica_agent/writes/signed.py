@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelock.errors import TokenForgedError
+from tidelock.token_text import PATTERN, PREFIX
 
-PREFIX: Final = "tl1"
 #: What a signed text looks like wherever it stands.
-SIGNED: Final = re.compile(rf"\b{PREFIX}\.[\w-]+\.[\w-]+", re.ASCII)
+SIGNED: Final = re.compile(PATTERN, re.ASCII)
 #: What stands in logs in its place.
 REDACTED: Final = f"{PREFIX}.***"
 

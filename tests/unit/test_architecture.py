@@ -37,6 +37,7 @@ LEAVES = (
     "tidelock.part_layout",
     "tidelock.partition_paths",
     "tidelock.ranged_file",
+    "tidelock.token_text",
 )
 
 KAZOO_MODULE = "csnlog/zk.py"

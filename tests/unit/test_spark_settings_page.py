@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 from tests.support.source import ROOT
-from tidelock.spark import options, redaction, writing
+from tidelock import token_text
+from tidelock.spark import options, writing
 
 PAGE: Final = (ROOT / "docs" / "spark-settings.md").read_text(encoding="utf-8")
 NAMED: Final = {
@@ -43,4 +44,4 @@ def test_the_values_are_those_of_the_helpers() -> None:
     assert writing.OPTIONS["mapreduce.fileoutputcommitter.algorithm.version"] == "1"
     assert f"`{options.CONNECT_TIMEOUT_S:.0f}s`" in PAGE
     assert f"{options.READ_MARGIN_S:.0f} s more than the replicas' `wait_bound_s`" in PAGE
-    assert f"`{redaction.PATTERN}`" in PAGE
+    assert f"`{token_text.PATTERN}`" in PAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.logs import _Lossy
 from tidelock.replica_agent.writes.signed import REDACTED, SIGNED, redact
 from tidelock.replica_agent.writes.tokens import DEFAULT_RIGHTS, Claims, Right, key_of, sign, verify
-from tidelock.spark.redaction import PATTERN
+from tidelock.token_text import PATTERN
 
 KEY = b"k" * 32
 HOME = ReplicaId("r1")
@@ -125,3 +126,18 @@ def test_what_is_logged_holds_no_token(claims: Claims, before: str, after: str) 
     assert token not in out.getvalue()
     assert re.fullmatch(PATTERN, token)  # what Spark is told to hide
     assert f"/transactions/{REDACTED}/default/{after}" in redact(f"/transactions/{token}/default/{after}")
+
+
+@given(_claims, st.integers(0, 3))
+def test_what_is_logged_of_a_rename_holds_no_token(claims: Claims, times: int) -> None:
+    """Its destination is a path in a query: percent-encoded, once or more."""
+    token = sign(KEY, claims)
+    path = f"/transactions/{token}/default/t/_temporary/0"
+    for _ in range(times):
+        path = quote(path, safe="")
+    target = f"/webhdfs/v1/transactions/{token}/default/t?op=RENAME&destination={path}"
+    out = io.StringIO()
+    _Lossy(out).write(f"reader.failed target={target!r}")
+    for text in (out.getvalue(), re.sub(PATTERN, "", target)):
+        assert token.split(".")[2] not in text
+    assert out.getvalue().count(REDACTED) == 2

@@ -37,8 +37,8 @@ from tidelock.errors import (
     TransactionClosedError,
     UnavailableError,
 )
+from tidelock.token_text import PREFIX
 
-_PREFIX: Final = "tl1"
 #: A commit is asked for again within this part of the whole time.
 _ATTEMPTS_MIN: Final = 3
 
@@ -52,7 +52,7 @@ def tid_of(token: str) -> str:
     try:
         prefix, claims, _ = token.split(".")
         fields = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-        if prefix == _PREFIX:
+        if prefix == PREFIX:
             return str(fields["t"])
     except (ValueError, KeyError, TypeError, binascii.Error):
         pass
