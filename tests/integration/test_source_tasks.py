@@ -15,7 +15,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_tidelock import DefaultSource
@@ -272,7 +272,7 @@ def test_signs_of_life_of_short_tasks(db: Database, table: str, options: dict[st
         time.sleep(lease_s / 4)
 
     begun_s = time.monotonic()
-    done = [elsewhere(job).write(short(number)) for number in range(count)]
+    done: list[WriterCommitMessage | None] = [elsewhere(job).write(short(number)) for number in range(count)]
     assert time.monotonic() - begun_s > lease_s
     elsewhere(job).commit(done)
     assert ids(db, table) == list(range(count))
