@@ -6,6 +6,7 @@ The cluster has a shared secret, which none of these requests carries: the token
 from __future__ import annotations
 
 import datetime as dt
+import http.client
 import itertools
 import re
 import signal
@@ -20,6 +21,7 @@ import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import api_address, nothing_left
+from tests.support.fault_lab import Gates
 from tests.support.hdfs_client import JOB, Folder, HalfWritten, file_name, parquet
 from tests.support.readers import send
 from tests.support.waiting import TIMEOUT_S, eventually
@@ -45,13 +47,25 @@ SCHEMA = pa.schema(
 )
 STORED = pa.schema([field for field in SCHEMA if field.name != "city"])
 NUMBERS = itertools.count(1)
+#: Before the files of a job become parts.
+SEAL = "agent.stage.before"
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module")
-def local(module_cluster: ClusterFactory) -> LocalCluster:
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """Seals wait while a test says so."""
+    return Gates(tmp_path_factory.mktemp("gates"), {"r1": {SEAL: "pause"}})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "secret": SECRET})
+    return module_cluster(
+        replicas=2,
+        settings={**QUICK, "reader_workers": 1, "secret": SECRET},
+        environment_of={"r1": gates.environment("r1")},
+    )
 
 
 @pytest.fixture
@@ -156,6 +170,33 @@ def test_without_the_mark(db: Database, table: str) -> None:
         assert folder.done("DELETE", "DELETE", "_temporary", recursive="true")
         assert (tx.seal(table).rows, tx.seal(table).rows) == (2, 0)
     assert ids(db, table) == [1, 2]
+
+
+def test_a_mark_whose_answer_comes_too_late(
+    local: LocalCluster, gates: Gates, db: Database, table: str
+) -> None:
+    """Spark gives up and calls the job failed: were it written again, its rows would come twice."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    folder.setup()
+    folder.commit_task(folder.write_task({"city=a": parquet(stored(1))}))
+    folder.close_job()
+    at = urlsplit(folder.redirect("_SUCCESS", overwrite=True).headers["Location"])
+    with gates.open("r1", SEAL):
+        spark = http.client.HTTPConnection(at.netloc, timeout=TIMEOUT_S)
+        spark.request("PUT", f"{at.path}?{at.query}")
+        gates.await_hit("r1", SEAL)
+        spark.close()
+
+    def state() -> str:
+        return str(next(found["state"] for found in db.transactions() if found["tid"] == tx.tid))
+
+    eventually(lambda: state() == "failed", what="the end of the seal")
+    with pytest.raises(TransactionClosedError, match="given up waiting"):
+        tx.commit()
+    tx.rollback()
+    assert ids(db, table) == []
+    clean(local)
 
 
 def test_version_2_is_refused_by_name(table: str, tx: Transaction) -> None:
@@ -298,6 +339,78 @@ def test_partitions_are_replaced(local: LocalCluster, db: Database, table: str) 
         assert folder.done("DELETE", "DELETE", f".spark-staging-{JOB}", recursive="true")
     assert ids(db, table) == [2, 10, 11]
     clean(local)
+
+
+def test_partitions_of_two_columns_are_replaced(local: LocalCluster, db: Database) -> None:
+    """As Spark does it: it makes the folder above a partition only where it is told that there was none."""
+    name = f"t{next(NUMBERS)}"
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int32()), ("b", pa.int32())])
+    db.create_table(name, schema, partition_by=["a", "b"])
+    for b in (1, 2):
+        db.insert(name, pa.table({"id": [b], "a": [1], "b": [b]}, schema))
+    places = ("a=1/b=2", "a=3/b=3")
+    with db.begin() as tx:
+        folder = Folder(tx.path(name))
+        inner = Folder(f"{folder.url}/.spark-staging-{JOB}")
+        rows = {place: parquet(pa.table({"id": [10 + n]})) for n, place in enumerate(places)}
+        assert inner.write(rows).status == 201
+        for place in places:
+            if not folder.done("DELETE", "DELETE", place, recursive="true"):
+                folder.done("PUT", "MKDIRS", place.partition("/")[0])
+            assert folder.rename(f".spark-staging-{JOB}/{place}", place).json() == {"boolean": True}
+        assert folder.done("DELETE", "DELETE", f".spark-staging-{JOB}", recursive="true")
+    assert ids(db, name) == [1, 10, 11]
+    clean(local)
+
+
+def test_a_failed_overwrite_is_not_forgiven(local: LocalCluster, db: Database, table: str) -> None:
+    """What is added behind it would be committed without its rows: only another overwrite may follow."""
+    db.insert(table, row("a", 1))
+    for again in (False, True):
+        tx = db.begin()
+        folder = Folder(tx.path(table))
+        assert folder.done("DELETE", "DELETE", recursive="true")
+        folder.setup()
+        folder.write_task({"city=a": parquet(stored(2))})
+        for place in ("_temporary", f".spark-staging-{JOB}"):
+            folder.done("DELETE", "DELETE", place, recursive="true")
+        assert "has removed rows of this table" in refusal(folder.url)
+        if again:
+            assert folder.done("DELETE", "DELETE", recursive="true")
+            assert folder.write({"city=a": parquet(stored(3))}, job=str(uuid.uuid4())).status == 201
+            tx.commit()
+        else:
+            with pytest.raises(UnsealedWriteError):
+                tx.commit()
+            assert ids(db, table) == [1]
+    assert ids(db, table) == [3]
+    clean(local)
+
+
+def test_two_jobs_at_once(local: LocalCluster, db: Database, table: str) -> None:
+    """The second is refused before it has anything to clean up, and the first goes on."""
+    with db.begin() as tx:
+        folder = Folder(tx.path(table))
+        folder.setup()
+        for number in range(2):
+            assert "write one after the other" in refusal(folder.url)
+            assert "write one after the other" in refusal(folder.url, "DELETE", "DELETE", "")
+            attempt = folder.write_task({"city=a": parquet(stored(1))}, attempt=number)
+        folder.commit_task(attempt)
+        assert folder.commit_job().status == 201
+    assert ids(db, table) == [1]
+    clean(local)
+
+
+def test_a_place_without_end(table: str, tx: Transaction) -> None:
+    """One request makes no thousands of folders."""
+    deep = "/".join(["a"] * 1000)
+    for method, op, place in (
+        ("PUT", "MKDIRS", f"_temporary/0/{deep}"),
+        ("PUT", "CREATE", f"_temporary/0/_temporary/a/{deep}/{file_name()}"),
+        ("DELETE", "DELETE", f"{deep}/city=a"),
+    ):
+        assert "at most 40 names" in refusal(tx.path(table), method, op, place)
 
 
 # -- tokens --------------------------------------------------------------------------------------------------

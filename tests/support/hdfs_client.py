@@ -130,11 +130,15 @@ class Folder:
 
     def commit_job(self) -> Answer:
         """Move the tasks' files into place, clean up, leave the mark; returns the answer to that."""
+        self.close_job()
+        return self.create("_SUCCESS", overwrite=True)
+
+    def close_job(self) -> None:
+        """What comes before the mark."""
         for task in self.names("_temporary/0"):
             if task != "_temporary":
                 self._merge(f"_temporary/0/{task}", "")
         assert self.done("DELETE", "DELETE", "_temporary", recursive="true")
-        return self.create("_SUCCESS", overwrite=True)
 
     def _merge(self, source: str, target: str) -> None:
         for name in self.names(source):
