@@ -272,7 +272,10 @@ def test_signs_of_life_of_short_tasks(db: Database, table: str, options: dict[st
         time.sleep(lease_s / 4)
 
     begun_s = time.monotonic()
-    done: list[WriterCommitMessage | None] = [elsewhere(job).write(short(number)) for number in range(count)]
+    done: list[WriterCommitMessage | None] = []
+    for number in range(count):
+        with mock.patch.object(writing, "TaskContext", Task(number)):
+            done.append(elsewhere(job).write(short(number)))
     assert time.monotonic() - begun_s > lease_s
     elsewhere(job).commit(done)
     assert ids(db, table) == list(range(count))
