@@ -15,8 +15,8 @@ from tidelock.errors import TokenRightError
 from tidelock.replica_agent.operations import Operations
 from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.transactions import Transaction
-from tidelock.replica_agent.writes.signed import PREFIX
 from tidelock.replica_agent.writes.tokens import Claims, Right
+from tidelock.token_text import PREFIX
 
 _TRANSACTION: Final = "/api/v1/transactions/{tid}"
 #: The routes, with the right that each takes; None: any token of the transaction will do.

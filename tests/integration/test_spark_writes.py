@@ -121,6 +121,20 @@ def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: st
     assert uploads(local, "r2", "other") > 0  # executors were sent to both, though there is no shared secret
 
 
+@pytest.mark.slow
+def test_partitions_of_two_columns(local: LocalCluster, db: Database, spark: SparkProcess) -> None:
+    """Those that the rows are in are replaced, also where the folder above is new."""
+    name = f"t{next(NUMBERS)}"
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+    db.create_table(name, schema, partition_by=["a", "b"])
+    query = "SELECT id, id % 2 AS a, id % 4 AS b FROM range(8)"
+    spark.call("write", url=local.url("r1"), query=query, tables=[name])
+    query = "SELECT id + 10 AS id, id % 3 AS a, 3 AS b FROM range(3)"
+    csn = spark.call("write", url=local.url("r1"), query=query, tables=[name], mode="overwrite_partitions")
+    with db.snapshot(csn) as snap:
+        assert sorted(snap.read(name, ["id"])["id"].to_pylist()) == [0, 1, 2, 4, 5, 6, 10, 11, 12]
+
+
 class Inbox:
     """Files with numbers, one to a batch of a streaming query, and the two tables that it writes to."""
 

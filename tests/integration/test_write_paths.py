@@ -392,11 +392,12 @@ def test_two_jobs_at_once(local: LocalCluster, db: Database, table: str) -> None
     with db.begin() as tx:
         folder = Folder(tx.path(table))
         folder.setup()
+        attempts = []
         for number in range(2):
             assert "write one after the other" in refusal(folder.url)
             assert "write one after the other" in refusal(folder.url, "DELETE", "DELETE", "")
-            attempt = folder.write_task({"city=a": parquet(stored(1))}, attempt=number)
-        folder.commit_task(attempt)
+            attempts.append(folder.write_task({"city=a": parquet(stored(1))}, attempt=number))
+        folder.commit_task(attempts[-1])
         assert folder.commit_job().status == 201
     assert ids(db, table) == [1]
     clean(local)
