@@ -197,15 +197,18 @@ class PartFs:
         Raises:
             UnavailableError: Some may be back after a crash; call again.
         """
-        folders = set()
+        chosen = set(paths)
+        self._delete(chosen, chosen)
+
+    def _delete(self, paths: Collection[str], gone: Iterable[str]) -> None:
+        """Take files away, and make durable that those of ``gone`` are: a call may have failed there."""
         try:
             for path in paths:
-                source = self.data_dir / path
                 with contextlib.suppress(FileNotFoundError):
-                    source.rename(self.data_dir / "trash" / source.name)
-                    folders.add(source.parent)
-            for folder in sorted(folders):
-                _fsync_folder(folder)
+                    self.data_dir.joinpath(path).rename(self.data_dir / "trash" / Path(path).name)
+            for folder in sorted({self.data_dir.joinpath(path).parent for path in gone}):
+                with contextlib.suppress(FileNotFoundError):
+                    _fsync_folder(folder)
         except OSError as error:
             raise _failure(error, "deleting files") from error
 
@@ -236,8 +239,9 @@ class PartFs:
         except OSError as error:
             raise _failure(error, "looking through the data directory") from error
         known = keep if isinstance(keep, set | frozenset) else set(keep)
-        removed = found.intersection(undo) - known
-        self.delete(removed)
+        undone = set(undo) - known
+        removed = found & undone
+        self._delete(removed, undone)
         self.empty_trash()
         return Swept(*(tuple(sorted(paths)) for paths in (removed, known - found, found - known - removed)))
 

@@ -291,6 +291,29 @@ def test_deleting_goes_through_the_trash(files: PartFs) -> None:
         files.read(location)
 
 
+@pytest.mark.parametrize("again", ["delete", "sweep"])
+def test_a_deletion_that_failed_is_made_durable_by_the_next(
+    files: PartFs, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """The file has left its folder, but not for good: a power cut would bring it back."""
+    location = write(files, b"data")
+    flushed: list[Path] = []
+
+    def flush(folder: Path) -> None:
+        flushed.append(folder)
+        if len(flushed) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("tidelock.replication.partfs._fsync_folder", flush)
+    with pytest.raises(UnavailableError, match="deleting"):
+        files.delete([location.file])
+    if again == "delete":
+        files.delete([location.file])
+    else:
+        files.sweep((), [location.file])
+    assert flushed == [(files.data_dir / location.file).parent] * 2
+
+
 def test_an_abandoned_second_try_leaves_the_first(files: PartFs) -> None:
     """A part that is fetched again replaces its file when it is whole, and never before."""
     first = write(files, b"first")
