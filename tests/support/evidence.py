@@ -283,7 +283,11 @@ def alive(cluster: LocalCluster, asked: str, replica: str) -> bool:
 
 def horizons(cluster: LocalCluster) -> list[int]:
     """Return the horizon that each replica has noted: below its own it serves nothing."""
-    return [int(ask(cluster, replica, "/status")["horizon"]) for replica in cluster.replicas]
+    found = []
+    for replica in cluster.replicas:
+        with cluster.connect(replica) as db:  # which shows the secret, where there is one
+            found.append(int(db.status()["horizon"]))
+    return found
 
 
 def api_address(cluster: LocalCluster, replica: str) -> str:
