@@ -138,10 +138,7 @@ class AgentSettings(BaseSettings):
         ),
     )
     staged_bytes_max: Bytes = Field(1 << 40, description="Most bytes of them.")
-    uploads_max: Count = Field(
-        512,
-        description="Most files that come in at once through the file system; each may use 3 MiB of memory.",
-    )
+    uploads_max: Count = Field(512, description="Most uploads at once; each may use 3 MiB of memory.")
     upload_spread: bool = Field(
         True,
         description=(

@@ -1,6 +1,6 @@
-"""Transactions that other processes join by a token: what each right opens, and how each wrong token is told.
+"""Tokens: what each right opens, and how each wrong one is told, to who joins and to who writes by path.
 
-The cluster has a shared secret. The joined client has none of it: the token is all it shows.
+The cluster has a shared secret. Neither of the two has any of it: the token is all they show.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import nothing_left
+from tests.support.hdfs_client import Folder, file_name
 from tests.support.readers import send
 from tests.support.waiting import eventually
 from tidelock import join
@@ -281,3 +283,78 @@ def test_no_log_shows_a_token(local: LocalCluster, table: str, tx: Transaction) 
         log = local.log(replica).read_text(encoding="utf-8")
         assert token.split(".")[2] not in log
         assert "tl1.ey" not in log
+
+
+# -- tokens in paths -----------------------------------------------------------------------------------------
+
+
+WRONG_REQUESTS: list[dict[str, Any]] = [{"rights": ["all"]}, {"rights": []}, {"ttl_s": 0.5}, {"ttl_s": 1e9}]
+
+
+def test_each_path_that_is_not_good(local: LocalCluster, db: Database, table: str) -> None:
+    """Forged, foreign, expired, without the right, for another table, finished: each says what it is."""
+    tx = db.begin()
+    path = tx.path(table)
+    token = path.split("/")[4]
+
+    def other(**asked: Any) -> str:
+        return path.replace(token, tx.token(**asked))
+
+    assert "no token" in Folder(path.replace(token, token[:-4] + "AAAA")).refusal()
+    assert "no token" in Folder(path.replace(token, "tl1")).refusal()
+    with local.connect("r2") as there, there.begin() as foreign:
+        assert "of replica r2" in Folder(path.replace(token, foreign.path(table).split("/")[4])).refusal()
+    short = other(ttl_s=1)
+    eventually(lambda: "has expired" in str(Folder(short).ask("GET", "GETFILESTATUS").body))
+    assert "has expired" in Folder(short).refusal()
+    appends = other(rights=["append"])
+    assert "allows append" in Folder(appends).refusal("DELETE", "DELETE", "")
+    assert "allows append" in Folder(appends).refusal("DELETE", "DELETE", "city=a")
+    assert "allows replace" in Folder(other(rights=["replace"])).refusal()
+    assert "is for default.x" in Folder(other(tables=["x"])).refusal()
+    for wrong in WRONG_REQUESTS:
+        with db.begin() as asking:
+            with pytest.raises(BadRequestError):
+                asking.token(**wrong)
+            asking.rollback()
+    old = tx.path(table)
+    tx.rollback()
+    assert "rolled_back" in Folder(old).refusal()
+    with db.begin() as tx:
+        old = tx.path(table)
+    assert "committed" in Folder(old).refusal()
+    with pytest.raises(TransactionClosedError):
+        tx.path(table)
+
+
+def test_a_path_opens_nothing_else(db: Database, table: str, tx: Transaction) -> None:
+    """It is not the shared secret; and a path that leads out of its folder is refused."""
+    folder = Folder(tx.path(table))
+    told = folder.ask("PUT", "CREATE", f"_temporary/0/_temporary/attempt_1_m_000000_0/{file_name()}")
+    api = urlsplit(told.headers["Location"]).netloc
+    token = folder.path.split("/")[2]
+    for target in ("/api/v1/status", f"/api/v1/transactions/{tx.tid}", "/metrics"):
+        assert send(api, "GET", target).status == 401
+    assert send(api, "GET", f"/webhdfs/v1/transactions/{token}/../../../api/v1/status?op=OPEN").status == 403
+    assert folder.rename("_temporary/0", "../x").status in {200, 403}
+    answer = folder.ask("PUT", "RENAME", "_temporary", destination="/transactions/x/default/y/_temporary")
+    assert answer.status == 403
+    data = f"/webhdfs/v1{folder.path}/_temporary/0/_temporary/a/{file_name()}?op=CREATE&data=true"
+    assert send(folder.address, "PUT", data, b"x").status == 403
+
+
+def test_no_log_shows_the_token_of_a_path(local: LocalCluster, db: Database, table: str) -> None:
+    """Whatever was asked for and refused."""
+    tx = db.begin()
+    folder = Folder(tx.path(table))
+    token = folder.path.split("/")[2]
+    folder.ask("GET", "NONSENSE")
+    folder.ask("PUT", "RENAME", "x", destination="\0")
+    folder.write({"": b"wrong"})
+    folder.ask("GET", "GETFILESTATUS", "%zz")
+    tx.rollback()
+    folder.ask("GET", "GETFILESTATUS")
+    for replica in local.replicas:
+        log = local.log(replica).read_text(encoding="utf-8")
+        assert token not in log
+        assert token.split(".")[2] not in log

@@ -13,7 +13,6 @@ import signal
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -23,12 +22,10 @@ from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import api_address, nothing_left
 from tests.support.fault_lab import Gates
 from tests.support.hdfs_client import JOB, Folder, HalfWritten, file_name, parquet
-from tests.support.readers import send
 from tests.support.waiting import TIMEOUT_S, eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
-    BadRequestError,
     SchemaMismatchError,
     SerializationConflictError,
     TransactionClosedError,
@@ -374,7 +371,7 @@ def test_a_failed_overwrite_is_not_forgiven(local: LocalCluster, db: Database, t
         folder.write_task({"city=a": parquet(stored(2))})
         for place in ("_temporary", f".spark-staging-{JOB}"):
             folder.done("DELETE", "DELETE", place, recursive="true")
-        assert "has removed rows of this table" in refusal(folder.url)
+        assert "has removed rows of this table" in folder.refusal()
         if again:
             assert folder.done("DELETE", "DELETE", recursive="true")
             assert folder.write({"city=a": parquet(stored(3))}, job=str(uuid.uuid4())).status == 201
@@ -394,8 +391,8 @@ def test_two_jobs_at_once(local: LocalCluster, db: Database, table: str) -> None
         folder.setup()
         attempts = []
         for number in range(2):
-            assert "write one after the other" in refusal(folder.url)
-            assert "write one after the other" in refusal(folder.url, "DELETE", "DELETE", "")
+            assert "write one after the other" in folder.refusal()
+            assert "write one after the other" in folder.refusal("DELETE", "DELETE", "")
             attempts.append(folder.write_task({"city=a": parquet(stored(1))}, attempt=number))
         folder.commit_task(attempts[-1])
         assert folder.commit_job().status == 201
@@ -411,89 +408,7 @@ def test_a_place_without_end(table: str, tx: Transaction) -> None:
         ("PUT", "CREATE", f"_temporary/0/_temporary/a/{deep}/{file_name()}"),
         ("DELETE", "DELETE", f"{deep}/city=a"),
     ):
-        assert "at most 40 names" in refusal(tx.path(table), method, op, place)
-
-
-# -- tokens --------------------------------------------------------------------------------------------------
-
-
-WRONG_TOKENS: list[dict[str, Any]] = [{"rights": ["all"]}, {"rights": []}, {"ttl_s": 0.5}, {"ttl_s": 1e9}]
-
-
-def refusal(url: str, method: str = "PUT", op: str = "MKDIRS", place: str = "_temporary/0") -> str:
-    """What an operation is refused with; as an access error, which no setting of Spark's hides."""
-    answer = Folder(url).ask(method, op, place, recursive="true")
-    assert (answer.status, answer.exception) == (403, "AccessControlException")
-    return str(answer.json()["RemoteException"]["message"])
-
-
-def test_each_token_that_is_not_good(local: LocalCluster, db: Database, table: str) -> None:
-    """Forged, foreign, expired, without the right, for another table, finished: each says what it is."""
-    tx = db.begin()
-    path = tx.path(table)
-    token = path.split("/")[4]
-
-    def other(**asked: Any) -> str:
-        return path.replace(token, tx.token(**asked))
-
-    assert "no token" in refusal(path.replace(token, token[:-4] + "AAAA"))
-    assert "no token" in refusal(path.replace(token, "tl1"))
-    with local.connect("r2") as there, there.begin() as foreign:
-        assert "of replica r2" in refusal(path.replace(token, foreign.path(table).split("/")[4]))
-    short = other(ttl_s=1)
-    eventually(lambda: "has expired" in str(Folder(short).ask("GET", "GETFILESTATUS").body))
-    assert "has expired" in refusal(short)
-    appends = other(rights=["append"])
-    assert "allows append" in refusal(appends, "DELETE", "DELETE", "")
-    assert "allows append" in refusal(appends, "DELETE", "DELETE", "city=a")
-    assert "allows replace" in refusal(other(rights=["replace"]))
-    assert "is for default.x" in refusal(other(tables=["x"]))
-    for wrong in WRONG_TOKENS:
-        with db.begin() as asking:
-            with pytest.raises(BadRequestError):
-                asking.token(**wrong)
-            asking.rollback()
-    old = tx.path(table)
-    tx.rollback()
-    assert "rolled_back" in refusal(old)
-    with db.begin() as tx:
-        old = tx.path(table)
-    assert "committed" in refusal(old)
-    with pytest.raises(TransactionClosedError):
-        tx.path(table)
-
-
-def test_a_token_opens_nothing_else(db: Database, table: str, tx: Transaction) -> None:
-    """It is not the shared secret; and a path that leads out of its folder is refused."""
-    folder = Folder(tx.path(table))
-    told = folder.ask("PUT", "CREATE", f"_temporary/0/_temporary/attempt_1_m_000000_0/{file_name()}")
-    api = urlsplit(told.headers["Location"]).netloc
-    token = folder.path.split("/")[2]
-    for target in ("/api/v1/status", f"/api/v1/transactions/{tx.tid}", "/metrics"):
-        assert send(api, "GET", target).status == 401
-    assert send(api, "GET", f"/webhdfs/v1/transactions/{token}/../../../api/v1/status?op=OPEN").status == 403
-    assert folder.rename("_temporary/0", "../x").status in {200, 403}
-    answer = folder.ask("PUT", "RENAME", "_temporary", destination="/transactions/x/default/y/_temporary")
-    assert answer.status == 403
-    data = f"/webhdfs/v1{folder.path}/_temporary/0/_temporary/a/{file_name()}?op=CREATE&data=true"
-    assert send(folder.address, "PUT", data, b"x").status == 403
-
-
-def test_no_log_shows_a_token(local: LocalCluster, db: Database, table: str) -> None:
-    """Whatever was asked for and refused."""
-    tx = db.begin()
-    folder = Folder(tx.path(table))
-    token = folder.path.split("/")[2]
-    folder.ask("GET", "NONSENSE")
-    folder.ask("PUT", "RENAME", "x", destination="\0")
-    folder.write({"": b"wrong"})
-    folder.ask("GET", "GETFILESTATUS", "%zz")
-    tx.rollback()
-    folder.ask("GET", "GETFILESTATUS")
-    for replica in local.replicas:
-        log = local.log(replica).read_text(encoding="utf-8")
-        assert token not in log
-        assert token.split(".")[2] not in log
+        assert "at most 40 names" in Folder(tx.path(table)).refusal(method, op, place)
 
 
 # -- zombies and deaths --------------------------------------------------------------------------------------
@@ -527,7 +442,7 @@ def test_an_upload_is_no_sign_of_life(local: LocalCluster, db: Database, table: 
     folder.write_task({"city=a": parquet(stored(1))})
     db._connection.leases.remove(tx)  # the driver has died
     eventually(lambda: not folder.exists())
-    assert "no sign of life" in refusal(folder.url)
+    assert "no sign of life" in folder.refusal()
     with pytest.raises(TransactionClosedError):
         tx.commit()
     clean(local)
@@ -547,7 +462,7 @@ def test_a_home_that_dies_while_files_come_in(local: LocalCluster, db: Database,
         url = there.begin(fresh=True).path(table)
         there.close()
     token = folder.path.split("/")[2]
-    assert "has ended" in refusal(url.replace(url.split("/")[4], token))
+    assert "has ended" in Folder(url.replace(url.split("/")[4], token)).refusal()
     clean(local)
     with local.connect() as everywhere:
         assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []

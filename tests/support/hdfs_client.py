@@ -105,6 +105,12 @@ class Folder:
         """Move a file or folder."""
         return self.ask("PUT", "RENAME", source, destination=f"{self.path}/{target}")
 
+    def refusal(self, method: str = "PUT", op: str = "MKDIRS", place: str = "_temporary/0") -> str:
+        """What an operation is refused with; as an access error, which no setting of Spark's hides."""
+        answer = self.ask(method, op, place, recursive="true")
+        assert (answer.status, answer.exception) == (403, "AccessControlException")
+        return str(answer.json()["RemoteException"]["message"])
+
     def setup(self) -> None:
         """What the committer does before the first task."""
         assert self.done("PUT", "MKDIRS", "_temporary/0", permission=755)
