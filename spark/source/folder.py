@@ -157,7 +157,10 @@ def _connect(address: str) -> http.client.HTTPConnection:
     try:
         connection.connect()
     except OSError as error:
-        raise UnavailableError(f"no connection to the agent at {address} ({error})") from error
+        raise UnavailableError(
+            f"no connection to the agent at {address} ({error}); if it is the transaction's home, the write "
+            "fails and leaves nothing: run it again, by the same label if it has one"
+        ) from error
     connection.sock.settimeout(ANSWER_TIMEOUT_S)
     return connection
 
