@@ -258,7 +258,12 @@ def test_pushed_filters_mean_what_duckdb_means(
         db.execute("CREATE TABLE loaded AS FROM in_memory")
         found = db.execute(statement.format("scanned"), params).fetchall()
         expected = db.execute(statement.format("loaded"), params).fetchall()
-    assert repr(found) == repr(expected)
+    assert repr(_one_zero(found)) == repr(_one_zero(expected))
+
+
+def _one_zero(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows with 0.0 for -0.0: both are of one group, and which of them stands for it depends on the order."""
+    return [tuple(value + 0.0 if isinstance(value, float) else value for value in row) for row in rows]
 
 
 def test_a_condition_that_fails_condemns_no_part(directory: DataDir) -> None:
