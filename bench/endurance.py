@@ -18,10 +18,11 @@ from bench.machine import memory_mb
 from bench.workload import Clients, Done, Pace, clients_of
 from tidelock.cluster import LocalCluster
 
-#: Settings of the agents in this run.
+#: Settings of the agents in this run. The watcher's own look at the tables keeps their history, too.
 SETTINGS: Final = {
     "TIDELOCK_HISTORY_RETENTION_S": "60",
     "TIDELOCK_OUTCOME_RETENTION_S": "60",
+    "TIDELOCK_UNPINNED_TTL_S": "30",
     "TIDELOCK_LOG_KEEP_RECORDS": "1000",
     "TIDELOCK_HORIZON_INTERVAL_S": "5",
     "TIDELOCK_CLEAN_INTERVAL_S": "10",
