@@ -219,8 +219,9 @@ def test_optimize_on_request(local: LocalCluster, db: Database) -> None:
 def test_a_removal_wins_over_a_compaction(local: LocalCluster, db: Database, gates: Gates) -> None:
     """What a user removes while a merge is ready to commit is removed; the merge leaves nothing."""
     table = create(db, compaction="off")
-    fill(db, table, 4)
+    expected = fill(db, table, 4)
     with ThreadPoolExecutor() as threads, local.connect("r1") as user:
+        user.table(table, csn=max(expected))  # what it removes contains the last insert
         with gates.open(WORKER, COMPACT):
             merging = threads.submit(db.optimize, table, {"y": 1999})
             eventually(lambda: _staged(local, table), what="a merge that is ready")
