@@ -60,7 +60,7 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
     made._machinery = SimpleNamespace(
         applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
         fetcher=SimpleNamespace(want=told.wanted.append),
-        early=SimpleNamespace(arrived=lambda: None),
+        early=SimpleNamespace(arrived=lambda _part: None),
     )
     assert isinstance(made, Agent)
     return made
