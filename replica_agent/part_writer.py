@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.ids import PartId
 from tidelock.errors import BadRequestError, TooLargeError
-from tidelock.part_layout import LARGE_CODEC, LAYOUT, SMALL_CODEC, sorted_by
+from tidelock.part_layout import parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.replica_agent.insert_body import END, InsertBody
 from tidelock.replica_agent.part_stats import Statistics, statistics_of
@@ -156,9 +156,8 @@ class PartWriter:
             self._writer = pq.ParquetWriter(
                 output,
                 schema.file_arrow,
-                compression=SMALL_CODEC if self._is_small() else LARGE_CODEC,
                 metadata_collector=self._metadata,
-                **LAYOUT,
+                **parquet_options(rows.num_rows, self._is_small()),
             )
         self._writer.write_table(rows, row_group_size=self._batch_rows)
         self._rows += self._batch_rows

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.errors import BadRequestError, SchemaMismatchError
-from tidelock.part_layout import LARGE_CODEC, LAYOUT, SMALL_CODEC, sorted_by
+from tidelock.part_layout import parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.spark.source.folder import Upload
 
@@ -171,8 +171,7 @@ class Encoder:
         partition.writer = pq.ParquetWriter(
             partition.upload,
             self._layout.stored,
-            compression=SMALL_CODEC if partition.bytes < SMALL_BYTES else LARGE_CODEC,
-            **LAYOUT,
+            **parquet_options(partition.rows, partition.bytes < SMALL_BYTES),
         )
         return partition.writer
 

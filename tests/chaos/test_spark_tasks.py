@@ -1,4 +1,7 @@
-"""Tasks of Spark that fail, are slow, die with their executor, or write on when all is decided (issue 5)."""
+"""Tasks of Spark that fail, are slow, die with their executor, or write on when all is decided (issue 5).
+
+Each in both ways to write: paths of `tl.write`, and the data source `tidelock`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 
 from tests.support import spark_process
 from tests.support.cluster import ClusterFactory
-from tests.support.spark_lab import BASE, IDS, TASKS, SparkLab, spark_laboratory
+from tests.support.spark_lab import BASE, IDS, TASKS, SparkLab, Way, spark_laboratory
 from tests.support.spark_process import SparkJobError, require_over
 
 # A session may take minutes to start on a busy machine.
@@ -19,10 +22,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 #: Rows of one partition.
 ONE_TOWN: Final = range(0, 4 * IDS.stop, 4)
 
+#: Executors that the master starts anew, and that a test can freeze.
+STANDALONE: Final[list[tuple[str, Way]]] = [("standalone", "path"), ("standalone", "source")]
+#: The executors of the driver itself (local-cluster), too. What the data source does there is no different.
+EVERYWHERE: Final[list[tuple[str, Way]]] = [("local-cluster", "path"), *STANDALONE]
 
-def sessions(*kinds: str) -> pytest.MarkDecorator:
-    """Run a test with executors of the driver (local-cluster), of two workers (standalone), or both."""
-    return pytest.mark.parametrize("lab", kinds, indirect=True)
+
+def executors(pairs: list[tuple[str, Way]]) -> pytest.MarkDecorator:
+    """Run a test with each pair of executors and a way to write; a laboratory is built once for all tests."""
+    return pytest.mark.parametrize(("lab", "way"), pairs, indirect=["lab"], scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,7 @@ def lab(
         yield lab
 
 
-@sessions("local-cluster", "standalone")
+@executors(EVERYWHERE)
 @pytest.mark.parametrize(
     ("mode", "ids", "kept"),
     [
@@ -46,9 +54,9 @@ def lab(
         ("overwrite_partitions", ONE_TOWN, [number for number in BASE if number % 4]),
     ],
 )
-def test_three_of_ten_attempts_fail(lab: SparkLab, mode: str, ids: range, kept: range) -> None:
+def test_three_of_ten_attempts_fail(lab: SparkLab, way: Way, mode: str, ids: range, kept: range) -> None:
     """Whatever raises or is killed in the middle of its files leaves nothing; a repetition adds nothing."""
-    with lab.load(failing_percent=30) as load:
+    with lab.load(way, failing_percent=30) as load:
         load.send(ids=ids, mode=mode)
         csn = lab.spark.receive()
         killed, raised = len(load.met("killed")), len(load.met("raised"))
@@ -59,10 +67,10 @@ def test_three_of_ten_attempts_fail(lab: SparkLab, mode: str, ids: range, kept: 
         load.require_rows(None, [*kept, *ids])
 
 
-@sessions("standalone")
-def test_slow_attempts_run_twice(lab: SparkLab) -> None:
+@executors(STANDALONE)
+def test_slow_attempts_run_twice(lab: SparkLab, way: Way) -> None:
     """Speculation: of two attempts of a task one enters, and what the other one has written does not."""
-    with lab.load(slow_s=60.0) as load:
+    with lab.load(way, slow_s=60.0) as load:
         load.send()
         csn = lab.spark.receive()
         assert load.met("slow")
@@ -70,10 +78,10 @@ def test_slow_attempts_run_twice(lab: SparkLab) -> None:
         load.require_once(csn)
 
 
-@sessions("local-cluster", "standalone")
-def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab) -> None:
+@executors(EVERYWHERE)
+def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab, way: Way) -> None:
     """Its tasks are run by another one; what it had sent does not enter."""
-    with lab.load(held=True) as load:
+    with lab.load(way, held=True) as load:
         with load.held(attempts=2):
             victim = lab.executors()[0]
             victim.kill()
@@ -81,10 +89,10 @@ def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab) -> None:
         load.require_once(lab.spark.receive())
 
 
-@sessions("standalone")
-def test_attempts_that_write_on_behind_the_commit(lab: SparkLab) -> None:
+@executors(STANDALONE)
+def test_attempts_that_write_on_behind_the_commit(lab: SparkLab, way: Way) -> None:
     """An executor that was gone for a while goes on writing when its tasks were done by others."""
-    with lab.load(held=True) as load:
+    with lab.load(way, held=True) as load:
         with load.held(attempts=2):
             frozen = lab.executors()[0]
             spark_process.freeze(frozen)
@@ -96,10 +104,10 @@ def test_attempts_that_write_on_behind_the_commit(lab: SparkLab) -> None:
         load.require_once(csn)
 
 
-@sessions("local-cluster", "standalone")
-def test_attempts_that_write_on_behind_the_rollback(lab: SparkLab) -> None:
+@executors(EVERYWHERE)
+def test_attempts_that_write_on_behind_the_rollback(lab: SparkLab, way: Way) -> None:
     """As above, when the job has failed and its transaction was rolled back."""
-    with lab.load(held=True, broken=5) as load:
+    with lab.load(way, held=True, broken=5) as load:
         with load.held(attempts=2):
             frozen = lab.executors()[0]
             spark_process.freeze(frozen)
