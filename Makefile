@@ -23,6 +23,8 @@ PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscop
 
 # Spark's Python workers must be the environment's Python: they need pyarrow and this project.
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
+# An agent is several processes and tests start hundreds: to compile all modules each time doubles their start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-all check bench lock clean
 
@@ -63,7 +65,7 @@ clean: ## remove caches and build results; the environment stays (rm -r .venv re
 $(STAMP): requirements.lock pyproject.toml
 	@if command -v uv >/dev/null; then \
 	    [ -x $(PYTHON) ] || uv venv --quiet --python '>=3.11' $(VENV); \
-	    uv pip install --quiet --python $(PYTHON) --require-hashes -r requirements.lock; \
+	    uv pip install --quiet --compile-bytecode --python $(PYTHON) --require-hashes -r requirements.lock; \
 	    uv pip install --quiet --python $(PYTHON) --no-deps --editable .; \
 	else \
 	    if [ ! -x $(PYTHON) ]; then \
@@ -84,7 +86,7 @@ $(STAMP): requirements.lock pyproject.toml
 define install_beside
 	@rm -rf $(@D)
 	@if command -v uv >/dev/null; then \
-	    uv pip install --quiet --python $(PYTHON) --target $(@D) --require-hashes -r $<; \
+	    uv pip install --quiet --compile-bytecode --python $(PYTHON) --target $(@D) --require-hashes -r $<; \
 	else \
 	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --target $(@D) --require-hashes -r $<; \
 	fi
