@@ -14,6 +14,7 @@ import structlog
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, TidelockError, UnavailableError
 from tidelock.replica_agent.agent import Agent, Ended
+from tidelock.replica_agent.allocator import map_large_blocks
 from tidelock.replica_agent.logs import configure
 from tidelock.replica_agent.settings import AgentSettings
 from tidelock.replica_agent.settings_load import load
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tidelock agent: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return EXIT_USAGE
     _raise_file_limit()
+    map_large_blocks()
     configure(settings.replica, settings.log_level, settings.log_format)
     try:
         ended = asyncio.run(run(settings))
