@@ -1,21 +1,26 @@
 """Ten minutes of inserts with compaction and collection on: what slows down, and what grows.
 
-Clients insert as in `commits`. History, outcomes and log are kept for seconds instead of a day, so that
-everything that is to come to rest does so within the first minutes: what still grows after the fifth minute
-grows for ever.
+Clients insert as in `commits`. History, outcomes and log are kept for seconds instead of a day, and finished
+transactions for one minute instead of ten, so that everything that is to come to rest does so within the
+first minutes: what still grows after the fifth minute grows for ever.
+
+Sizes go up and down all the time: the log is shortened by hundreds of records at once, a merge of large parts
+takes memory for a second. So each is looked at many times a minute, and the mean counts; the largest is told.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, astuple, dataclass, replace
+from statistics import fmean
 from typing import Any, Final
 
 from bench import commits
 from bench.machine import memory_mb
 from bench.workload import Clients, Done, Pace, clients_of
+from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 
 #: Settings of the agents in this run. The watcher's own look at the tables keeps their history, too.
@@ -23,47 +28,69 @@ SETTINGS: Final = {
     "TIDELOCK_HISTORY_RETENTION_S": "60",
     "TIDELOCK_OUTCOME_RETENTION_S": "60",
     "TIDELOCK_UNPINNED_TTL_S": "30",
+    "TIDELOCK_CLOSED_KEPT_S": "60",
     "TIDELOCK_LOG_KEEP_RECORDS": "1000",
     "TIDELOCK_HORIZON_INTERVAL_S": "5",
     "TIDELOCK_CLEAN_INTERVAL_S": "10",
 }
 CLIENTS: Final = 8
+#: Looks within one interval.
+LOOKS: Final = 12
 _MB: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
-    """What stood at the end of one interval.
+class Look:
+    """What stood at one moment.
 
     Attributes:
-        commits: Acknowledged within it.
         znodes: In ZooKeeper.
         catalog_mb: Of the largest catalog, its journal included.
         memory_mb: Resident memory of the largest protocol process.
-        parts: That the two tables are made of now.
+    """
+
+    znodes: float
+    catalog_mb: float
+    memory_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """One interval.
+
+    Attributes:
+        commits: Acknowledged within it.
+        mean: Of all looks.
+        memory_max_mb: The most memory of all looks.
+        parts: That the two tables are made of at its end.
     """
 
     commits: int
-    znodes: int
-    catalog_mb: float
-    memory_mb: float
+    mean: Look
+    memory_max_mb: float
     parts: int
+
+    def row(self) -> dict[str, float]:
+        """Return the figures by their names."""
+        return {
+            "commits": self.commits,
+            "parts": self.parts,
+            **asdict(self.mean),
+            "memory_max_mb": self.memory_max_mb,
+        }
 
 
 def run(cluster: LocalCluster, minutes: int, minute_s: float) -> dict[str, Any]:
     """Insert for so many intervals of ``minute_s`` into new tables."""
     commits.create_tables(cluster)
-    stood: list[Minute] = []
     running = Clients(clients_of(cluster), CLIENTS, Pace(0.0, minutes * minute_s))
     zero = running.begin()
-    watcher = threading.Thread(target=_watch, args=(cluster, zero, minutes, minute_s, stood), daemon=True)
-    watcher.start()
-    done = running.results().done
-    watcher.join()
-    found = [
-        {**asdict(item), "commits": count}
-        for item, count in zip(stood, _counts(done, zero, minutes, minute_s), strict=True)
-    ]
+    with ThreadPoolExecutor(1) as watcher:
+        watched = watcher.submit(_watch, cluster, zero, minutes, minute_s)
+        done = running.results().done
+        stood = watched.result()
+    counts = _counts(done, zero, minutes, minute_s)
+    found = [replace(item, commits=count).row() for item, count in zip(stood, counts, strict=True)]
     return {"minute_s": minute_s, "clients": CLIENTS, "minutes": found, **ratios(found)}
 
 
@@ -89,21 +116,22 @@ def _counts(done: Sequence[Done], zero: float, minutes: int, minute_s: float) ->
     return counts
 
 
-def _watch(cluster: LocalCluster, zero: float, minutes: int, minute_s: float, stood: list[Minute]) -> None:
+def _watch(cluster: LocalCluster, zero: float, minutes: int, minute_s: float) -> list[Minute]:
+    """Return what stood, minute by minute, without the commits."""
     with cluster.connect() as db:
-        for number in range(1, minutes + 1):
-            time.sleep(max(0.0, zero + number * minute_s - time.monotonic()))
-            memory = memory_mb(cluster)
-            tables = [table for table in db.tables() if table["name"].startswith("default.bench_")]
-            stood.append(
-                Minute(
-                    commits=0,
-                    znodes=_znodes(cluster),
-                    catalog_mb=round(max(map(_catalog_mb, _folders(cluster))), 2),
-                    memory_mb=max(item["protocol"] for item in memory.values()),
-                    parts=sum(table["parts"] for table in tables),
-                )
-            )
+        return [_minute(cluster, db, zero + number * minute_s, minute_s) for number in range(minutes)]
+
+
+def _minute(cluster: LocalCluster, db: Database, begin: float, minute_s: float) -> Minute:
+    looks: list[Look] = []
+    for number in range(1, LOOKS + 1):
+        time.sleep(max(0.0, begin + number * minute_s / LOOKS - time.monotonic()))
+        memory = max(item["protocol"] for item in memory_mb(cluster).values())
+        looks.append(Look(_znodes(cluster), max(map(_catalog_mb, _folders(cluster))), memory))
+    tables = [table for table in db.tables() if table["name"].startswith("default.bench_")]
+    mean = Look(*(round(fmean(column), 2) for column in zip(*map(astuple, looks), strict=True)))
+    most = max(look.memory_mb for look in looks)
+    return Minute(0, mean, most, sum(table["parts"] for table in tables))
 
 
 def _folders(cluster: LocalCluster) -> list[Any]:

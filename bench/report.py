@@ -284,11 +284,19 @@ def _mutations(runs: Sequence[Mapping[str, Any]]) -> Sheet:
 
 
 def _endurance(endurance: Mapping[str, Any]) -> Sheet:
-    keys = ("commits", "parts", "znodes", "catalog_mb", "memory_mb")
+    keys = ("commits", "parts", "znodes", "catalog_mb", "memory_mb", "memory_max_mb")
     return Sheet(
-        f"Inserts without pause by {endurance['clients']} clients, at the end of every "
-        f"{endurance['minute_s']:g} s",
-        ("interval", "commits", "parts", "ZooKeeper nodes", "catalog, MB", "protocol process, MB"),
+        f"Inserts without pause by {endurance['clients']} clients, in intervals of "
+        f"{endurance['minute_s']:g} s (parts: at the end; sizes: means)",
+        (
+            "interval",
+            "commits",
+            "parts",
+            "ZooKeeper nodes",
+            "catalog, MB",
+            "protocol process, MB",
+            "its most",
+        ),
         [
             _texts(number, *(minute[key] for key in keys))
             for number, minute in enumerate(endurance["minutes"], 1)

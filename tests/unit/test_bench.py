@@ -203,7 +203,8 @@ def test_aims_of_what_was_measured() -> None:
 
 
 def _minute(commits: int, size: float) -> dict[str, float]:
-    return {"commits": commits, "parts": 9, "znodes": size, "catalog_mb": size, "memory_mb": size}
+    sizes = dict.fromkeys(("znodes", "catalog_mb", "memory_mb", "memory_max_mb"), size)
+    return {"commits": commits, "parts": 9, **sizes}
 
 
 def test_the_last_minute_is_compared_with_the_second_and_the_fifth() -> None:
