@@ -21,9 +21,8 @@ _LAYOUT: Final[Mapping[str, Any]] = {
 #: rows of 16 columns, which is more than all the rest of writing them.
 _SMALL_CODEC: Final = "snappy"
 _LARGE_CODEC: Final = "zstd"
-#: Fewer rows are about ten pages of a column, or less. To read a page index costs Spark one request for each column
-#: and one more for each that is filtered, as many again as all the rest of a small part; a page that is
-#: skipped saves less than a request. So small parts have none.
+#: Fewer rows are about ten pages of a column, or less. A page index costs Spark requests (3 of 12 for a small
+#: part with three filtered columns), and a page that is skipped saves less than one. So small parts have none.
 PAGE_INDEX_ROWS: Final = 200_000
 
 
