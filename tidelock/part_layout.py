@@ -22,7 +22,7 @@ _LAYOUT: Final[Mapping[str, Any]] = {
 _SMALL_CODEC: Final = "snappy"
 _LARGE_CODEC: Final = "zstd"
 #: Fewer rows are about ten pages of a column, or less. A page index costs Spark requests (3 of 12 for a small
-#: part with three filtered columns), and a page that is skipped saves less than one. So small parts have none.
+#: part with three filtered columns), and to skip a page saves less than one. So small parts have none.
 PAGE_INDEX_ROWS: Final = 200_000
 
 
