@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import source
+from tests.support import pages
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
@@ -219,14 +219,12 @@ def test_what_is_told_stays_readable(db: Database, table: str) -> None:
 
 def test_the_page(local: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of docs/change-feed.md runs, and its command prints what it shows, but CSNs and times."""
-    page = (source.ROOT / "docs" / "change-feed.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"url": local.url("r1")}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
-        exec(compile(block, "docs/change-feed.md", "exec"), names)  # noqa: S102 - it is our own page
+    pages.run("docs/change-feed.md", names)
     names["db"].close()
     monkeypatch.setenv("TIDELOCK_URL", local.url("r1"))
-    [console] = re.findall(r"^```console\n\$ tidelock (.*?)^```", page, re.MULTILINE | re.DOTALL)
-    command, _, shown = console.partition("\n")
+    [console] = pages.blocks("docs/change-feed.md", "console")
+    command, _, shown = console.removeprefix("$ tidelock ").partition("\n")
     arguments = [str(names["first"].csn - 1) if word == "2" else word for word in command.split()]
     printed = CliRunner().invoke(cli.app, arguments)
     assert printed.exit_code == 0, printed.output

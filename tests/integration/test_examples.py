@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +11,7 @@ import pytest
 from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import nothing_left
 from tests.support.source import ROOT
-from tests.support.spark_process import environment
+from tests.support.spark_process import run_program
 from tidelock.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
@@ -35,25 +33,11 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 def printed(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What each run of each program has printed; all at one cluster, in one Spark session."""
     folder = tmp_path_factory.mktemp("examples")
-    _run(folder, "tests.support.example_runs", local.url("r1"), str(folder), *RUNS)
+    run_program(folder, "tests.support.example_runs", local.url("r1"), str(folder), *RUNS)
     found: dict[str, list[str]] = {}
     for number, name in enumerate(RUNS):
         found.setdefault(name, []).append((folder / str(number)).read_text(encoding="utf-8"))
     return found
-
-
-def _run(folder: Path, module: str, *arguments: str) -> str:
-    """Run a module of the checkout, and return what it has printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env=environment(folder, python_workers=True),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_all_programs_are_run() -> None:
@@ -119,5 +103,5 @@ def test_nothing_is_left(local: LocalCluster, printed: dict[str, list[str]]) -> 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_an_address_a_program_makes_its_own_cluster(name: str, tmp_path: Path) -> None:
     """As a user runs it first; nothing of it stays behind."""
-    printed = _run(tmp_path, f"examples.{name}")
+    printed = run_program(tmp_path, f"examples.{name}")
     assert "at CSN" in printed

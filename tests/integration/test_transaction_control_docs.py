@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import source
+from tests.support import pages
 from tests.support.cluster import ClusterFactory
 from tidelock.cli import app as cli
 from tidelock.cluster import LocalCluster
 
 TID = r"\d+-r\d-\d+-\d+"
-PAGE = (source.ROOT / "docs" / "transactions.md").read_text(encoding="utf-8")
+PAGE = "docs/transactions.md"
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 def names(local: LocalCluster) -> dict[str, Any]:
     """What the page's Python leaves behind: all blocks, run one after the other as one program."""
     found: dict[str, Any] = {"url": local.url("r1")}
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) > 5
-    for block in blocks:
-        exec(compile(block, "docs/transactions.md", "exec"), found)  # noqa: S102 - it is our own page
+    pages.run(PAGE, found)
     return found
 
 
@@ -45,7 +42,7 @@ def test_the_commands_of_the_page(
 ) -> None:
     """Each prints what the page shows of it, in this order, but for ids and times, and may print more."""
     monkeypatch.setenv("TIDELOCK_URL", local.url("r1"))
-    (console,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (console,) = pages.blocks(PAGE, "console")
     shown = re.split(r"^\$ tidelock ", console, flags=re.MULTILINE)[1:]
     committed, still_open = (
         re.findall(rf"^({TID}) {word}", console, re.MULTILINE)[0] for word in ("committed", "running")

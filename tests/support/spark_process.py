@@ -150,6 +150,20 @@ def environment(folder: Path, *, python_workers: bool = False, pyspark: Path | N
     }
 
 
+def run_program(folder: Path, module: str, *arguments: str) -> str:
+    """Run a module of the checkout that makes a session of its own; return what it has printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=environment(folder, python_workers=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def executors(leader: psutil.Process) -> list[psutil.Process]:
     """The executors that run as processes, whoever has started them below `leader`."""
     return [process for process in _descendants(leader) if _EXECUTOR in " ".join(_command(process))]
