@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.support.rows import ALL_TYPES, Sinks, batches, stream
 from tidelock.errors import BadRequestError, DiskFullError, SchemaMismatchError, TidelockError, TooLargeError
+from tidelock.part_layout import PAGE_INDEX_ROWS
 from tidelock.replica_agent.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
 from tidelock.replica_agent.schema import TableSchema
 
@@ -134,7 +135,7 @@ async def test_rows_are_split_by_partition() -> None:
 
 
 def test_what_readers_of_the_file_find() -> None:
-    """Statistics, page index and page checksums are there; decimals up to 18 digits are integers."""
+    """Statistics and page checksums are there; decimals up to 18 digits are integers."""
     schema = TableSchema.from_request("t", pa.schema(list(ALL_TYPES.items())))
     batch = pa.RecordBatch.from_pylist([dict.fromkeys(ALL_TYPES), {"c_decimal": 1}], schema=schema.arrow)
     [part] = encode_small(stream(batch), Sinks().maker(schema))
@@ -143,10 +144,20 @@ def test_what_readers_of_the_file_find() -> None:
         metadata.row_group(0).column(index).path_in_schema: metadata.row_group(0).column(index)
         for index in range(metadata.num_columns)
     }
-    assert all(column.has_offset_index and column.has_column_index for column in by_name.values())
     assert all(column.is_stats_set for column in by_name.values())
     assert by_name["c_decimal"].physical_type == "INT32"
     assert by_name["c_decimal_18"].physical_type == "INT64"
+
+
+@pytest.mark.parametrize(("rows", "indexed"), [(PAGE_INDEX_ROWS - 1, False), (PAGE_INDEX_ROWS, True)])
+def test_a_page_index_is_for_parts_of_many_pages(rows: int, indexed: bool) -> None:
+    """Where there are few rows it would cost more requests than it saves."""
+    schema = pa.schema([("id", pa.int64())])
+    batch = pa.RecordBatch.from_arrays([pa.array(range(rows))], schema=schema)
+    sinks = Sinks()
+    [part] = encode_small(stream(batch), sinks.maker(TableSchema.from_request("t", schema)))
+    column = pq.read_metadata(pa.BufferReader(content(part, sinks))).row_group(0).column(0)
+    assert (column.has_offset_index, column.has_column_index) == (indexed, indexed)
 
 
 def test_a_flipped_bit_is_seen_by_the_page_checksum() -> None:
