@@ -49,6 +49,8 @@ class OwnSession:
     cluster: ClusterState
     tail: Csn
     horizon: Csn
+    #: The largest snapshot CSN that former lives have told of the replica, whatever disk they had.
+    told: Csn = CSN_NONE
 
     @property
     def state(self) -> SessionState:
@@ -176,7 +178,15 @@ async def open_session(
             state = check(replica, found, known)
             if state.nonce == mine:
                 own = OwnSession(
-                    replica, state.boot, disk, mine, found.version, found.cluster, found.tail, found.horizon
+                    replica=replica,
+                    boot=state.boot,
+                    disk=disk,
+                    nonce=mine,
+                    fence=found.version,
+                    cluster=found.cluster,
+                    tail=found.tail,
+                    horizon=found.horizon,
+                    told=found.told,
                 )
                 await _show_alive(store, own)
                 return own

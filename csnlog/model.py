@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 
 #: Version of every byte form below, the field ``v`` of each znode. A reader that meets another stops, it
 #: never guesses.
@@ -221,11 +221,19 @@ class Progress(
         oldest: The oldest S that is still in use.
         open: The S of transactions that have been open for a while, the oldest first: a hint for compaction.
             At most :data:`PROGRESS_OPEN_MAX`; the others are not heeded until older ones have ended.
+        told: The largest snapshot CSN that was ever told of the replica, where this one is smaller: its disk
+            was replaced.
     """
 
     snapshot: Csn
     oldest: Csn
     open: tuple[Csn, ...] = ()
+    told: Csn = CSN_NONE
+
+    @property
+    def most(self) -> Csn:
+        """The largest snapshot CSN that was ever told of the replica."""
+        return max(self.snapshot, self.told)
 
 
 class PinState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):

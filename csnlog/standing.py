@@ -5,6 +5,8 @@ the version of its session znode is checked in the multi that moves the tail or 
 back meanwhile makes the multi fail.
 
 What the others have published may be old: it only ever grows, so an old value holds back more than it has to.
+But for one whose disk was replaced: it begins at the first record again. It does what depends on the others'
+looks only when it is where it was (:attr:`tidelock.csnlog.bootstrap.OwnSession.told`).
 """
 
 from __future__ import annotations

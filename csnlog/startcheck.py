@@ -60,6 +60,8 @@ class Found:
     tail: Csn
     horizon: Csn
     has_last: bool
+    #: The largest snapshot CSN that was ever told of the replica.
+    told: Csn
 
 
 async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | None:
@@ -75,12 +77,13 @@ async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | N
         raise CorruptError(f"the znode {tree.CLUSTER!r} was changed, which nothing in Tidelock ever does")
     if not isinstance(barrier, Ok):
         return None
-    cluster, tail, horizon, own, member = await asyncio.gather(
+    cluster, tail, horizon, own, member, progress = await asyncio.gather(
         store.get(tree.CLUSTER),
         store.get(tree.TAIL),
         store.get(tree.HORIZON),
         store.get(tree.session(replica)),
         store.get(tree.replica(replica)),
+        store.get(tree.progress(replica)),
     )
     registered, last = await asyncio.gather(
         store.children(tree.REPLICAS), store.exists(tree.record(known.last_csn))
@@ -89,6 +92,7 @@ async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | N
         store.session != session
         or not (isinstance(own, Ok) or own == Refused(Reason.NO_NODE))
         or not (isinstance(member, Ok) or member == Refused(Reason.NO_NODE))
+        or not (isinstance(progress, Ok) or progress == Refused(Reason.NO_NODE))
         or not isinstance(cluster, Ok)
         or not isinstance(tail, Ok)
         or not isinstance(horizon, Ok)
@@ -105,6 +109,7 @@ async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | N
         tail=codec.decode_csn(tail.value.data),
         horizon=codec.decode_csn(horizon.value.data),
         has_last=last.value is not None,
+        told=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
     )
 
 

@@ -71,6 +71,7 @@ class Agent:
         self._local: Local | None = None
         self._machinery: Machinery | None = None
         self._caught_up = False
+        self._behind = ""  # why it does not serve yet, where that takes long
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
         self._verifying = asyncio.Lock()
 
@@ -137,7 +138,12 @@ class Agent:
         await web.SockSite(runner, self.local.listener, backlog=BACKLOG).start()
 
     async def _catch_up(self, machinery: Machinery, store: ZkStore, session: OwnSession) -> None:
-        """Follow the log, decide what former lives left open, then serve."""
+        """Follow the log, decide what former lives left open, then serve.
+
+        It serves before it is at the end, if parts are hard to get; but never before it is where the others
+        know it to have been. A disk that was replaced may lack removals whose locks were deleted because this
+        replica had applied them: with their parts in sight, and unlocked, it would remove them once more.
+        """
         waiters = self.local.waiters
         await machinery.log.start(waiters.reached)
         end = await machinery.log.barrier()
@@ -152,6 +158,12 @@ class Agent:
         for name, interval_s, work in upkeep.chores():
             self.keep(name, self._repeat(name, interval_s, work))
         store.on_change(lambda: self.spawn("alive", upkeep.keep_alive()))
+        if waiters.reached < session.told:
+            self._behind = f"it has had CSN {session.told}, which its disk has not: it serves from there on"
+            self.log_state(machinery.log.state, machinery.log.reason)
+        while not await waiters.wait(session.told, _CATCH_UP_TICK_S):
+            if self._ended.done():
+                break
         self._caught_up = True
         self.log_state(machinery.log.state, machinery.log.reason)
         _log.info(
@@ -223,7 +235,10 @@ class Agent:
             case LogState.SUSPENDED:
                 self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
             case LogState.FOLLOWING:
-                self._become(AgentState.SERVING if self._caught_up else AgentState.STARTING, "")
+                if self._caught_up:
+                    self._become(AgentState.SERVING, "")
+                else:
+                    self._become(AgentState.STARTING, self._behind)
 
     def _members_changed(self) -> None:
         machinery, membership = self.machinery, self.operations.membership

@@ -90,7 +90,8 @@ class Upkeep:
         operations, reached = self._operations, self._local.waiters.reached
         oldest = min(operations.transactions.oldest_snapshot(reached), operations.snapshots.oldest(reached))
         heeded = operations.transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
-        progress = Progress(reached, oldest, tuple(heeded))
+        told = operations.session.told
+        progress = Progress(reached, oldest, tuple(heeded), told if told > reached else CSN_NONE)
         operations.metrics.oldest.set(oldest)
         if progress != self._published and self._machinery.log.state is LogState.FOLLOWING:
             change = SetData(tree.progress(operations.replica), encode_progress(progress))

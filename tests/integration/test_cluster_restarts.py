@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tests.support.cluster import QUICK, ClusterFactory
 from tests.support.evidence import lives, nothing_left, verify
 from tests.support.history import End
 from tests.support.waiting import eventually
-from tests.support.workload import Workload
+from tests.support.workload import Workload, ask
 from tests.support.zookeeper import READY_TIMEOUT_S
 from tidelock import processes
 from tidelock.client import CommitResult, Database, Decision
@@ -39,6 +40,38 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
     yield shared
     shared.environment_of.clear()
     shared.up()
+
+
+def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> None:
+    """Before that it might remove what is removed; it says what it waits for, and goes on by itself."""
+    with local.connect("r1") as db:
+        db.create_table("kept", ROWS.schema)
+        with db.begin() as tx:
+            for _ in range(3):
+                tx.insert("kept", ROWS)
+            csn = tx.commit(wait="all").csn or 0
+        eventually(lambda: told(local, "r3") >= csn, what="the progress of r3")
+        local.kill("r3")
+        shutil.rmtree(local.data_dir("r3"))
+        local.environment_of["r3"] = {"TIDELOCK_CATCH_UP_WAIT_S": "0.1"}
+        others = [process for replica in ("r1", "r2") if (process := local.process(replica))]
+        for process in others:
+            assert process_groups.send(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(UnavailableError, match=f"it has had CSN {csn}, which its disk has not"):
+                local.start("r3", timeout_s=5.0)
+        finally:
+            for process in others:
+                process_groups.send(process, signal.SIGCONT)
+        local.start("r3")
+    with local.connect("r3") as db, db.snapshot() as snap:
+        assert snap.csn >= csn
+        assert snap.read("kept").num_rows == 3 * ROWS.num_rows
+
+
+def told(local: LocalCluster, replica: str) -> int:
+    """The oldest CSN in use at a replica, as ZooKeeper shows it; its snapshot CSN where nothing is open."""
+    return next(int(one["oldest"]) for one in ask(local, "r1", "/status")["replicas"] if one["id"] == replica)
 
 
 @pytest.mark.slow

@@ -18,8 +18,9 @@ from unittest import mock
 from tests.sim.disk import Disk
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import Step
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.messages import MultiResult
+from tidelock.csnlog.model import Progress
 from tidelock.csnlog.results import Committed, Reason, Refused, Unknown
 from tidelock.csnlog.store import Delete, Op
 from tidelock.csnlog.visibility import Replaced
@@ -220,6 +221,13 @@ def delete_locks_by_their_own_version() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def serve_before_it_is_where_it_was() -> Iterator[None]:
+    """A replica whose disk was replaced serves as soon as it has waited for long enough."""
+    with mock.patch.object(Progress, "most", CSN_NONE):
+        yield
+
+
 BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -235,5 +243,6 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         adopt_every_merge,
         ignore_open_transactions,
         delete_locks_by_their_own_version,
+        serve_before_it_is_where_it_was,
     )
 }

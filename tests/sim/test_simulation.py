@@ -61,6 +61,25 @@ SHOWN_BY = {
         changers=6,
         faults=tuple(Fault(2.0 + 12.0 * number, "zookeeper", number, 10.0) for number in range(3)),
     ),
+    "serve-before-it-is-where-it-was": Plan(
+        seed=707891898,
+        writers=2,
+        readers=1,
+        transactions=5,
+        manifests=True,
+        tight=True,
+        loss=0.1,
+        twice=0.2,
+        late=0.05,
+        changers=3,
+        compaction=True,
+        log_keep=1,
+        faults=(
+            Fault(11.129, "replace", 1, 2.0),
+            Fault(11.863, "mute", 2, 4.0),
+            Fault(16.854, "power", 1, 2.0),
+        ),
+    ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
 #: Bugs that take long to show: some of them after the time in which a shard has to come to rest.

@@ -127,6 +127,7 @@ FORMS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (ClusterState("c", 1, 2, 1000), codec.encode_cluster, codec.decode_cluster),
     (Progress(Csn(7), Csn(3)), codec.encode_progress, codec.decode_progress),
     (Progress(Csn(7), Csn(3), (Csn(3), Csn(5))), codec.encode_progress, codec.decode_progress),
+    (Progress(Csn(7), Csn(3), (), Csn(9)), codec.encode_progress, codec.decode_progress),
     (LabelState("1-r1-1-1"), codec.encode_label, codec.decode_label),
     (LabelState("1-r1-1-1", 0), codec.encode_label, codec.decode_label),
     (LockState("1-r1-1-1", merge=True, path="y=1"), codec.encode_lock, codec.decode_lock),

@@ -17,7 +17,7 @@ from tidelock.csnlog import codec, tree
 from tidelock.csnlog.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, register
 from tidelock.csnlog.ids import CSN_NONE, Csn
 from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, nth, random_faults
-from tidelock.csnlog.model import ClusterState, Member, SessionState
+from tidelock.csnlog.model import ClusterState, Member, Progress, SessionState
 from tidelock.csnlog.results import Ok, Reason, Refused
 from tidelock.csnlog.store import Check, Create, Delete, Link, SetData
 from tidelock.errors import ClusterMismatchError, ConfigError
@@ -262,6 +262,17 @@ async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cl
     own = await begin(ensemble.store(), disk="disk2")
     assert (await shown(ensemble.store()))[0].disk == "disk2"
     assert (own.boot, own.disk) == (2, "disk2")
+
+
+async def test_a_start_knows_how_far_the_replica_has_been(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """By what its lives have told, with whatever disk; one that is behind tells how far it had been."""
+    store = ensemble.store()
+    assert (await begin(store)).told == CSN_NONE
+    for told in (Progress(Csn(9), Csn(9)), Progress(Csn(3), Csn(3), (), Csn(9))):
+        await store.multi((SetData(tree.progress(R1), codec.encode_progress(told)),))
+        assert (await begin(ensemble.store(), disk="disk2")).told == 9
 
 
 async def test_labels_of_an_operator_survive_a_start(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
