@@ -89,6 +89,14 @@ LOCK_BUGS: Final = (
         _two_janitors,
         planted=_patched(Surroundings, "fence_home", _read_version),
     ),
+    Bug(
+        "serve from a new disk before it is where the old one was",
+        _I7,
+        lambda replays, **more: Locking(
+            replays, ONE[:2], LockMishaps(crash=1, replace=1), victims=(1,), **more
+        ),
+        {"hasty": True},
+    ),
     Bug("look before locking", _I7, _locking(*ONE[:2]), {"early_look": True}),
     Bug(
         "no intention mark",

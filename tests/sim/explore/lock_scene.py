@@ -56,6 +56,8 @@ class LockMishaps(NamedTuple):
     race: int = 0
     #: A transaction is rolled back that has its locks.
     rollback: int = 0
+    #: A replica that is down gets an empty disk.
+    replace: int = 0
 
     def less(self, name: str) -> LockMishaps:
         """One less of a kind."""
@@ -70,6 +72,8 @@ class Agent(NamedTuple):
     boot: int = 1
     fence: int = 0
     applied: Csn = Csn(1)
+    #: The most that it had applied on a disk that was replaced, and that the others still reckon with.
+    told: Csn = Csn(1)
     run: Run | None = None
     script: tuple[Heard, ...] = ()
     #: It is about the locks of a silent replica.

@@ -54,12 +54,24 @@ class Locking:
         fine: Each read may see a newer state than the one before; else only multis come between.
         early_look: A planted bug: the catalog is asked before the locks are taken.
         eager: Sweeps also come when nothing is to be found.
+        hasty: A planted bug: a replica with a new disk begins before it is where the old one was.
         orphan: At the beginning the first home has died, and the first transaction has its locks still.
         long: The transactions were begun before all others; they lock at what is applied since.
     """
 
     faults = frozenset(
-        {"lose", "reply", "give up", "land", "crash", "crash, sent", "silent", "race", "roll back"}
+        {
+            "lose",
+            "reply",
+            "give up",
+            "land",
+            "crash",
+            "crash, sent",
+            "silent",
+            "race",
+            "roll back",
+            "replace",
+        }
     )
     idle: frozenset[str] = frozenset()
 
@@ -74,11 +86,13 @@ class Locking:
         fine: bool = False,
         early_look: bool = False,
         eager: bool = False,
+        hasty: bool = False,
         orphan: bool = False,
         long: bool = False,
     ) -> None:
         self.removals, self._returns, self._victims = removals, returns, victims
         self._fine, self._early, self._eager, self._long = fine, early_look, eager, long
+        self._hasty = hasty
         self._disjoint = not any(
             one.covers(part) and other.covers(part)
             for one, other in itertools.combinations(removals, 2)
@@ -123,6 +137,9 @@ class Locking:
             if not agent.up:
                 if which in self._returns:
                     yield ("start", which), self._start(state, which)
+                if state.mishaps.replace and agent.applied > 1:
+                    told = max(agent.told, agent.applied)
+                    yield ("replace", which), state.but(which, applied=Csn(1), told=told).less("replace")
                 continue
             if agent.applied < self._log(state)[-1].csn:
                 yield ("apply", which), state.but(which, applied=Csn(agent.applied + 1))
@@ -132,7 +149,8 @@ class Locking:
                 yield from self._begins(state, which, agent)
             if state.mishaps.crash and which in self._victims:
                 yield ("crash", which), self._dies(state, which).less("crash")
-        tail = Csn(min(agent.applied for agent in state.agents) + 1)
+        # By what was told, which may be of a disk that is no more.
+        tail = Csn(min(max(agent.applied, agent.told) for agent in state.agents) + 1)
         if tail > max(state.tail, Csn(2)):
             yield ("tail", tail), state._replace(tail=tail)
         for multi in state.late:
@@ -144,7 +162,7 @@ class Locking:
         for number, deal in enumerate(s.deals):
             if self.removals[number].home != which:
                 continue
-            if deal.phase == IDLE:
+            if deal.phase == IDLE and (agent.applied >= agent.told or self._hasty):
                 yield ("begin", number), self._begin(s, number)
             elif deal.phase == HELD:
                 yield ("commit", number), self._commit(s, number)
@@ -447,6 +465,7 @@ _WORDS: Final = {
     "start": "starts",
     "apply": "applies the next record",
     "crash": "dies",
+    "replace": "gets an empty disk",
     "crash, sent": "dies, its request is still on its way",
     "sweep": "sweeps",
     "multi": "writes",

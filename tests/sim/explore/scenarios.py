@@ -147,6 +147,8 @@ SCENARIOS = (
     _locking("part, table, long", ONE[0], ALL, more={"long": True}, late=1, reply=1, crash=1),
     _locking("part, part", *ONE[:2], fast=True, silent=1),
     _locking("part, part, for good", *ONE[:2], fast=True, more={"returns": ()}, crash=1),
+    _locking("part, part", *ONE[:2], fast=True, more={"victims": (1,)}, crash=1, replace=1),
+    _locking("part, table", ONE[0], ALL, more={"victims": (0, 1)}, crash=2, replace=1, reply=1),
     _locking("part, part", *ONE[:2], crash=1, late=1),
     _locking("part, part", *ONE[:2], silent=1, late=1),
     _locking("part, table", ONE[0], ALL, crash=1, late=1),
