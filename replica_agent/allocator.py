@@ -20,6 +20,18 @@ _MAPPED_BYTES: Final = 1 << 20
 
 def map_large_blocks() -> None:
     """Fix from which size on blocks are mapped; does nothing where the C library has no `mallopt` (musl)."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+    _call("mallopt", _M_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
+def give_back() -> None:
+    """Return free pages between smaller blocks to the system, too; takes some milliseconds.
+
+    Does nothing where the C library has no `malloc_trim`.
+    """
+    _call("malloc_trim", 0)
+
+
+def _call(name: str, *arguments: int) -> None:
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*arguments)

@@ -22,6 +22,7 @@ from tidelock.csnlog.ids import PartId
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.part_layout import parquet_options, sorted_by
 from tidelock.partition_paths import split
+from tidelock.replica_agent.allocator import give_back
 from tidelock.replica_agent.insert_body import END, InsertBody
 from tidelock.replica_agent.part_stats import Statistics, statistics_of
 from tidelock.replica_agent.part_target import PartTarget, Sink
@@ -257,6 +258,7 @@ def _end(encoded: Generator[EncodedPart, None, None]) -> None:
     """Give back what a large insert held: Arrow keeps freed row groups for the next ones, maybe for ever."""
     encoded.close()
     pa.default_memory_pool().release_unused()
+    give_back()
 
 
 def _next_batch(reader: Any) -> pa.RecordBatch | None:
