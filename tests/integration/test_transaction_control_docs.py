@@ -28,6 +28,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 def names(local: LocalCluster) -> dict[str, Any]:
     """What the page's Python leaves behind: all blocks, run one after the other as one program."""
     found: dict[str, Any] = {"url": local.url("r1")}
+    assert len(pages.blocks(PAGE, "python")) > 5
     pages.run(PAGE, found)
     return found
 
