@@ -10,7 +10,7 @@ import multiprocessing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.support.proxy import Direction, Proxy
+from tests.support.faults.proxy import Direction, Proxy
 from tidelock.cluster import LocalCluster
 
 

@@ -18,7 +18,7 @@ from bench import commits
 from bench.stats import Latencies, reached
 from bench.workload import Clients, Done, Pace, clients_of
 from tidelock.cluster import LocalCluster
-from tidelock.replica_agent.catalog_read import CatalogReader
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 
 #: Of the largest rate that the clients reached without a pace.
 SHARE_OF_PEAK: Final = 0.7

@@ -15,9 +15,9 @@ from bench.commits import within
 from bench.stats import Latencies
 from bench.workload import Clients, Commit, Pace
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Create
-from tidelock.csnlog.zk import ZkStore
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Create
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 
 
 def open_creates(number: int, connect: str) -> Commit:
@@ -43,7 +43,7 @@ def run(cluster: LocalCluster, counts: tuple[int, ...], pace: Pace) -> list[dict
 
 def _measure(cluster: LocalCluster, count: int, pace: Pace) -> dict[str, Any]:
     opener = functools.partial(open_creates, connect=cluster.zk)
-    running = Clients(opener, count, pace, preload=["tidelock.csnlog.zk"])
+    running = Clients(opener, count, pace, preload=["tidelock.csnlog.zookeeper.kazoo_store"])
     zero = running.begin()
     time.sleep(max(0.0, zero + pace.run_s - time.monotonic()))
     inside = within(running.results().done, zero, pace.run_s)

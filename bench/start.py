@@ -20,10 +20,10 @@ import msgspec
 from bench.machine import memory_mb
 from bench.workload import SCHEMA, batch
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog.ids import ReplicaId, TableName, Tid, part_id
-from tidelock.replica_agent import catalog_jobs as jobs
-from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
-from tidelock.replication.model import Location
+from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid, part_id
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
 _TABLE: Final = "default.start"

@@ -17,36 +17,14 @@ from typing import Any, Final
 
 import structlog
 
-from tidelock.csnlog import faults, tree
-from tidelock.csnlog.batch import LogLimits, Plan, Proposal, Rollover
-from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.committer import Committer
-from tidelock.csnlog.follow_messages import (
-    Absent,
-    Deliver,
-    Delivered,
-    Failed,
-    FollowEvent,
-    FollowInstruction,
-    Get,
-    Got,
-    Inquire,
-    Learned,
-    Look,
-    Looked,
-    Missed,
-    Poked,
-    Question,
-    Stopped,
-    Tick,
-    Took,
-    TooLate,
-    Woken,
-)
-from tidelock.csnlog.follower import Follower
-from tidelock.csnlog.ids import Csn
-from tidelock.csnlog.messages import (
+from tidelock.csnlog import faults
+from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.batch import LogLimits, Plan, Proposal, Rollover
+from tidelock.csnlog.core.committer import Committer
+from tidelock.csnlog.core.committer_messages import (
     Answer,
+    CommitDecision,
     CommitEnded,
     DrawNonce,
     EpochRead,
@@ -73,12 +51,35 @@ from tidelock.csnlog.messages import (
     SendRaise,
     SendRollover,
     StopAsked,
-    Verdict,
 )
-from tidelock.csnlog.model import LogRecord
+from tidelock.csnlog.core.follower import Follower
+from tidelock.csnlog.core.follower_messages import (
+    Absent,
+    Deliver,
+    Delivered,
+    Failed,
+    FollowEvent,
+    FollowInstruction,
+    Get,
+    Got,
+    Inquire,
+    Learned,
+    Look,
+    Looked,
+    Missed,
+    Poked,
+    Question,
+    Stopped,
+    Tick,
+    Took,
+    TooLate,
+    Woken,
+)
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Link, Op, Store
 from tidelock.csnlog.reading import BelowTailError, find_out, read_record, read_to_end, record_exists
-from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.store import Check, Link, Op, Store
 from tidelock.errors import CorruptError
 
 _log: Final = structlog.get_logger("tidelock.csnlog")
@@ -112,7 +113,7 @@ class Engine:
         limits: LogLimits,
         *,
         deliver: Deliverer,
-        on_answer: Callable[[str, Verdict], None],
+        on_answer: Callable[[str, CommitDecision], None],
         on_change: Callable[[], None],
     ) -> None:
         self.store: Final = store

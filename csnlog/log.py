@@ -1,8 +1,8 @@
 """The CSN log as an agent uses it: commit, follow, barrier, outcome (design section 4).
 
-The rules live in the pure cores (:mod:`tidelock.csnlog.committer`, :mod:`tidelock.csnlog.follower`); this
-module turns their verdicts into results and errors, and holds what needs both a write or a read of one
-session: ``fenced``, ``barrier``, ``fence_out`` and ``outcome``.
+The rules live in the pure cores (:mod:`tidelock.csnlog.core.committer`,
+:mod:`tidelock.csnlog.core.follower`); this module turns their verdicts into results and errors, and holds
+what needs both a write or a read of one session: ``fenced``, ``barrier``, ``fence_out`` and ``outcome``.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.batch import LogLimits, Proposal
-from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
-from tidelock.csnlog.fence import seize
-from tidelock.csnlog.ids import CSN_NONE, Csn, ReplicaId, Tid
-from tidelock.csnlog.labels import LabelRead
-from tidelock.csnlog.messages import (
+from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.batch import LogLimits, Proposal
+from tidelock.csnlog.core.commit_errors import to_error
+from tidelock.csnlog.core.committer_messages import (
     Cause,
+    CommitDecision,
     DeadlinePassed,
     FenceDoubted,
     FenceWanted,
-    Verdict,
 )
-from tidelock.csnlog.model import LogRecord
-from tidelock.csnlog.reading import read_page
-from tidelock.csnlog.results import (
+from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.core.labels import LabelRead
+from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.results import (
     Aborted,
     Committed,
     Ok,
@@ -41,13 +40,10 @@ from tidelock.csnlog.results import (
     TooOld,
     Unknown,
 )
-from tidelock.csnlog.store import Check, Link, Op, Store
-from tidelock.csnlog.verdicts import error_of
-from tidelock.errors import (
-    FencedError,
-    UnavailableError,
-    UnknownTransactionError,
-)
+from tidelock.csnlog.core.store import Check, Link, Op, Store
+from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
+from tidelock.csnlog.reading import read_page
+from tidelock.errors import FencedError, UnavailableError, UnknownTransactionError
 
 __all__ = ["CsnLog", "LogLimits", "LogState", "Proposal"]
 
@@ -76,7 +72,7 @@ class CsnLog:
 
     Args:
         store: The replica's session to ZooKeeper. It is not closed by this class.
-        session: The begun life of the agent (:func:`tidelock.csnlog.bootstrap.open_session`).
+        session: The begun life of the agent (:func:`tidelock.csnlog.cluster.bootstrap.open_session`).
         limits: The bounds.
         deliver: Takes records in the order of the log, each once, END records of epochs included; the next
             ones come when it has returned, so it may take its time. What it has taken, ``known`` of
@@ -102,7 +98,7 @@ class CsnLog:
             store, session, limits, deliver=deliver, on_answer=self._answered, on_change=self._changed
         )
         #: Callers of commit() by tid.
-        self._callers: dict[str, set[asyncio.Future[Verdict]]] = {}
+        self._callers: dict[str, set[asyncio.Future[CommitDecision]]] = {}
         #: Those who wait for a change of fence or state.
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -172,7 +168,7 @@ class CsnLog:
                 "the log is not running on this replica; try another one", tid=proposal.tid
             )
         loop = asyncio.get_running_loop()
-        caller: asyncio.Future[Verdict] = loop.create_future()
+        caller: asyncio.Future[CommitDecision] = loop.create_future()
         callers = self._callers.setdefault(proposal.tid, set())
         callers.add(caller)
         deadline = DeadlinePassed(proposal.tid)
@@ -191,9 +187,9 @@ class CsnLog:
                 del self._callers[proposal.tid]
         if isinstance(verdict, Committed):
             return verdict
-        raise error_of(proposal, verdict)
+        raise to_error(proposal, verdict)
 
-    def _answered(self, tid: str, verdict: Verdict) -> None:
+    def _answered(self, tid: str, verdict: CommitDecision) -> None:
         for caller in self._callers.pop(tid, set()):
             if not caller.done():
                 caller.set_result(verdict)

@@ -1,7 +1,7 @@
 """Reads of the log that end: one record, the stretch to its end in one session, a page for people.
 
-The following that never ends is :mod:`tidelock.csnlog.follower`; the shell uses these reads for barriers,
-outcomes and batches in doubt.
+The following that never ends is :mod:`tidelock.csnlog.core.follower`; the shell uses these reads for
+barriers, outcomes and batches in doubt.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.follow_messages import ABSENT, Absent, Finding, Question, Unreadable
-from tidelock.csnlog.follower import number_after
-from tidelock.csnlog.ids import CSN_NONE, Csn, epoch_of
-from tidelock.csnlog.model import Kind, LogRecord, Record
-from tidelock.csnlog.results import Ok, Reason, Refused
-from tidelock.csnlog.store import Check, Store
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.follower import number_after
+from tidelock.csnlog.core.follower_messages import ABSENT, Absent, Finding, Question, Unreadable
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, epoch_of
+from tidelock.csnlog.core.model import Kind, LogRecord, Record
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Check, Store
 from tidelock.errors import CorruptError, SnapshotTooOldError, UnavailableError
 
 Watch = Callable[[], None]

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn, csn, epoch_of, sequence_of
+from tidelock.csnlog.cluster.replica_progress import Fenced, read_standing
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn, csn, epoch_of, sequence_of
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Delete, SetData, Store
 from tidelock.csnlog.reading import numbers_in
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.standing import Fenced, read_standing
-from tidelock.csnlog.store import Delete, SetData, Store
 
 #: Records that are deleted with one request.
 DELETES_MAX: Final = 500

@@ -13,11 +13,11 @@ import structlog
 
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, TidelockError, UnavailableError
-from tidelock.replica_agent.agent import Agent, Ended
-from tidelock.replica_agent.allocator import map_large_blocks
-from tidelock.replica_agent.logs import configure
-from tidelock.replica_agent.settings import AgentSettings
-from tidelock.replica_agent.settings_load import load
+from tidelock.replica_agent.config.allocator import map_large_blocks
+from tidelock.replica_agent.config.loading import load
+from tidelock.replica_agent.config.logs import configure
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.lifecycle.agent import Agent, Ended
 
 _log = structlog.get_logger("main")
 

@@ -1,6 +1,6 @@
 """Applies the log: takes records in order, has missing parts fetched, and moves the snapshot CSN.
 
-The shell around :class:`tidelock.replication.prefix.Prefix`. One loop looks up, decides and applies, one
+The shell around :class:`tidelock.replication.core.prefix.Prefix`. One loop looks up, decides and applies, one
 after the other, so that what it has looked up is still true when the machine hears of it. While a batch is
 being applied the next records and parts collect; thus a replica that is behind applies in large batches
 (F14).
@@ -20,15 +20,13 @@ from dataclasses import replace
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.codec import decode_entries
-from tidelock.csnlog.ids import Csn, PartId
-from tidelock.csnlog.model import AddPart, LogRecord
+from tidelock.csnlog.core.codec import decode_entries
+from tidelock.csnlog.core.ids import Csn, PartId
+from tidelock.csnlog.core.model import AddPart, LogRecord
 from tidelock.errors import CorruptError, DiskFullError, UnavailableError, UpgradeNeededError
 from tidelock.replication.backoff import wait_s
-from tidelock.replication.fetch import Fetcher
-from tidelock.replication.model import ResolvedRecord, Wanted
-from tidelock.replication.ports import Ledger
-from tidelock.replication.prefix import (
+from tidelock.replication.core.model import ResolvedRecord, Wanted
+from tidelock.replication.core.prefix import (
     Applied,
     Apply,
     Blocked,
@@ -43,6 +41,8 @@ from tidelock.replication.prefix import (
     ReadManifest,
     RecordRead,
 )
+from tidelock.replication.fetch import Fetcher
+from tidelock.replication.ports import CatalogPort
 
 APPLY = faults.step("replication.apply")
 _log = structlog.get_logger("apply")
@@ -66,7 +66,7 @@ class Applier:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: CatalogPort,
         fetcher: Fetcher,
         *,
         applied: Csn,

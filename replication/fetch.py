@@ -20,11 +20,11 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.ids import PartId, ReplicaId
+from tidelock.csnlog.core.ids import PartId, ReplicaId
 from tidelock.errors import CorruptError, DiskFullError, TidelockError, UnavailableError
 from tidelock.replication.backoff import wait_s
-from tidelock.replication.digest import checksum
-from tidelock.replication.model import Peer, Wanted
+from tidelock.replication.core.digest import checksum
+from tidelock.replication.core.model import Peer, Wanted
 from tidelock.replication.partfs import PartFs, PartSink
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.ports import PartStore

@@ -1,6 +1,7 @@
 """How the horizon is raised: what is read, in which order, and the multi that is refused when it is too late.
 
-What may be done is in :mod:`tidelock.replication.horizon_rules`. The order of reads is part of the protocol:
+What may be done is in :mod:`tidelock.replication.core.horizon_rules`. The order of reads is part of the
+protocol:
 
 * The version of ``pins`` is read before the pins are listed, all in one session, and is checked in the multi
   that sets the horizon: a pin that the list lacks was made behind that version, so the multi is refused
@@ -16,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn
-from tidelock.csnlog.results import Ok, Reason, Refused
-from tidelock.csnlog.standing import Fenced, Standing, read_standing
-from tidelock.csnlog.store import Check, Delete, SetData, Store
-from tidelock.replication.horizon_rules import PinWatch
+from tidelock.csnlog.cluster.replica_progress import Fenced, ReplicaProgress, read_standing
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Check, Delete, SetData, Store
+from tidelock.replication.core.horizon_rules import PinWatch
 
 _NO_PIN: Final = Refused(Reason.NO_NODE)
 #: Deletes a pin whatever its version is: its id is never given again.
@@ -43,7 +44,7 @@ class Look:
     horizon: Csn
     horizon_version: int
     pins_version: int
-    standing: Standing
+    standing: ReplicaProgress
 
 
 async def look(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Look | None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.ids import PartId, parse_part_id
+from tidelock.csnlog.core.ids import PartId, parse_part_id
 from tidelock.errors import (
     ConfigError,
     CorruptError,
@@ -37,7 +37,7 @@ from tidelock.errors import (
     TidelockError,
     UnavailableError,
 )
-from tidelock.replication.digest import (
+from tidelock.replication.core.digest import (
     BLOCK_BYTES,
     BLOCK_DIGEST_BYTES,
     Bytes,
@@ -46,7 +46,7 @@ from tidelock.replication.digest import (
     block_digests,
     blocks_of,
 )
-from tidelock.replication.model import Location, PartKind
+from tidelock.replication.core.model import Location, PartKind
 
 WRITE = faults.step("partfs.write")
 FSYNC = faults.step("partfs.fsync")

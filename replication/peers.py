@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_wire
-from tidelock.replication.model import Held, PartMeta
+from tidelock.replication.core.model import Held, PartMeta
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class PeerClient:
     # -- the protocol API of a peer: ``api`` is host:port ----------------------------------
 
     async def stage(self, api: str, body: Sequence[bytes], *, timeout_s: float) -> Held:
-        """Push what :func:`tidelock.replication.wire.encode` made, and return the peer's answer."""
+        """Push what :func:`tidelock.replication.core.wire.encode` made, and return the peer's answer."""
         headers = {
             "Content-Length": str(sum(map(len, body))),
             "Content-Type": "application/vnd.tidelock.stage",

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from tidelock.csnlog.ids import PartId, Tid
-from tidelock.replication.model import Location, PartMeta, ResolvedRecord, Wanted
+from tidelock.csnlog.core.ids import PartId, Tid
+from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, Wanted
 
 
-class Ledger(Protocol):
+class CatalogPort(Protocol):
     """The catalog, as :class:`tidelock.replication.apply.Applier` sees it."""
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
@@ -40,7 +40,7 @@ class PartStore(Protocol):
     """Where fetched parts go: what :class:`tidelock.replication.fetch.Fetcher` needs."""
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
-        """As :meth:`Ledger.held`."""
+        """As :meth:`CatalogPort.held`."""
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make the bytes and the row of a small part durable, in a pack together with others that wait."""

@@ -6,8 +6,8 @@ follow well: then the log brings it. So a dead peer costs one small retry at a t
 memory; a peer that is merely slower than the others still gets decided transactions here, up to a bound,
 which is cheaper for both sides than fetching each part.
 
-Answers go to ``on_held`` as they are. What they are worth is for :class:`tidelock.replication.core.Copies`
-to say.
+Answers go to ``on_held`` as they are. What they are worth is for
+:class:`tidelock.replication.core.copies.Copies` to say.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.ids import PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError
-from tidelock.replication import wire
 from tidelock.replication.backoff import wait_s
-from tidelock.replication.model import Held, PartMeta, Peer, SealedTid
+from tidelock.replication.core import wire
+from tidelock.replication.core.model import Held, PartMeta, Peer, SealedTid
 from tidelock.replication.peers import PeerClient
 
 PUSH = faults.step("replication.push")

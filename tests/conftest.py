@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.support import engine
+from tests.support.clusters import engine
 
 # An example that takes long says that the machine is shared, not that the code is wrong.
 settings.register_profile("patient", parent=settings(), deadline=None)
@@ -16,9 +16,9 @@ settings.load_profile("patient")
 
 pytest_plugins = [
     "pytester",
-    "tests.support.fake_agent",
-    "tests.support.zookeeper",
-    "tests.support.cluster",
+    "tests.support.replicas.fake_agent",
+    "tests.support.zookeeper.servers",
+    "tests.support.clusters.cluster",
     "tests.support.tpch",
     "tests.support.telling",
 ]

@@ -1,5 +1,10 @@
-"""HTTP interface of the protocol process: /api/v1 for clients, /peer/v1 for agents, metrics and health.
+"""HTTP routes for clients, peers and operators, and the operations behind them.
 
-Handlers translate between HTTP and the agent's parts; they decide nothing. Routes, bodies and answers:
-docs/protocol.md.
+May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
+    replica_agent/tables, replica_agent/storage, replica_agent/sql, replica_agent/transactions,
+    replica_agent/transactions/statements, replication/locks, replica_agent/audit, replica_agent/compaction,
+    replica_agent/readers, replica_agent/replicas, replica_agent/snapshots,
+    replica_agent/transactions/ending, replica_agent/uploads.
+Entry points: `application`.
+On failure: every error is JSON with its name, message and details; a request that ends early is cancelled.
 """

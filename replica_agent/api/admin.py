@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.api.operations import Operations
 
 #: How long an optimize runs when the request does not say.
 OPTIMIZE_TIMEOUT_S = 60.0

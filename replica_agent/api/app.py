@@ -10,14 +10,14 @@ from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.http import authentication, errors
 from tidelock.replica_agent.api.mutations import MutationRoutes
+from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.removals import RemovalRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
-from tidelock.replica_agent.api.writes import OPEN_ROUTE, WriteRoutes
-from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.readers.webhdfs import no_content_type
 
 #: What a merge does stands in the query string, since its body is rows.

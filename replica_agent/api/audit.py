@@ -6,13 +6,13 @@ import asyncio
 
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, number
+from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.audit.digests import digests
-from tidelock.replica_agent.callers import is_waiting
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.state import Action
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.readers.disconnects import is_waiting
 
 
 class AuditRoutes:

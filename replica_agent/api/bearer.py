@@ -12,10 +12,10 @@ from typing import Final
 from aiohttp import web
 
 from tidelock.errors import TokenRightError
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.schema import full_name
-from tidelock.replica_agent.transactions import Transaction
-from tidelock.replica_agent.writes.tokens import Claims, Right
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import PREFIX
 
 _TRANSACTION: Final = "/api/v1/transactions/{tid}"
@@ -63,9 +63,9 @@ class Bearers:
         return True
 
 
-def claims_of(request: web.Request) -> Claims | None:
+def claims_of(request: web.Request) -> TokenClaims | None:
     """Return what the token of a request says; None for one that has come with the secret."""
-    found: Claims | None = request.get(_CLAIMS)
+    found: TokenClaims | None = request.get(_CLAIMS)
     return found
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn
+from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.arrow import send_rows
 from tidelock.replica_agent.api.http import answer, body, number, seconds
-from tidelock.replica_agent.changes.sets import ChangedPart, ChangePage
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.partitions import named
-from tidelock.replica_agent.schema import TableSchema, full_name
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage
+from tidelock.replica_agent.tables.partitions import named
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
 
 
 class RowsBody(msgspec.Struct, forbid_unknown_fields=True):

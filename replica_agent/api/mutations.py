@@ -11,12 +11,12 @@ from aiohttp import web
 
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.callers import while_waiting
-from tidelock.replica_agent.mutations import Mutated
-from tidelock.replica_agent.operations import Operations
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.readers.disconnects import while_waiting
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows, Value
-from tidelock.replica_agent.state import Action
-from tidelock.replica_agent.transactions import Transaction, TxState
+from tidelock.replica_agent.transactions.registry import Transaction, TxState
+from tidelock.replica_agent.transactions.statements.mutations import Mutated
 
 
 class DeleteBody(msgspec.Struct, forbid_unknown_fields=True):

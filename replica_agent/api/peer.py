@@ -7,15 +7,15 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.ids import PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.api.transactions import parse_tid
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.settings import AgentSettings
-from tidelock.replica_agent.state import Action
-from tidelock.replication.model import PartMeta, bytes_alone
-from tidelock.replication.wire import HEADER_BYTES_MAX
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import Action
+from tidelock.replication.core.model import PartMeta, bytes_alone
+from tidelock.replication.core.wire import HEADER_BYTES_MAX
 
 
 def body_limit(settings: AgentSettings) -> int:

@@ -9,18 +9,18 @@ import msgspec
 import pyarrow as pa
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.api.arrow import ARROW_STREAM, send_rows
 from tidelock.replica_agent.api.bearer import claims_of, shows_life
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.schema import full_name
-from tidelock.replica_agent.snapshots import Pin
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
-from tidelock.replica_agent.state import Action
-from tidelock.replica_agent.transactions import Transaction
+from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.transactions.registry import Transaction
 
 
 class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):

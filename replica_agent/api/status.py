@@ -8,13 +8,13 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from tidelock.csnlog.ids import CSN_NONE, Csn
-from tidelock.csnlog.model import LogRecord, TidRecord
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import LogRecord, TidRecord
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, number
+from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.api.transactions import parse_tid
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.state import AgentState
+from tidelock.replica_agent.config.states import AgentState
 
 
 def _describe(item: LogRecord) -> dict[str, Any]:

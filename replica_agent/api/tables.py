@@ -10,12 +10,12 @@ import msgspec
 import pyarrow as pa
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
-from tidelock.replica_agent.catalog_read import TableRow
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.schema import Derivation, TableSchema, full_name
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.storage.catalog_reads import TableRow
+from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_name
 
 
 class CreateBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn, Tid
-from tidelock.csnlog.results import Aborted, Committed, Running, TooOld
+from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.results import Aborted, Committed, Running, TooOld
 from tidelock.errors import BadRequestError, TransactionClosedError
 from tidelock.replica_agent.api.bearer import find
 from tidelock.replica_agent.api.http import answer, body, seconds
-from tidelock.replica_agent.commit import WAITS, WaitFor
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.state import Action
-from tidelock.replica_agent.transactions import Isolation, TxState
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
+from tidelock.replica_agent.transactions.registry import Isolation, TxState
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):

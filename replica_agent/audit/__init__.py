@@ -1,4 +1,8 @@
-"""Proves that files, catalog, log, locks, labels and pins of one replica say the same, or finds where not.
+"""The audit: compares log, catalog, files and ZooKeeper, and reports what contradicts.
+
+May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config.
+Entry points: `Auditor`.
+On failure: it only reads; what may still change is looked at again before it becomes a finding.
 
 **What is in flight is not reported.** An audit runs beside commits, rollbacks, fetches and collection, and
 reads files, catalog and ZooKeeper one after the other. So

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from tidelock.csnlog import tree
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent.audit import rules
@@ -34,8 +34,8 @@ from tidelock.replica_agent.audit.findings import CheckReport, Finding, Look, Re
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replica_agent.audit.znodes import Znodes
-from tidelock.replica_agent.metrics import Metrics
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replication.partfs import PartFs
 
 _log = structlog.get_logger("audit")

@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from tidelock.csnlog import tree
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.results import Committed, Outcome
-from tidelock.csnlog.standing import read_standing
-from tidelock.csnlog.store import Store
+from tidelock.csnlog.cluster.replica_progress import read_standing
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.results import Committed, Outcome
+from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
 from tidelock.replica_agent.audit.findings import Finding, Look, Severity
@@ -26,8 +26,8 @@ from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.rules import Rule, RuleSet
 from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replica_agent.audit.znodes import Znodes
-from tidelock.replication.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES
-from tidelock.replication.lock_rules import LockInfo
+from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES
+from tidelock.replication.core.lock_rules import LockInfo
 
 #: Folders whose files rows name. What lies in ``tmp`` is under way, and goes at each start.
 _TOPS: Final = ("parts", "packs")

@@ -19,12 +19,12 @@ from typing import Final
 import structlog
 import xxhash
 
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.findings import Finding, Look, Severity
 from tidelock.replica_agent.audit.scratch import Scratch
-from tidelock.replication.digest import BLOCK_BYTES
-from tidelock.replication.model import Location
+from tidelock.replication.core.digest import BLOCK_BYTES
+from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
 
 _log = structlog.get_logger("audit")

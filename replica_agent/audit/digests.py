@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import xxhash
 
-from tidelock.csnlog.ids import Csn, ReplicaId
-from tidelock.csnlog.visibility import VISIBLE_SQL, visible_args
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 
 _PARTS = f"""
     SELECT table_name, part, path, rows, length, checksum, creation_csn, creation_tid, creation_change

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn, ReplicaId
+from tidelock.csnlog.core.ids import Csn, ReplicaId
 
 
 class Severity(StrEnum):

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidelock.csnlog import tree
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.model import PinState
-from tidelock.csnlog.results import Aborted, Committed, Outcome, TooOld
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import PinState
+from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
 from tidelock.replica_agent.audit.findings import Finding, Severity
-from tidelock.replication.lock_rules import LockInfo, OnePart, covers
+from tidelock.replication.core.lock_rules import LockInfo, OnePart, covers
 
 LOCKS: Final = "locks"
 UNDECIDED: Final = "undecided"

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from tidelock.csnlog.codec import decode_entries
-from tidelock.csnlog.follower import number_after
-from tidelock.csnlog.ids import CSN_NONE, Csn
-from tidelock.csnlog.model import AddPart, Entry, LogRecord, Manifest, RemovePart, TidRecord
+from tidelock.csnlog.core.codec import decode_entries
+from tidelock.csnlog.core.follower import number_after
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, Manifest, RemovePart, TidRecord
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.audit.scratch import Scratch
-from tidelock.replication.model import Location
+from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
 #: Records that are read at a time; each may have 256 KiB.

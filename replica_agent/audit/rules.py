@@ -1,4 +1,4 @@
-"""What the catalog must be, against the disk, the log and itself: each rule finds what breaks it. Pure data.
+"""What the catalog must be, against disk, log and itself: each rule finds what breaks it. Pure.
 
 A rule is a query over the facts of :mod:`tidelock.replica_agent.audit.scratch` and the catalog, of which all
 rules of one check see the same state. Its columns are fields of a finding. Parameters: ``:s`` CSN up to which

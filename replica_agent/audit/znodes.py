@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn, ReplicaId, TableName
-from tidelock.csnlog.model import LabelState, PinState
-from tidelock.csnlog.results import Ok, Reason, Refused
-from tidelock.csnlog.store import Node, Store
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.model import LabelState, PinState
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Node, Store
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent.audit.findings import Finding, Severity
 from tidelock.replica_agent.audit.judgements import Definition, Label

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from tidelock.csnlog.ids import PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName
 from tidelock.errors import CorruptError, TidelockError
 from tidelock.replica_agent.compaction.duty import planner_of
 from tidelock.replica_agent.compaction.optimize import Optimizer
 from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.compaction.survey import Survey, Work
-from tidelock.replica_agent.metrics import Metrics
-from tidelock.replica_agent.part_counts import PartCounts
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.part_counts import PartCounts
 
 _log = structlog.get_logger("compaction")
 

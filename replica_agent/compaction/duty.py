@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from tidelock.csnlog.ids import ReplicaId, TableName
+from tidelock.csnlog.core.ids import ReplicaId, TableName
 
 
 def planner_of(table: TableName, replicas: Iterable[ReplicaId]) -> ReplicaId | None:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelock.csnlog.ids import TableName
+from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import TidelockError, UnavailableError
 from tidelock.replica_agent.compaction.survey import Survey, Work
-from tidelock.replica_agent.part_counts import PartCounts
+from tidelock.replica_agent.storage.part_counts import PartCounts
 from tidelock.replication.backoff import wait_s
 
 #: Pause before a partition is looked at again of which others merge parts here.

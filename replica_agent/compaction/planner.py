@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 
 #: A merge makes a part of at least so many times the rows of the largest one that it takes: what bounds how
 #: often a row is rewritten.

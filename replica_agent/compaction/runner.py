@@ -13,22 +13,17 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.ids import Csn, TableName
-from tidelock.errors import (
-    CorruptError,
-    SerializationConflictError,
-    TransactionClosedError,
-    UnavailableError,
-)
-from tidelock.replica_agent.catalog_read import CatalogReader
-from tidelock.replica_agent.commit import Commits, WaitFor
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.errors import CorruptError, SerializationConflictError, TransactionClosedError, UnavailableError
 from tidelock.replica_agent.compaction.planner import Group
-from tidelock.replica_agent.inserts import Inserts
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import CompactParts, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
-from tidelock.replica_agent.transactions import Transaction, Transactions
-from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
+from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.statements.inserts import Inserts
 
 COMPACT = faults.step("agent.compact")
 

@@ -15,15 +15,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName
 from tidelock.errors import UnavailableError, UnknownTableError
-from tidelock.replica_agent.adoption import Adopted
-from tidelock.replica_agent.catalog_read import CatalogReader
 from tidelock.replica_agent.compaction.planner import Candidate, Group, Limits, plan, quiet_in_s
-from tidelock.replica_agent.inserts import Inserts
-from tidelock.replica_agent.part_counts import PartCounts
-from tidelock.replica_agent.settings import AgentSettings
-from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.part_counts import PartCounts
+from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
+from tidelock.replica_agent.transactions.statements.inserts import Inserts
 from tidelock.replication.backoff import wait_s
 
 #: A group is at least so many times as large as the parts that are left alone (see ``Limits.target_bytes``).
@@ -93,7 +93,7 @@ class Survey:
         self._longest_rest_s = settings.compaction_retry_wait_max_s
         self._rests: dict[tuple[TableName, str], _Rest] = {}
         #: For each CSN that is heeded, the merges above it that one who reads there could adopt.
-        self._adopted: dict[Csn, Adopted] = {}
+        self._adopted: dict[Csn, AdoptedMerges] = {}
         #: Partitions of which nothing was left to be merged but locked parts.
         self._hindered: set[tuple[TableName, str]] = set()
         self._claimed: set[PartId] = set()
@@ -168,7 +168,7 @@ class Survey:
         heeded = set(self._heeded())
         if self._adopted.keys() - heeded:
             self._rests = {key: rest for key, rest in self._rests.items() if rest.failures}
-        self._adopted = {csn: self._adopted.get(csn) or Adopted() for csn in heeded}
+        self._adopted = {csn: self._adopted.get(csn) or AdoptedMerges() for csn in heeded}
 
     async def _locked_now(self, table: TableName) -> Collection[PartId]:
         try:

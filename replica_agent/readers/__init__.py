@@ -1,4 +1,10 @@
-"""The data plane of an agent: processes that serve parts, apart from the one that runs the protocol.
+"""Reader processes: serve listings and verified bytes of parts over WebHDFS and plain HTTP.
+
+May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
+    replica_agent/storage.
+Entry points: `ReaderPool` (in the agent), `worker` (the process).
+On failure: a worker that dies is replaced; rows are never missing in silence: an answer is exact or an
+    error.
 
 A worker holds a read-only catalog connection and the listening socket, and no state that anybody would miss:
 it may be killed at any moment and is started again (design section 2: beside one Spark job on the same event

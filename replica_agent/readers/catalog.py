@@ -12,10 +12,10 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
-from tidelock.csnlog.visibility import VISIBLE_SQL, visible_args
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import StandbyError
-from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Final
+
+#: Share of ``unpinned_ttl_s`` after which a reader process reports again that a CSN is read.
+READ_TOLD_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.catalog_read import PartRow
-from tidelock.replication.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from tidelock.errors import BadRequestError, UnavailableError
-from tidelock.replica_agent.callers import while_waiting
+from tidelock.replica_agent.readers.disconnects import while_waiting
 from tidelock.replica_agent.readers.paths import Target
 
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.replica_agent.readers.config import WorkerConfig
-from tidelock.replica_agent.readers.verdict import Verdict
+from tidelock.replica_agent.readers.verdict import ReadAvailability
 
 #: The agent bounds the wait itself; this only covers one that hangs. Spark's read timeout is the bound + 3 s,
 #: so it must stay below those.
@@ -43,7 +43,7 @@ class Link:
         self._read_told_s = read_told_s
         #: CSNs that are read, and when the agent was told so.
         self._told: dict[Csn, float] = {}
-        self._waiting: dict[int, asyncio.Future[Verdict]] = {}
+        self._waiting: dict[int, asyncio.Future[ReadAvailability]] = {}
         self._last_id = 0
         self.on_drain: Callable[[], None] = lambda: None
         self.on_released: Callable[[PartId], None] = lambda _part: None
@@ -76,7 +76,7 @@ class Link:
             case "verdict":
                 waiting = self._waiting.pop(message["id"], None)
                 if waiting is not None and not waiting.done():
-                    waiting.set_result(Verdict(message["verdict"], message["reason"]))
+                    waiting.set_result(ReadAvailability(message["verdict"], message["reason"]))
             case "drain":
                 self.on_drain()
             case "released":
@@ -84,18 +84,18 @@ class Link:
             case other:
                 raise AssertionError(f"the agent sent {other!r}")
 
-    async def wait(self, csn: Csn, bound_s: float) -> Verdict:
+    async def wait(self, csn: Csn, bound_s: float) -> ReadAvailability:
         """Have the agent wait for a CSN and return what it says; "standby" if that is nothing."""
         self._last_id += 1
         number = self._last_id
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ReadAvailability] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         self._send({"op": "wait", "id": number, "csn": csn})
         try:
             async with asyncio.timeout(bound_s + ANSWER_GRACE_S):
                 return await future
         except TimeoutError:
-            return Verdict(
+            return ReadAvailability(
                 "standby", f"this replica's agent gave no answer about CSN {csn} in {bound_s:.0f} s"
             )
         finally:

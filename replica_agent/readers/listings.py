@@ -11,7 +11,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.replica_agent.readers import tree
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.paths import NoSuchPathError

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import StandbyError
-from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.config import WorkerConfig
@@ -22,6 +21,7 @@ from tidelock.replica_agent.readers.paths import (
     part_of,
 )
 from tidelock.replica_agent.readers.tree import Tree
+from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 
 @dataclass(frozen=True, slots=True)

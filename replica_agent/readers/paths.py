@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from tidelock.csnlog.ids import CSN_MAX, Csn, PartId, TableName, parse_part_id
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, TableName, parse_part_id
 from tidelock.errors import BadRequestError, RefusedError
 
 COMMON_METADATA = "_common_metadata"

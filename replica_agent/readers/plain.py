@@ -7,16 +7,16 @@ import json
 
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
-from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.readers import ranges
 from tidelock.replica_agent.readers.config import WorkerConfig
 from tidelock.replica_agent.readers.counters import Counters
 from tidelock.replica_agent.readers.nodes import FolderNode, PartNode, Resolver
 from tidelock.replica_agent.readers.paths import NoSuchPathError, Target
 from tidelock.replica_agent.readers.streams import Streams
-from tidelock.replication import digest
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core import digest
 
 _PARQUET = "application/vnd.apache.parquet"
 _JSON = "application/json"

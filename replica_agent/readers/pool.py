@@ -10,13 +10,12 @@ from pathlib import Path
 
 import structlog
 
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import ConfigError, UnavailableError
-from tidelock.replica_agent.read_pins import READ_TOLD_SHARE
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers import counters
-from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.config import READ_TOLD_SHARE, WorkerConfig
 from tidelock.replica_agent.readers.process import Callbacks, WorkerProcess
-from tidelock.replica_agent.settings import AgentSettings
 
 #: Pause before a port that is taken is tried again, in seconds.
 BIND_PAUSE_S = 0.1

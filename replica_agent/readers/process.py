@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.replica_agent.readers.config import WorkerConfig
-from tidelock.replica_agent.readers.verdict import Verdict
+from tidelock.replica_agent.readers.verdict import ReadAvailability
 
 _log = structlog.get_logger("readers")
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger("readers")
 class Callbacks(Protocol):
     """What the agent does for its readers."""
 
-    async def wait(self, csn: Csn) -> Verdict:
+    async def wait(self, csn: Csn) -> ReadAvailability:
         """Wait, at most ``wait_bound_s``, until ``csn`` is applied here, and say whether it can be served."""
 
     def read(self, csn: Csn) -> None:
@@ -135,7 +135,7 @@ class WorkerProcess:
             verdict = await self._callbacks.wait(csn)
         except Exception as error:
             _log.exception("reader.wait_failed", csn=csn)
-            verdict = Verdict("standby", f"this replica cannot tell about CSN {csn} now ({error})")
+            verdict = ReadAvailability("standby", f"this replica cannot tell about CSN {csn} now ({error})")
         self._send({"op": "verdict", "id": number, "verdict": verdict.verdict, "reason": verdict.reason})
 
     def _send(self, message: dict[str, Any]) -> None:

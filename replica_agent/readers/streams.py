@@ -12,14 +12,14 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import StandbyError
-from tidelock.replica_agent.catalog_read import PartRow
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
 from tidelock.replica_agent.readers.counters import Counters
 from tidelock.replica_agent.readers.link import Link
-from tidelock.replication.digest import BLOCK_BYTES
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core.digest import BLOCK_BYTES
 
 #: How often an open follows a part that is being moved to another file.
 MOVES_MAX = 3

@@ -1,4 +1,4 @@
-"""The folders of one table at one CSN, with each listing serialised once. Pure."""
+"""The folders of one table at one CSN, with each listing serialised once."""
 
 from __future__ import annotations
 

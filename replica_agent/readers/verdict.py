@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tidelock.csnlog.ids import Csn
-from tidelock.errors import (
-    FencedError,
-    NoSuchCsnError,
-    SnapshotTooOldError,
-    StandbyError,
-    TidelockError,
-)
+from tidelock.csnlog.core.ids import Csn
+from tidelock.errors import FencedError, NoSuchCsnError, SnapshotTooOldError, StandbyError, TidelockError
 
 #: ready: applied now. standby: not in time, another replica may have it. suspended: cannot be told now,
 #: another replica may. beyond: above the end of the log. too_old: below the horizon. fenced: this replica
@@ -23,7 +17,7 @@ _NAMES: frozenset[str] = frozenset(get_args(VerdictName))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReadAvailability:
     """The agent's answer about one CSN; ``reason`` is shown to the user and says what to do."""
 
     verdict: VerdictName

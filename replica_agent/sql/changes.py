@@ -19,14 +19,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelock.csnlog.ids import Csn
-from tidelock.replica_agent.changes.reader import ChangeReader
-from tidelock.replica_agent.changes.sets import ChangedPart, ChangePage, ChangeSet
-from tidelock.replica_agent.schema import TableSchema
+from tidelock.csnlog.core.ids import Csn
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.storage.change_reads import ChangeReader
+from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage, ChangeSet
+from tidelock.replica_agent.tables.schema import TableSchema
 
 #: Columns besides those of the table; no table has columns of these names.
 ADDED: Final = pa.schema(

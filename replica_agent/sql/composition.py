@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidelock.replica_agent.schema import Column, TableSchema
 from tidelock.replica_agent.sql.expressions import Expression, literal
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.scan import PART_COLUMN
 from tidelock.replica_agent.sql.source import ROW
+from tidelock.replica_agent.tables.schema import Column, TableSchema
 
 TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#target",

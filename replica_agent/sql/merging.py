@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchError
-from tidelock.replica_agent.schema import Column
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
 from tidelock.replica_agent.sql.mutation import MergeRows
 from tidelock.replica_agent.sql.plan import Plan, Stream, Target, rows_of
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import Source
+from tidelock.replica_agent.tables.schema import Column
 
 #: Different values of a partition column up to which exactly these partitions are looked through.
 _VALUES_MAX = 1000

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelock.errors import CorruptError, SchemaMismatchError, SerializationConflictError
-from tidelock.replica_agent.schema import TableSchema
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expressions
 from tidelock.replica_agent.sql.merging import merge
@@ -30,6 +29,7 @@ from tidelock.replica_agent.sql.plan import Plan, Stream, Target, rows_of
 from tidelock.replica_agent.sql.reading import require_select, without_end
 from tidelock.replica_agent.sql.session import Session
 from tidelock.replica_agent.sql.sorting import in_order
+from tidelock.replica_agent.tables.schema import TableSchema
 
 #: View of :class:`DerivedRows`.
 INSERTED = "inserted"

@@ -13,7 +13,7 @@ from typing import Literal as OneOf
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 
 
 class Literal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

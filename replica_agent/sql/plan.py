@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelock.csnlog.ids import TableName
-from tidelock.replica_agent.catalog_read import PartRow, TableRow
-from tidelock.replica_agent.schema import TableSchema
+from tidelock.csnlog.core.ids import TableName
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.mutation import Affected
 from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.storage.catalog_reads import PartRow, TableRow
+from tidelock.replica_agent.tables.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

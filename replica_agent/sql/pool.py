@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from tidelock.errors import BadRequestError, TidelockError, TooLargeError, UnavailableError, from_wire
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import Affected, Ended, MutationRequest
 from tidelock.replica_agent.sql.request import (
     Kind,

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from tidelock.csnlog.ids import TableName
+from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import BadRequestError, UnsupportedInTransactionError
-from tidelock.replica_agent.catalog_read import TableRow
-from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.storage.catalog_reads import TableRow
+from tidelock.replica_agent.tables.schema import full_name
 
 #: Up to so many tables are all made known, which costs 0.7 ms each; beyond it those that the statement
 #: mentions.

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.schema import full_name
 from tidelock.replica_agent.sql.mutation import MutationRequest
+from tidelock.replica_agent.tables.schema import full_name
 
 #: The view of :class:`SomeParts`; no table has such a name.
 SOME = "#some"

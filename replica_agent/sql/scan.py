@@ -23,15 +23,15 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import BadRequestError, CorruptError, StandbyError
 from tidelock.parquet_rows import row_bytes
 from tidelock.ranged_file import RangedFile
-from tidelock.replica_agent.catalog_read import PartRow
-from tidelock.replica_agent.part_stats import Statistics, bounds_of
-from tidelock.replica_agent.partitions import values_of
-from tidelock.replica_agent.schema import TableSchema
-from tidelock.replication.model import Location
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.tables.partitions import values_of
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.statistics import Statistics, bounds_of
+from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
 
 #: Rows decoded at a time: so many, or fewer that are wide.

@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidelock.csnlog.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -28,11 +28,11 @@ from tidelock.errors import (
     TooLargeError,
     UnknownTableError,
 )
-from tidelock.replica_agent.catalog_read import CatalogReader, PartRow, TableRow
-from tidelock.replica_agent.part_stats import Statistics
-from tidelock.replica_agent.schema import DEFAULT_NAMESPACE, TableSchema
 from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlRequest, WorkerConfig, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
+from tidelock.replica_agent.tables.schema import DEFAULT_NAMESPACE, TableSchema
+from tidelock.replica_agent.tables.statistics import Statistics
 
 #: Rows of a record batch of the result.
 RESULT_ROWS = 32 * 1024

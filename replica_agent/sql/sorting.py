@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from tidelock.replica_agent.catalog_read import PartRow
-from tidelock.replica_agent.schema import Column
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.plan import Stream, Target, rows_of
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.tables.schema import Column
 
 #: Rows that the engine merges at a time in each of its threads (DuckDB).
 MERGED_ROWS: Final = 122_880

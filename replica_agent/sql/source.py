@@ -9,8 +9,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.insert_body import END
-from tidelock.replica_agent.schema import Column, TableSchema
+from tidelock.replica_agent.storage.arrow_body import END
+from tidelock.replica_agent.tables.schema import Column, TableSchema
 
 #: Column with the number of each row, from 0 in the order of the stream.
 ROW = "#row"

@@ -11,13 +11,7 @@ from urllib.parse import quote
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from tidelock.errors import (
-    CorruptError,
-    StandbyError,
-    TidelockError,
-    UnavailableError,
-    from_wire,
-)
+from tidelock.errors import CorruptError, StandbyError, TidelockError, UnavailableError, from_wire
 from tidelock.ranged_file import RangedFile
 
 #: Time to connect before the next replica is tried, in seconds.

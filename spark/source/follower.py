@@ -55,7 +55,7 @@ class Batch:
     sets: Sequence[ChangeSet] = ()
 
 
-class Follower:
+class TableTailer:
     """See the module; for one thread.
 
     Whatever is called may raise:

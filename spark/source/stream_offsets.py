@@ -1,4 +1,4 @@
-"""How far a streaming query has read, and what comes next. Pure.
+"""How far a streaming query has read, and what comes next.
 
 An offset is `{"csn": n}`: everything up to CSN n has been read. A query that begins with the rows that are
 there reads those at one CSN first, in one batch or in many: `{"csn": n, "parts": k}` is the first k of its

@@ -30,7 +30,7 @@ from tidelock.spark.schema import struct_of
 from tidelock.spark.source.clusters import connected
 from tidelock.spark.source.feed_columns import Inserted, marked, require_feed, with_feed, without_feed
 from tidelock.spark.source.files import SnapshotFiles
-from tidelock.spark.source.follower import Batch, Follower
+from tidelock.spark.source.follower import Batch, TableTailer
 from tidelock.spark.source.links import link
 from tidelock.spark.source.patience import patiently
 from tidelock.spark.source.pieces import Piece, groups, pieces
@@ -93,7 +93,7 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             problems.append("the columns of the change feed come with option readChangeFeed")
         if problems:
             raise SchemaMismatchError(f"the schema does not fit the stream: {'; '.join(problems)}")
-        self._follower: Follower | None = None
+        self._follower: TableTailer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Go to tasks without the secret, unless they are to ask agents what has changed."""
@@ -105,9 +105,9 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _options(self) -> ReadStreamOptions:
         return read_stream_options(self._given, os.environ)
 
-    def _following(self) -> Follower:
+    def _following(self) -> TableTailer:
         if self._follower is None:
-            self._follower = Follower(self._options())
+            self._follower = TableTailer(self._options())
         return self._follower
 
     # -- beside the driver ----------------------------------------------------------------------------------

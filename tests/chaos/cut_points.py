@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.fault_lab import points
+from tests.support.faults.lab import points
 
 #: What every commit passes at its home.
 OF_COMMITS: Final = points(

@@ -12,9 +12,9 @@ from typing import Any
 from tests.chaos import ability, disks
 from tests.chaos.disks import Disk
 from tests.chaos.lab import Power
-from tests.support.cluster import ClusterFactory
-from tests.support.evidence import require_clean_audit
-from tests.support.fault_lab import Gates
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import Gates
+from tests.support.histories.evidence import require_clean_audit
 from tidelock.cluster import LocalCluster
 
 

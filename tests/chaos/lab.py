@@ -1,4 +1,4 @@
-"""The laboratory of :mod:`tests.support.fault_lab`, its agents supervised and on disks of their own."""
+"""The laboratory of :mod:`tests.support.faults.lab`, its agents supervised and on disks of their own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any, Final
 from tests.chaos import ability, disks, platter, seccomp
 from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Call, Supervisor, Trap
-from tests.support import source
-from tests.support.cluster import ClusterFactory
-from tests.support.fault_lab import BYSTANDER, LARGE_ROWS, PARTS, Attempt, Ending, Lab, laboratory
-from tests.support.history import End
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import BYSTANDER, LARGE_ROWS, PARTS, Attempt, Ending, Lab, laboratory
+from tests.support.histories.history import End
+from tests.support.project import source
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from unittest import mock
 
-from tidelock.csnlog.ids import ReplicaId
+from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.replica_agent.main import main
-from tidelock.replication.core import Copies
+from tidelock.replication.core.copies import Copies
 
 _as_it_is = Copies.__init__
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidelock.replication.digest import checksum
+from tidelock.replication.core.digest import checksum
 
 _PARTS = "SELECT part, file, offset, length, checksum FROM parts WHERE state = 'held'"
 

@@ -11,8 +11,8 @@ import pytest
 from tests.chaos import ability, disks
 from tests.chaos.lab import HOME, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Trap
-from tests.support.cluster import ClusterFactory
-from tests.support.history import End
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.histories.history import End
 from tidelock.errors import DiskFullError, UnavailableError
 
 #: Where the home's power is cut: everything is done, and nothing of it was told to anybody.

@@ -16,8 +16,8 @@ import pytest
 
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap, census
-from tests.support.cluster import ClusterFactory
-from tests.support.history import End
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.histories.history import End
 from tests.support.telling import Tell
 from tidelock.errors import DiskFullError, NotCommittedError, UnavailableError
 

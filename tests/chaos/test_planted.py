@@ -14,9 +14,9 @@ import pytest
 
 from tests.chaos.lab import AGENT, HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap
-from tests.support.cluster import ClusterFactory
-from tests.support.fault_lab import BYSTANDER
-from tests.support.history import End
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import BYSTANDER
+from tests.support.histories.history import End
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

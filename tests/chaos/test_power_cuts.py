@@ -16,13 +16,13 @@ import pytest
 
 from tests.chaos.cut_points import OF_BOTH, OF_COMMITS, OF_PEERS, OF_RAISE, OF_ROLLOVER
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
-from tests.support.cluster import ClusterFactory
-from tests.support.fault_lab import LARGE_ROWS
-from tests.support.history import End
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import LARGE_ROWS
+from tests.support.histories.history import End
+from tests.support.histories.workload import ROWS
 from tests.support.telling import Tell
 from tests.support.waiting import eventually
-from tests.support.workload import ROWS
-from tidelock.csnlog.ids import Csn, sequence_of
+from tidelock.csnlog.core.ids import Csn, sequence_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

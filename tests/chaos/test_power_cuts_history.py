@@ -21,13 +21,13 @@ import urllib3
 
 from tests.chaos.cut_points import OF_COLLECT, OF_COMPACTION
 from tests.chaos.dark import World, world_of
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.fault_lab import points, undo_rows
-from tests.support.lock_reading import part_rows
-from tests.support.refusals import http
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.lock_reading import part_rows
+from tests.support.faults.lab import points, undo_rows
+from tests.support.faults.refusals import http
+from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SnapshotTooOldError

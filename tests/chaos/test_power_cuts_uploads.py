@@ -16,9 +16,9 @@ import pytest
 
 from tests.chaos.cut_points import OF_UPLOADS
 from tests.chaos.dark import World, world_of
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import api_address, nothing_left, require_clean_audit
-from tests.support.hdfs_client import Folder, file_name, parquet
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import api_address, nothing_left, require_clean_audit
+from tests.support.spark.hdfs_client import Folder, file_name, parquet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

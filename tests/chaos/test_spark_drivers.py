@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.support import spark_process
-from tests.support.cluster import ClusterFactory
-from tests.support.spark_lab import HOME, SparkLab, spark_laboratory
-from tests.support.spark_process import SparkJobError
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.spark import process
+from tests.support.spark.lab import HOME, SparkLab, spark_laboratory
+from tests.support.spark.process import SparkJobError
 from tests.support.waiting import eventually
 from tidelock.zookeeper import LocalZooKeeper
 
@@ -40,13 +40,13 @@ def test_a_driver_dies_while_its_tasks_upload(lab: SparkLab) -> None:
         load.begin(lease=LEASE_S, wait=False)
         load.await_held(2)
         frozen = lab.executors()[0]
-        spark_process.freeze(frozen)
+        process.freeze(frozen)
         try:
             lab.spark.kill()
             load.release()
             eventually(lambda: not load.staged(), what="disks without what the driver had staged")
         finally:
-            spark_process.thaw(frozen)
+            process.thaw(frozen)
         load.require_nothing()
 
 
@@ -120,8 +120,8 @@ def test_the_leader_of_zookeeper_changes(
 def pause(lab: SparkLab, duration_s: float) -> None:
     """Stop the driver, its JVM too, for so many seconds."""
     driver = lab.spark.driver
-    spark_process.freeze(driver)
+    process.freeze(driver)
     try:
         time.sleep(duration_s)
     finally:
-        spark_process.thaw(driver)
+        process.thaw(driver)

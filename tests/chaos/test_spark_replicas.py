@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from tests.support.cluster import ClusterFactory
-from tests.support.spark_lab import HOME, OTHER, SparkLab, spark_laboratory
-from tests.support.spark_process import SparkJobError
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.spark.lab import HOME, OTHER, SparkLab, spark_laboratory
+from tests.support.spark.process import SparkJobError
 
 # A session may take minutes to start on a busy machine.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

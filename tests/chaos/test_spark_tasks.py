@@ -11,10 +11,10 @@ from typing import Final
 import psutil
 import pytest
 
-from tests.support import spark_process
-from tests.support.cluster import ClusterFactory
-from tests.support.spark_lab import BASE, IDS, TASKS, SparkLab, Way, spark_laboratory
-from tests.support.spark_process import SparkJobError, require_over
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.spark import process
+from tests.support.spark.lab import BASE, IDS, TASKS, SparkLab, Way, spark_laboratory
+from tests.support.spark.process import SparkJobError, require_over
 
 # A session may take minutes to start on a busy machine.
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -95,11 +95,11 @@ def test_attempts_that_write_on_behind_the_commit(lab: SparkLab, way: Way) -> No
     with lab.load(way, held=True) as load:
         with load.held(attempts=2):
             frozen = lab.executors()[0]
-            spark_process.freeze(frozen)
+            process.freeze(frozen)
         try:
             csn = lab.spark.receive()
         finally:
-            spark_process.thaw(frozen)
+            process.thaw(frozen)
         require_over(frozen)
         load.require_once(csn)
 
@@ -110,11 +110,11 @@ def test_attempts_that_write_on_behind_the_rollback(lab: SparkLab, way: Way) -> 
     with lab.load(way, held=True, broken=5) as load:
         with load.held(attempts=2):
             frozen = lab.executors()[0]
-            spark_process.freeze(frozen)
+            process.freeze(frozen)
         try:
             with pytest.raises(SparkJobError, match="task 5 cannot succeed"):
                 lab.spark.receive()
         finally:
-            spark_process.thaw(frozen)
+            process.thaw(frozen)
         require_over(frozen)
         load.require_nothing()

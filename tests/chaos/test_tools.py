@@ -17,7 +17,7 @@ import tidelock.replica_agent.main  # noqa: F401 - registers every fault point o
 from tests.chaos import ability, cut_points, disks, seccomp
 from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Supervisor, Trap
-from tests.support import source
+from tests.support.project import source
 from tidelock.csnlog import faults
 
 #: Three fsyncs of one file, in threads; says how each ended.

@@ -16,23 +16,23 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import tampering
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.tampering import catalog, change_znodes, flip_byte
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults import tampering
+from tests.support.faults.tampering import catalog, change_znodes, flip_byte
+from tests.support.histories.workload import Workload, ask
 from tests.support.waiting import eventually
-from tests.support.workload import Workload, ask
 from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit
 from tidelock.client import Database
 from tidelock.client.audit import AuditReport
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog import tree
-from tidelock.csnlog.codec import encode_label, encode_pin
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.model import LabelState, PinState
-from tidelock.csnlog.store import Create, Delete, Op
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.codec import encode_label, encode_pin
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import LabelState, PinState
+from tidelock.csnlog.core.store import Create, Delete, Op
 from tidelock.errors import TidelockError
-from tidelock.replication.lock_rules import OnePart, create_op
+from tidelock.replication.core.lock_rules import OnePart, create_op
 
 REPLICAS = ("r1", "r2", "r3")
 #: Parts above this size are files of their own.

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import pages
-from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.project import pages
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database

@@ -20,9 +20,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.mutations import Row, as_rows
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left
+from tests.support.replicas.mutations import Row, as_rows
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster

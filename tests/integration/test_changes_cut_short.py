@@ -18,10 +18,10 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.fault_lab import Gates
-from tests.support.lock_reading import PartRow, locks, part_rows
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.lock_reading import PartRow, locks, part_rows
+from tests.support.faults.lab import Gates
+from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Transaction
 from tidelock.client.results import ChangeResult

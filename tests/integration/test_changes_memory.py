@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.support.cluster import ClusterFactory
+from tests.support.clusters.cluster import ClusterFactory
 from tidelock.client import Changes, Transaction
 from tidelock.cluster import LocalCluster
 

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 import urllib3
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import data_address, nothing_left
-from tests.support.refusals import http
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.refusals import http
+from tests.support.histories.evidence import data_address, nothing_left
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import StandbyError, UnavailableError
-from tidelock.replication.digest import checksum
+from tidelock.replication.core.digest import checksum
 
 REPLICAS = ("r1", "r2", "r3")
 #: Parts above this size are files of their own; several ranges are fetched of each.

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import alive, data_address, lives, nothing_left, verify
-from tests.support.refusals import http
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.refusals import http
+from tests.support.histories.evidence import alive, data_address, lives, nothing_left, verify
+from tests.support.histories.workload import Workload, ask
 from tests.support.waiting import eventually
-from tests.support.workload import Workload, ask
 from tidelock.client import Database, Decision, Transaction, TransactionState
 from tidelock.cluster import LocalCluster
 from tidelock.errors import NotEnoughReplicasError
-from tidelock.replication.digest import checksum
+from tidelock.replication.core.digest import checksum
 
 REPLICAS = ("r1", "r2", "r3")
 ROWS = pa.table({"k": [1, 2, 3]})

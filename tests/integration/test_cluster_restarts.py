@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import lives, nothing_left, verify
-from tests.support.history import End
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import lives, nothing_left, verify
+from tests.support.histories.history import End
+from tests.support.histories.workload import Workload, ask
 from tests.support.waiting import eventually
-from tests.support.workload import Workload, ask
-from tests.support.zookeeper import READY_TIMEOUT_S
+from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock import processes
 from tidelock.client import CommitResult, Database, Decision
 from tidelock.cluster import LocalCluster, process_groups

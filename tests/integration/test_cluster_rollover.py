@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import verify
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import verify
+from tests.support.histories.workload import Workload, ask
 from tests.support.waiting import eventually
-from tests.support.workload import Workload, ask
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog.ids import Csn, epoch_of
+from tidelock.csnlog.core.ids import Csn, epoch_of
 
 REPLICAS = ("r1", "r2", "r3")
 EPOCH_LIMIT = 50

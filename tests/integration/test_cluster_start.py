@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from tests.support.aio import until
-from tests.support.proxy import MULTI, Action, Proxy, nth_request
-from tests.support.store_suite import done, node
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, open_session
-from tidelock.csnlog.ids import ReplicaId
-from tidelock.csnlog.members import Members
-from tidelock.csnlog.model import ClusterState, Member
-from tidelock.csnlog.results import Ok, Reason, Refused
-from tidelock.csnlog.store import Check, Create, Link, SetData, Store
-from tidelock.csnlog.zk import ZkStore
+from tests.support.faults.proxy import MULTI, Action, Proxy, nth_request
+from tests.support.zookeeper.store_suite import done, node
+from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, open_session
+from tidelock.csnlog.cluster.members import Members
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.model import ClusterState, Member
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Check, Create, Link, SetData, Store
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 NONCES = itertools.count()

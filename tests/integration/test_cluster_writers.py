@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import verify
-from tests.support.history import End
-from tests.support.workload import Workload
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import verify
+from tests.support.histories.history import End
+from tests.support.histories.workload import Workload
 
 REPLICAS = ("r1", "r2", "r3")
 

@@ -12,20 +12,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory, start_through
-from tests.support.evidence import alive, data_address, read_log, verify
-from tests.support.history import End
-from tests.support.proxy import MULTI, Action, Hook, Proxy, nth_request
-from tests.support.refusals import http
+from tests.support.clusters.cluster import QUICK, ClusterFactory, start_through
+from tests.support.faults.proxy import MULTI, Action, Hook, Proxy, nth_request
+from tests.support.faults.refusals import http
+from tests.support.histories.evidence import alive, data_address, read_log, verify
+from tests.support.histories.history import End
+from tests.support.histories.workload import Workload, ask
 from tests.support.waiting import eventually
-from tests.support.workload import Workload, ask
-from tests.support.zookeeper import OPTIONS, READY_TIMEOUT_S
+from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
 from tidelock import processes
 from tidelock import zookeeper as embedded
 from tidelock.client import Decision, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
-from tidelock.replication.digest import checksum
+from tidelock.replication.core.digest import checksum
 from tidelock.zookeeper import LocalZooKeeper
 
 REPLICAS = ("r1", "r2", "r3")

@@ -25,16 +25,16 @@ import urllib3
 import xxhash
 from typer.testing import CliRunner
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.fault_lab import SETTINGS, Gates
-from tests.support.refusals import http
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import SETTINGS, Gates
+from tests.support.faults.refusals import http
+from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.cli.app import app
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog.ids import ReplicaId, TableName
+from tidelock.csnlog.core.ids import ReplicaId, TableName
 from tidelock.errors import TidelockError, TooManyPartsError, UnknownTableError
 from tidelock.replica_agent.compaction.duty import planner_of
 

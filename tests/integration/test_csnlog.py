@@ -18,16 +18,16 @@ from typing import Any, Self
 import pytest
 
 from tests.support.aio import until, until_async
-from tests.support.log_node import R1, R2, R3, LogNode, check_sequence, make_cluster, tids_of
-from tests.support.proxy import MULTI, Action, Proxy, nth_request
-from tests.support.zk_world import ZkWorld
+from tests.support.clusters.log_node import R1, R2, R3, LogNode, check_sequence, make_cluster, tids_of
+from tests.support.faults.proxy import MULTI, Action, Proxy, nth_request
+from tests.support.zookeeper.world import ZkWorld
 from tidelock import zookeeper as embedded
-from tidelock.csnlog.batch import LogLimits
-from tidelock.csnlog.ids import Csn, Tid
+from tidelock.csnlog.core.batch import LogLimits
+from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.model import Kind
+from tidelock.csnlog.core.results import Committed, Running
+from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.log import LogState
-from tidelock.csnlog.model import Kind
-from tidelock.csnlog.results import Committed, Running
-from tidelock.csnlog.store import Create
 from tidelock.errors import CommitUnknownError, FencedError, RefusedError, UnavailableError
 
 REPLICAS = (R1, R2, R3)

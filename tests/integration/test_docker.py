@@ -14,8 +14,10 @@ import pyarrow as pa
 import pytest
 
 import tidelock
-from tests.support import containers, images, names, source
-from tests.support.containers import Cluster
+from tests.support import names
+from tests.support.clusters import containers, images
+from tests.support.clusters.containers import Cluster
+from tests.support.project import source
 from tests.support.waiting import eventually
 from tidelock import java
 from tidelock.client import Database
@@ -93,7 +95,7 @@ def spark_outside(
         "SPARK_LOCAL_IP": names.LOOPBACK,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.outside_reader"],
+        [sys.executable, "-m", "tests.support.spark.outside_reader"],
         input=json.dumps(asked),
         env={**os.environ, **environ},
         cwd=folder,

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.source import ROOT
-from tests.support.spark_process import run_program
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left
+from tests.support.project.source import ROOT
+from tests.support.spark.process import run_program
 from tidelock.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
@@ -33,7 +33,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 def printed(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What each run of each program has printed; all at one cluster, in one Spark session."""
     folder = tmp_path_factory.mktemp("examples")
-    run_program(folder, "tests.support.example_runs", local.url("r1"), str(folder), *RUNS)
+    run_program(folder, "tests.support.project.example_runs", local.url("r1"), str(folder), *RUNS)
     found: dict[str, list[str]] = {}
     for number, name in enumerate(RUNS):
         found.setdefault(name, []).append((folder / str(number)).read_text(encoding="utf-8"))

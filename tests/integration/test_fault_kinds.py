@@ -13,13 +13,13 @@ from typing import Final
 
 import pytest
 
-from tests.support.cluster import ClusterFactory
-from tests.support.fault_lab import BYSTANDER, LARGE_ROWS, Ending, Lab, laboratory
-from tests.support.history import End
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import BYSTANDER, LARGE_ROWS, Ending, Lab, laboratory
+from tests.support.histories.history import End
+from tests.support.histories.workload import ROWS, ask
 from tests.support.waiting import eventually
-from tests.support.workload import ROWS, ask
 from tidelock.client import TransactionState
-from tidelock.csnlog.ids import epoch_of
+from tidelock.csnlog.core.ids import epoch_of
 from tidelock.errors import DiskFullError, NotCommittedError, TidelockError
 
 HOME, PEER = "r1", "r2"

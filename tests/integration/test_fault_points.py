@@ -15,10 +15,10 @@ from typing import Any, Final
 import pytest
 
 import tidelock.replica_agent.main  # noqa: F401 - registers every fault point of an agent
-from tests.support.cluster import ClusterFactory
-from tests.support.fault_lab import LARGE_ROWS, Lab, laboratory, points
-from tests.support.history import End
-from tests.support.workload import ROWS
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import LARGE_ROWS, Lab, laboratory, points
+from tests.support.histories.history import End
+from tests.support.histories.workload import ROWS
 from tidelock.csnlog import faults
 from tidelock.errors import CommitUnknownError, RefusedError
 

@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from tests.support.cluster import ClusterFactory
-from tests.support.evidence import verify
-from tests.support.fault_lab import SETTINGS, Gates
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import SETTINGS, Gates
+from tests.support.histories.evidence import verify
+from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
-from tests.support.workload import Workload
 
 REPLICAS: Final = ("r1", "r2", "r3")
 #: Who dies where, one after the other; at a pass that is reached within a second of such a load.

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
+from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tidelock.client import Database, Transaction
 from tidelock.errors import SerializationConflictError, TransactionClosedError
 

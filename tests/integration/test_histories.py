@@ -1,9 +1,10 @@
 """Random histories of all statements, by sessions on three replicas, judged by a model in memory.
 
-A plan is drawn from a seed (tests/support/session_plan.py) and carried out (tests/support/sessions.py) while
-compaction runs as fast as it can and replicas are killed; then every commit is replayed in the order of the
-log (tests/support/replay.py), and everything that anybody was told has to be what the model says: rows,
-numbers of rows, conflicts, outcomes. At the end all replicas show the same, and nothing is left over.
+A plan is drawn from a seed (tests/support/histories/session_plan.py) and carried out
+(tests/support/histories/sessions.py) while compaction runs as fast as it can and replicas are killed; then
+every commit is replayed in the order of the log (tests/support/histories/replay.py), and everything that
+anybody was told has to be what the model says: rows, numbers of rows, conflicts, outcomes. At the end all
+replicas show the same, and nothing is left over.
 
 A failure prints the command that draws the same plan again. One session after the other, that is the same
 interleaving of their statements too; what the cluster does by itself stays a matter of chance.
@@ -19,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.session_plan import draw
-from tests.support.sessions import Stage
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.session_plan import draw
+from tests.support.histories.sessions import Stage
 from tidelock.cluster import LocalCluster
 
 #: Compaction merges whatever it can, as soon as it can.

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import data_address, horizons, nothing_left, require_clean_audit
-from tests.support.refusals import http
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.refusals import http
+from tests.support.histories.evidence import data_address, horizons, nothing_left, require_clean_audit
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster

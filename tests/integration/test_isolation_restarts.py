@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.lock_reading import PartRow, locks, part_rows
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.lock_reading import PartRow, locks, part_rows
+from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.isolation import SCHEMA, add, everywhere, make, refused, rows, seen, times
-from tests.support.lock_reading import PartRow, locks, part_rows
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.lock_reading import PartRow, locks, part_rows
+from tests.support.histories.evidence import nothing_left
+from tests.support.histories.isolation import SCHEMA, add, everywhere, make, refused, rows, seen, times
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import RefusedError, SerializationConflictError, TransactionClosedError

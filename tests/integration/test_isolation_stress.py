@@ -18,9 +18,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.workload import ask
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left
+from tests.support.histories.workload import ask
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SerializationConflictError

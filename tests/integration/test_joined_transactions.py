@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.hdfs_client import Folder, file_name
-from tests.support.readers import send
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left
+from tests.support.replicas.readers import send
+from tests.support.spark.hdfs_client import Folder, file_name
 from tests.support.waiting import eventually
 from tidelock import join
 from tidelock.client import Database, JoinedTransaction, Transaction

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.client_process import ROWS, ClientProcess
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.fault_lab import Gates
-from tests.support.refusals import Addresses, http
-from tests.support.truncation import truncate
+from tests.support.clusters.client_process import ROWS, ClientProcess
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.truncation import truncate
+from tests.support.faults.lab import Gates
+from tests.support.faults.refusals import Addresses, http
+from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.client import Database, TransactionState, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, LabelExistsError, TidelockError, TooLargeError

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.cluster import ClusterFactory
+from tests.support.clusters.cluster import ClusterFactory
 from tidelock import zookeeper
 from tidelock.cli.exits import Exit
 from tidelock.client import Decision, TransactionState, connect

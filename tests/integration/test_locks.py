@@ -13,20 +13,20 @@ import pyarrow as pa
 import pytest
 
 from tests.support.aio import until
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.lock_node import LockNode, part_ask, wide_ask
-from tests.support.log_node import R1, R2, R3, make_cluster
-from tests.support.proxy import MULTI, Action, Proxy, nth_request
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.lock_node import LockNode, part_ask, wide_ask
+from tests.support.clusters.log_node import R1, R2, R3, make_cluster
+from tests.support.faults.proxy import MULTI, Action, Proxy, nth_request
 from tests.support.waiting import eventually
-from tests.support.zk_world import ZkWorld
+from tests.support.zookeeper.world import ZkWorld
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog import tree
-from tidelock.csnlog.ids import Csn, TableName
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.zk import ZkStore
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import SerializationConflictError, TidelockError
-from tidelock.replication.lock_rules import OnePartition, WholeTable
+from tidelock.replication.core.lock_rules import OnePartition, WholeTable
 
 
 @pytest.fixture

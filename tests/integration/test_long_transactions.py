@@ -13,11 +13,11 @@ from typing import Final
 
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left, require_clean_audit
-from tests.support.isolation import everywhere, make, refused, rows, seen
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.histories.isolation import everywhere, make, refused, rows, seen
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SerializationConflictError

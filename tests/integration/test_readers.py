@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.datadir import TIME_MS, DataDir
-from tests.support.readers import Answer, ReaderHost
+from tests.support.replicas.datadir import TIME_MS, DataDir
+from tests.support.replicas.readers import Answer, ReaderHost
 from tests.support.waiting import TIMEOUT_S
-from tidelock.replica_agent.catalog_read import PartRow
-from tidelock.replication.digest import BLOCK_BYTES
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core.digest import BLOCK_BYTES
 
 SECRET = "tide"
 CITIES = [

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.datadir import DataDir
-from tests.support.readers import ReaderHost
+from tests.support.replicas.datadir import DataDir
+from tests.support.replicas.readers import ReaderHost
 from tests.support.waiting import TIMEOUT_S, eventually
-from tidelock.replica_agent.catalog_read import PartRow
-from tidelock.replication.digest import BLOCK_BYTES
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core.digest import BLOCK_BYTES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("price", pa.float64())])
 #: What a client sees when an answer is cut before its declared length.

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 import urllib3
 
-from tests.support.datadir import DataDir
-from tests.support.readers import ReaderHost
+from tests.support.replicas.datadir import DataDir
+from tests.support.replicas.readers import ReaderHost
 from tests.support.waiting import TIMEOUT_S, eventually
-from tidelock.csnlog.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import ConfigError
-from tidelock.replica_agent.catalog_read import PartRow
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers import counters
 from tidelock.replica_agent.readers.pool import ReaderPool
-from tidelock.replica_agent.readers.verdict import Verdict
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 SCHEMA = pa.schema([("price", pa.float64())])
 
@@ -201,10 +201,10 @@ class _Agent:
         self.corrupted: asyncio.Queue[PartId] = asyncio.Queue()
         self.applied = asyncio.Event()
 
-    async def wait(self, csn: Csn) -> Verdict:
+    async def wait(self, csn: Csn) -> ReadAvailability:
         self.asked.put_nowait(csn)
         await self.applied.wait()
-        return Verdict("ready")
+        return ReadAvailability("ready")
 
     def read(self, csn: Csn) -> None:
         """Nothing is pinned here."""

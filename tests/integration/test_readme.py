@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from tests.support import pages
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.spark_process import run_program
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.project import pages
+from tests.support.spark.process import run_program
 from tidelock.cluster import LocalCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -42,7 +42,7 @@ def pattern(line: str) -> str:
 
 def test_the_tour(local: LocalCluster, tmp_path: Path) -> None:
     """All of it runs, from the first table to the stream, and says what the page says."""
-    printed = run_program(tmp_path, "tests.support.readme_tour", local.url("r1"), str(tmp_path))
+    printed = run_program(tmp_path, "tests.support.project.readme_tour", local.url("r1"), str(tmp_path))
     position = 0
     expected = list(shown())
     assert len(expected) >= 7

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition, WriterCommi
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_tidelock import DefaultSource
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import TIMEOUT_S, eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster

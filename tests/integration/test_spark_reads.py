@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.datadir import DataDir
-from tests.support.readers import ReaderHost
-from tests.support.spark_process import SparkJobError, SparkProcess
+from tests.support.replicas.datadir import DataDir
+from tests.support.replicas.readers import ReaderHost
+from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.core.ids import PartId
 from tidelock.replica_agent.readers import counters
 
 pytestmark = pytest.mark.spark

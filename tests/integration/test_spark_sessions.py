@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support import spark35
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import data_address
-from tests.support.spark_cluster import SparkCluster
-from tests.support.spark_process import SparkProcess
-from tests.support.spark_proof import create, require_rows, require_settled
-from tests.support.spark_rows import PARTITION_BY, QUERY, town
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import data_address
+from tests.support.spark import spark35
+from tests.support.spark.cluster import SparkCluster
+from tests.support.spark.process import SparkProcess
+from tests.support.spark.proof import create, require_rows, require_settled
+from tests.support.spark.rows import PARTITION_BY, QUERY, town
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 

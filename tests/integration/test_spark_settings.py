@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support import spark35
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.spark_process import SparkJobError, SparkProcess
-from tests.support.spark_proof import create, require_rows, require_settled
-from tests.support.spark_rows import PARTITION_BY, QUERY
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.spark import spark35
+from tests.support.spark.process import SparkJobError, SparkProcess
+from tests.support.spark.proof import create, require_rows, require_settled
+from tests.support.spark.rows import PARTITION_BY, QUERY
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import TransactionClosedError, UnsealedWriteError

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.spark_process import SparkJobError, SparkProcess
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left
+from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -49,7 +49,7 @@ FAIL_ONCE = (
     "AND reflect('java.lang.System', 'setProperty', concat('{run}', id), 'x') = 'null' "
     "THEN CAST(raise_error('this attempt fails') AS bigint) ELSE id END"
 )
-#: Rows of tests/support/pushing_source.py, which Spark 3.5 could not import.
+#: Rows of tests/support/spark/pushing_source.py, which Spark 3.5 could not import.
 ROWS_PUSHED = 10
 TOTALS = "SELECT count(*), sum(id), CAST(sum(price) AS string) FROM {}"
 EXPECTED = [[ROWS, sum(range(ROWS)), "124875.00"]]

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import horizons, nothing_left, require_clean_audit
-from tests.support.spark_process import SparkJobError, SparkProcess
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import horizons, nothing_left, require_clean_audit
+from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster

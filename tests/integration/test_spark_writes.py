@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import api_address, nothing_left
-from tests.support.readers import send
-from tests.support.spark_process import SparkJobError, SparkProcess
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import api_address, nothing_left
+from tests.support.replicas.readers import send
+from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster

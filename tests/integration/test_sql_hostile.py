@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from tests.support.datadir import DataDir
+from tests.support.replicas.datadir import DataDir
+from tests.support.replicas.sql import ORDERS, orders_and_items, workers
 from tests.support.rows import settings
-from tests.support.sql import ORDERS, orders_and_items, workers
-from tidelock.csnlog.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError, TooLargeError, UnknownTableError
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MutationRequest, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlPool

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.datadir import DataDir
+from tests.support.replicas.datadir import DataDir
+from tests.support.replicas.sql import ITEMS, ORDERS, orders_and_items, rows, table, workers
 from tests.support.rows import ALL_TYPES, settings
-from tests.support.sql import ITEMS, ORDERS, orders_and_items, rows, table, workers
 from tidelock.errors import (
     BadRequestError,
     CorruptError,

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.datadir import DataDir
+from tests.support.replicas.datadir import DataDir
+from tests.support.replicas.sql import orders_and_items, request, rows, workers
 from tests.support.rows import settings
-from tests.support.sql import orders_and_items, request, rows, workers
 from tests.support.waiting import eventually
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError
 from tidelock.replica_agent.sql.pool import SqlPool
@@ -180,7 +180,7 @@ _AGENT = """
 import asyncio, sys
 from pathlib import Path
 from tests.support.rows import settings
-from tests.support.sql import request
+from tests.support.replicas.sql import request
 from tidelock.replica_agent.sql.pool import SqlPool
 
 async def main():

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.store_suite import node
-from tests.support.zk_world import ZkWorld
-from tidelock.csnlog.memory import MemoryEnsemble
-from tidelock.csnlog.results import Ok, Unknown
-from tidelock.csnlog.store import Check, Create, Delete, Op, SetData, Store
+from tests.support.zookeeper.store_suite import node
+from tests.support.zookeeper.world import ZkWorld
+from tidelock.csnlog.core.results import Ok, Unknown
+from tidelock.csnlog.core.store import Check, Create, Delete, Op, SetData, Store
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_tidelock import DefaultSource
 from tests.integration.test_source_tasks import Task, elsewhere
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import LabelExistsError, TidelockError, TransactionClosedError

@@ -41,12 +41,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.support.client_process import ROWS, ClientProcess
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.refusals import Addresses, http, stream
+from tests.support.clusters.client_process import ROWS, ClientProcess
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.refusals import Addresses, http, stream
+from tests.support.histories.evidence import nothing_left
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit
 from tidelock.client import Database, Decision, Transaction, TransactionState

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import pages
-from tests.support.cluster import ClusterFactory
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.project import pages
 from tidelock.cli import app as cli
 from tidelock.cluster import LocalCluster
 

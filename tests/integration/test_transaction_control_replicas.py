@@ -15,13 +15,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.client_process import ROWS
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import require_clean_audit
-from tests.support.fault_lab import Gates
-from tests.support.refusals import Addresses, check_state, http
+from tests.support.clusters.client_process import ROWS
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates
+from tests.support.faults.refusals import Addresses, check_state, http
+from tests.support.histories.evidence import require_clean_audit
+from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
-from tests.support.workload import ask
 from tidelock.client import Database, Decision, TransactionState, connect
 from tidelock.client.transaction import Wait
 from tidelock.cluster import LocalCluster

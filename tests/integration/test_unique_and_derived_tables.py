@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import nothing_left
-from tests.support.lock_reading import locks
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.lock_reading import locks
+from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.hdfs_client import Folder, file_name
+from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.memory import MIB, Peaks
-from tests.support.spark_proof import require_settled
+from tests.support.spark.hdfs_client import Folder, file_name
+from tests.support.spark.proof import require_settled
 from tidelock.cluster import LocalCluster
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import api_address, nothing_left, require_clean_audit
-from tests.support.fault_lab import Gates
-from tests.support.hdfs_client import Folder, HalfWritten, commit_task, parquet, place
-from tests.support.readers import send
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates
+from tests.support.histories.evidence import api_address, nothing_left, require_clean_audit
+from tests.support.replicas.readers import send
+from tests.support.spark.hdfs_client import Folder, HalfWritten, commit_task, parquet, place
 from tests.support.waiting import eventually
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import QUICK, ClusterFactory
-from tests.support.evidence import api_address, nothing_left
-from tests.support.fault_lab import Gates
-from tests.support.hdfs_client import JOB, Folder, HalfWritten, file_name, parquet
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates
+from tests.support.histories.evidence import api_address, nothing_left
+from tests.support.spark.hdfs_client import JOB, Folder, HalfWritten, file_name, parquet
 from tests.support.waiting import TIMEOUT_S, eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
@@ -242,7 +242,7 @@ def test_a_job_that_has_not_ended(local: LocalCluster, db: Database, table: str,
     clean(local)
 
 
-#: What the footer says is looked at in tests/unit/test_parquet_files.py.
+#: What the footer says is looked at in tests/unit/replica_agent/uploads/test_parquet_files.py.
 WRONG: dict[str, tuple[bytes, str, str]] = {
     "a null": (parquet(stored(1, None)), "city=a", "column id .* is required"),
     "no partition": (parquet(stored(1)), "", r'partitionBy\("city"\)'),

@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from tests.support.aio import until, until_async
-from tests.support.proxy import MULTI, Action, Direction, Proxy, nth_request
-from tests.support.store_suite import Counter, StoreSuite, done, node
-from tests.support.zk_world import SESSION_TIMEOUT_S, ZkWorld
-from tests.support.zookeeper import OPTIONS, READY_TIMEOUT_S
+from tests.support.faults.proxy import MULTI, Action, Direction, Proxy, nth_request
+from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
+from tests.support.zookeeper.store_suite import Counter, StoreSuite, done, node
+from tests.support.zookeeper.world import SESSION_TIMEOUT_S, ZkWorld
 from tidelock import processes
 from tidelock import zookeeper as embedded
-from tidelock.csnlog import handoff, link, zk
-from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.store import Check, Create, Link, SetData
-from tidelock.csnlog.zk import ZkStore
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Create, Link, SetData
+from tidelock.csnlog.zookeeper import kazoo_bridge, kazoo_store, session_monitor
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
 
 
@@ -153,7 +153,7 @@ async def test_a_cancelled_caller_leaves_nothing_behind(world: ZkWorld, zk_proxy
     store = await world.store(through=zk_proxy.address)
     await done(store, Create("a"))
     zk_proxy.black_hole(Direction.TO_CLIENT)
-    callers = [asyncio.create_task(store.get("a")) for _ in range(zk._IN_FLIGHT_MAX + 20)]
+    callers = [asyncio.create_task(store.get("a")) for _ in range(kazoo_store._IN_FLIGHT_MAX + 20)]
     await asyncio.sleep(0)
     for caller in callers:
         caller.cancel()
@@ -308,7 +308,7 @@ async def test_the_link_is_suspended_by_the_clock_alone(
         monotonic = staticmethod(lambda: time.monotonic() + stopped_s)
 
     links = [store.link]
-    for module in (handoff, link, zk):
+    for module in (kazoo_bridge, session_monitor, kazoo_store):
         monkeypatch.setattr(module, "time", Clock)
     links.append(store.link)
     assert links == [Link.CONNECTED, Link.SUSPENDED]

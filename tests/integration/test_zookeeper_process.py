@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.proxy import Action, Proxy, nth_request
+from tests.support.faults.proxy import Action, Proxy, nth_request
 from tests.support.waiting import eventually
-from tests.support.zookeeper import OPTIONS, READY_TIMEOUT_S
+from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
 from tidelock import java, processes, zookeeper
 from tidelock.errors import UnavailableError
 from tidelock.ports import HOST

@@ -16,26 +16,27 @@ from typing import Any, Final
 from unittest import mock
 
 from tests.sim.disk import Disk
+from tidelock.csnlog.core.committer_messages import MultiResult
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.model import Progress
+from tidelock.csnlog.core.results import Committed, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Delete, Op
+from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import Step
-from tidelock.csnlog.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
-from tidelock.csnlog.messages import MultiResult
-from tidelock.csnlog.model import Progress
-from tidelock.csnlog.results import Committed, Reason, Refused, Unknown
-from tidelock.csnlog.store import Delete, Op
-from tidelock.csnlog.visibility import Replaced
 from tidelock.errors import CorruptError, SerializationConflictError
-from tidelock.replica_agent import adoption, catalog_collect, catalog_jobs
-from tidelock.replica_agent.acceptor import Acceptor
-from tidelock.replica_agent.ledger import CatalogLedger
-from tidelock.replica_agent.removals import Removals
-from tidelock.replica_agent.transactions import Transaction, Transactions
-from tidelock.replication.core import Copies
-from tidelock.replication.lock_janitor import LockJanitor
-from tidelock.replication.lock_rules import LockAsk, OnePartition
-from tidelock.replication.model import Held, Peer
+from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
+from tidelock.replica_agent.replicas.receiver import PushReceiver
+from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
+from tidelock.replica_agent.transactions import adopted_merges
+from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.lock_rules import LockAsk, OnePartition
+from tidelock.replication.core.model import Held, Peer
+from tidelock.replication.core.wire import decode
+from tidelock.replication.locks.sweeper import LockSweeper
 from tidelock.replication.push import Pusher
-from tidelock.replication.wire import decode
 
 #: A pause in which the tail passes what others have committed, in virtual seconds.
 _A_WHILE_S: Final = 4.0
@@ -44,16 +45,16 @@ _A_WHILE_S: Final = 4.0
 @contextmanager
 def acknowledge_before_durable() -> Iterator[None]:
     """A peer says that it holds a transaction while it is still writing it."""
-    store = Acceptor.stage
+    store = PushReceiver.stage
 
-    async def stage(self: Acceptor, raw: bytes) -> Held:
+    async def stage(self: PushReceiver, raw: bytes) -> Held:
         push = decode(raw)
         task = asyncio.create_task(store(self, raw))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         tids = tuple(str(sealed.tid) for sealed in push.tids)
         return Held(self._replica, self._disk, self._boot, self._waiters.reached, tids, {})
 
-    with mock.patch.object(Acceptor, "stage", stage):
+    with mock.patch.object(PushReceiver, "stage", stage):
         yield
 
 
@@ -80,9 +81,9 @@ def count_a_replaced_disk() -> Iterator[None]:
 @contextmanager
 def apply_over_a_gap() -> Iterator[None]:
     """A record is applied although parts of it are missing."""
-    apply = catalog_jobs._apply_tid
+    apply = catalog_writes._apply_tid
 
-    async def held(_self: CatalogLedger, parts: Any) -> set[Any]:
+    async def held(_self: ReplicaCatalogPort, parts: Any) -> set[Any]:
         return set(parts)
 
     def apply_what_is_there(*args: Any) -> None:
@@ -90,8 +91,8 @@ def apply_over_a_gap() -> Iterator[None]:
             apply(*args)
 
     with (
-        mock.patch.object(CatalogLedger, "held", held),
-        mock.patch.object(catalog_jobs, "_apply_tid", apply_what_is_there),
+        mock.patch.object(ReplicaCatalogPort, "held", held),
+        mock.patch.object(catalog_writes, "_apply_tid", apply_what_is_there),
     ):
         yield
 
@@ -120,7 +121,7 @@ def forget_to_fsync() -> Iterator[None]:
 def collect_by_creation() -> Iterator[None]:
     """A removed part goes when the horizon has passed the CSN that made it, not the one that removed it."""
     sql = "p.removal_csn IS NOT NULL AND p.creation_csn <= :h AND p.creation_csn <= coalesce(h.csn, :h)"
-    with mock.patch.object(catalog_collect, "COLLECTABLE_SQL", sql):
+    with mock.patch.object(catalog_garbage, "COLLECTABLE_SQL", sql):
         yield
 
 
@@ -162,7 +163,7 @@ def _removed(db: sqlite3.Connection, *, parts: Sequence[str]) -> list[tuple[str]
 @contextmanager
 def keep_marks_of_what_is_rolled_back() -> Iterator[None]:
     """A removal that is rolled back leaves its marks in the catalog."""
-    drop = catalog_jobs.drop_undecided
+    drop = catalog_writes.drop_undecided
 
     def drop_but_marks(db: sqlite3.Connection, tids: Iterable[str]) -> list[str]:
         over = list(tids)
@@ -172,7 +173,7 @@ def keep_marks_of_what_is_rolled_back() -> Iterator[None]:
         db.executemany("UPDATE parts SET removal_tid = ? WHERE part = ?", marks)
         return files
 
-    with mock.patch.object(catalog_jobs, "drop_undecided", drop_but_marks):
+    with mock.patch.object(catalog_writes, "drop_undecided", drop_but_marks):
         yield
 
 
@@ -195,7 +196,7 @@ def adopt_every_merge() -> Iterator[None]:
     def any_merge(replaced: Iterable[Replaced], _snapshot: Csn, _adopted: Collection[str]) -> set[str]:
         return {part.merge for part in replaced}
 
-    with mock.patch.object(adoption, "adoptable", any_merge):
+    with mock.patch.object(adopted_merges, "adoptable", any_merge):
         yield
 
 
@@ -210,14 +211,14 @@ def ignore_open_transactions() -> Iterator[None]:
 def delete_locks_by_their_own_version() -> Iterator[None]:
     """Locks of a silent replica are deleted at their own versions: nobody fences their holder before."""
 
-    async def clear(self: LockJanitor, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
+    async def clear(self: LockSweeper, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
         left = await self._zookeeper.scan(self._zookeeper.call(0.0), table)
         for lock in left:
             if lock.tid.home == home and not isinstance(await self._outcome(lock.tid), Committed):
                 await self._zookeeper.store.multi((Delete(lock.znode, 0),))
         return True
 
-    with mock.patch.object(LockJanitor, "_clear", clear):
+    with mock.patch.object(LockSweeper, "_clear", clear):
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from tests.sim.disk import Disk
 from tests.sim.life import LIFE
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.catalog import Catalog, Job, _Pending, _settle
+from tidelock.replica_agent.storage.catalog import Catalog, Job, _Pending, _settle
 
 T = TypeVar("T")
 

@@ -1,7 +1,8 @@
 """Clients that run everything that removes, inside transactions over two tables.
 
-Each transaction is written down as `tests/support/replay.py` judges it: what every statement read at and
-answered, and how the transaction ended. A statement that is refused or gets no answer leaves rollback only.
+Each transaction is written down as `tests/support/histories/replay.py` judges it: what every statement read
+at and answered, and how the transaction ended. A statement that is refused or gets no answer leaves rollback
+only.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ import pyarrow as pa
 from tests.sim.clients import CHANGED, Body, Session, begin, find, insert, rollback
 from tests.sim.network import Serve
 from tests.sim.sql import rows_of
-from tests.support import table_model as model
-from tests.support.history import End
-from tests.support.replay import Life, Ran, Refusal
-from tests.support.session_plan import LEVELS, Drawer
-from tidelock.csnlog.ids import Csn, Tid
+from tests.support.histories import table_model as model
+from tests.support.histories.history import End
+from tests.support.histories.replay import Life, Ran, Refusal
+from tests.support.histories.session_plan import LEVELS, Drawer
+from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.errors import (
     SerializationConflictError,
     SnapshotTooOldError,
     TidelockError,
     TransactionClosedError,
 )
-from tidelock.replica_agent.removals import Removed
 from tidelock.replica_agent.sql.mutation import DeleteRows, Literal, MergeRows, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
-from tidelock.replica_agent.transactions import Isolation
+from tidelock.replica_agent.transactions.registry import Isolation
+from tidelock.replica_agent.transactions.statements.removals import Removed
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from tests.sim.world import World
-    from tidelock.replica_agent.mutations import Mutated
-    from tidelock.replica_agent.operations import Operations
+    from tidelock.replica_agent.api.operations import Operations
+    from tidelock.replica_agent.transactions.statements.mutations import Mutated
 
 #: What the stand-in of the SQL processes can do, and what needs none (tests/sim/sql.py).
 STATEMENTS: Final = (

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from tests.sim.network import RefusedConnectionError, Serve
 from tests.sim.sql import part_rows
-from tests.support import table_model
-from tests.support.history import End
-from tests.support.replay import Seen
-from tidelock.csnlog.ids import Csn, TableName, Tid
-from tidelock.csnlog.results import Aborted, Committed, Outcome
+from tests.support.histories import table_model
+from tests.support.histories.history import End
+from tests.support.histories.replay import Seen
+from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
@@ -34,17 +34,17 @@ from tidelock.errors import (
     TidelockError,
     UnknownTransactionError,
 )
-from tidelock.replica_agent.catalog_read import PartRow
-from tidelock.replica_agent.commit import WaitFor
-from tidelock.replica_agent.schema import TableSchema, full_name
-from tidelock.replica_agent.snapshots import Pin
-from tidelock.replica_agent.state import Action
-from tidelock.replica_agent.transactions import Isolation, Transaction, TxState
-from tidelock.replication.model import Location
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.snapshots.pinned import Pin
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.transactions.ending.commit import WaitFor
+from tidelock.replica_agent.transactions.registry import Isolation, Transaction, TxState
+from tidelock.replication.core.model import Location
 
 if TYPE_CHECKING:
     from tests.sim.world import World
-    from tidelock.replica_agent.operations import Operations
+    from tidelock.replica_agent.api.operations import Operations
 
 #: Tables that writers add to, and compaction changes.
 TABLES: Final = ("a", "b")

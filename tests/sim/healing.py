@@ -21,18 +21,18 @@ from tests.sim.clients import (
     note_read,
 )
 from tests.sim.oracle import children
-from tests.support import replay
-from tests.support.checker import check
-from tests.support.evidence import leftovers
-from tests.support.history import End, LogLine, parse
-from tests.support.table_model import Statement, Truncate
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn, TableName, Tid
-from tidelock.csnlog.model import AddPart, Kind, RemovePart, TidRecord
-from tidelock.csnlog.results import Aborted, Committed, Outcome
+from tests.support.histories import replay
+from tests.support.histories.checker import check
+from tests.support.histories.evidence import leftovers
+from tests.support.histories.history import End, LogLine, parse
+from tests.support.histories.table_model import Statement, Truncate
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.model import AddPart, Kind, RemovePart, TidRecord
+from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.errors import SnapshotTooOldError, TidelockError
-from tidelock.replica_agent.agent import Agent
-from tidelock.replication.digest import checksum
+from tidelock.replica_agent.lifecycle.agent import Agent
+from tidelock.replication.core.digest import checksum
 
 if TYPE_CHECKING:
     from tests.sim.host import Host

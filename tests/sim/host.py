@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.disk import Disk
 from tests.sim.life import LIFE, Life
 from tests.sim.plan import Plan
-from tidelock.csnlog.memory import MemoryStore
+from tidelock.csnlog.testing.memory_store import MemoryStore
 from tidelock.errors import TidelockError
-from tidelock.replica_agent.agent import Agent, Ended
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import AgentState
+from tidelock.replica_agent.lifecycle.agent import Agent, Ended
 from tidelock.replica_agent.main import run
-from tidelock.replica_agent.settings import AgentSettings
-from tidelock.replica_agent.state import AgentState
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
-    from tidelock.replica_agent.agent import Agent
+    from tidelock.replica_agent.lifecycle.agent import Agent
 
 #: The life in whose name something runs; there is none for clients and for the simulation itself.
 LIFE: contextvars.ContextVar[Life] = contextvars.ContextVar("life")

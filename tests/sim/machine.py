@@ -27,18 +27,19 @@ from tests.sim.disk import DiskOs
 from tests.sim.life import LIFE
 from tests.sim.peers import SimPeerClient
 from tests.sim.sql import SimWorker
-from tidelock.csnlog.ids import PartId
+from tidelock.csnlog.core.ids import PartId
+from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.log import CsnLog, Proposal
-from tidelock.csnlog.results import Committed
-from tidelock.csnlog.store import Store
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent import agent, catalog
-from tidelock.replica_agent.local import Local, _sweep
-from tidelock.replica_agent.operations import Operations
-from tidelock.replica_agent.part_counts import PartCounts
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.lifecycle import agent
+from tidelock.replica_agent.lifecycle.local import Local, _sweep
 from tidelock.replica_agent.sql import pool
-from tidelock.replica_agent.waiters import CsnWaiters
+from tidelock.replica_agent.storage import catalog
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.part_counts import PartCounts
 from tidelock.replication import partfs
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
@@ -184,7 +185,7 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
 
 
 async def _open_local(world: World, settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
-    """As :func:`tidelock.replica_agent.local.open_local`, without sockets and processes."""
+    """As :func:`tidelock.replica_agent.lifecycle.local.open_local`, without sockets and processes."""
     life = LIFE.get()
     life.agent = callbacks
     disk = life.host.disk

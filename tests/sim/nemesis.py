@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from tests.sim.network import Weather
 from tests.sim.plan import FAULTS_S, Fault
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.fence import seize
-from tidelock.csnlog.results import Ok
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.results import Ok
 
 if TYPE_CHECKING:
     from tests.sim.host import Host

@@ -17,7 +17,7 @@ from tests.sim.trace import Trace
 from tidelock.errors import TidelockError, UnavailableError
 
 if TYPE_CHECKING:
-    from tidelock.replica_agent.operations import Operations
+    from tidelock.replica_agent.api.operations import Operations
 
 Serve = Callable[["Operations"], Awaitable[Any]]
 

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
 from tests.sim.disk import Disk
-from tests.support import replay
-from tests.support.checker import SHOWN, Violation
-from tests.support.replay import Story
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.codec import decode_entries
-from tidelock.csnlog.ids import CSN_NONE, Csn
-from tidelock.csnlog.model import AddPart, Entry, Record, RemovePart, TidRecord
-from tidelock.csnlog.store import Create, Op, SetData
+from tests.support.histories import replay
+from tests.support.histories.checker import SHOWN, Violation
+from tests.support.histories.replay import Story
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.codec import decode_entries
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import AddPart, Entry, Record, RemovePart, TidRecord
+from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.commit import WaitFor
-from tidelock.replication.model import Location
+from tidelock.replica_agent.transactions.ending.commit import WaitFor
+from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
 if TYPE_CHECKING:
     from tests.sim.life import Life
     from tests.sim.world import World
     from tidelock.csnlog.log import Proposal
-    from tidelock.replica_agent.agent import Agent
+    from tidelock.replica_agent.lifecycle.agent import Agent
 
 #: The disks are looked at so often, in virtual seconds.
 LOOK_S: Final = 0.7

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.life import LIFE
 from tests.sim.network import Network, Serve
-from tidelock.csnlog.ids import PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.state import Action
-from tidelock.replication.model import Held, Location, PartMeta
+from tidelock.replica_agent.config.states import Action
+from tidelock.replication.core.model import Held, Location, PartMeta
 from tidelock.replication.peers import PeerClient, PeerStatus
 
 if TYPE_CHECKING:
-    from tidelock.replica_agent.operations import Operations
+    from tidelock.replica_agent.api.operations import Operations
 
 
 class SimPeerClient(PeerClient):

@@ -3,7 +3,7 @@
 Everything around them is the product's own: the pool with its places, the frames, and whoever asks. A worker
 lists the parts of its snapshot as a SQL process does, says which of them lose or change rows, and reads the
 bytes call by call, so that other things happen in between. What it understands are the conditions of
-``tests/support/table_model.py`` in their SQL form.
+``tests/support/histories/table_model.py`` in their SQL form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.table_model import (
+from tests.support.histories.table_model import (
     PARTITION_BY,
     SCHEMA,
     Condition,
@@ -30,13 +30,10 @@ from tests.support.table_model import (
     Row,
     holds,
 )
-from tidelock.csnlog.ids import TableName
+from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import CorruptError, SerializationConflictError, StandbyError, TidelockError
 from tidelock.partition_paths import path_of
-from tidelock.replica_agent.catalog_read import CatalogReader, PartRow
-from tidelock.replica_agent.partitions import values_of
-from tidelock.replica_agent.schema import TableSchema
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import (
     Affected,
     CompactParts,
@@ -47,7 +44,10 @@ from tidelock.replica_agent.sql.mutation import (
     UpdateRows,
 )
 from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest, pack
-from tidelock.replication.model import Location
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.tables.partitions import values_of
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
 _HEADER: Final = len(pack(Kind.REQUEST, b""))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.life import LIFE
-from tidelock.csnlog.memory import Call, Fault, MemoryEnsemble, MemoryStore
-from tidelock.csnlog.results import Ok, Refused, Unknown
-from tidelock.csnlog.store import Link, Op
+from tidelock.csnlog.core.results import Ok, Refused, Unknown
+from tidelock.csnlog.core.store import Link, Op
+from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore
 
 if TYPE_CHECKING:
     from tests.sim.world import World

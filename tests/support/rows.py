@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tidelock.csnlog.ids import PartId
-from tidelock.replica_agent.part_writer import PartMaker
-from tidelock.replica_agent.schema import TableSchema
-from tidelock.replica_agent.settings import AgentSettings
+from tidelock.csnlog.core.ids import PartId
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.part_writer import PartMaker
+from tidelock.replica_agent.tables.schema import TableSchema
 
 #: One column of every type that a table may have.
 ALL_TYPES: dict[str, pa.DataType] = {

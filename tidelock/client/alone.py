@@ -49,7 +49,7 @@ class End(TypedDict, total=False):
     timeout_s: float | None
 
 
-class Alone:
+class AutocommitStatements:
     """The statements; part of `Database`."""
 
     _connection: Connection

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from tidelock.client.alone import Alone
+from tidelock.client.alone import AutocommitStatements
 from tidelock.client.arguments import milliseconds, plain, seconds
 from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
 from tidelock.client.connection import Connection
@@ -72,7 +72,7 @@ def connect(
         raise
 
 
-class Database(Alone, Joining):
+class Database(AutocommitStatements, Joining):
     """A cluster, seen by one client; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it carries the highest CSN that it has committed or read, on whichever

@@ -1,4 +1,4 @@
-"""What has to hold: of each round at once, and of everything when the writers have ended. Pure.
+"""What has to hold: of each round at once, and of everything when the writers have ended.
 
 Each function returns what is wrong first, or None.
 """

@@ -1,4 +1,4 @@
-"""New orders with their line items, as the refresh function RF1 of TPC-H brings them. Pure.
+"""New orders with their line items, as the refresh function RF1 of TPC-H brings them.
 
 Values are drawn as the specification says for the generated ones (section 4.2.3). Keys are not: RF1 fills
 gaps between the generated keys, here they lie above all of them, so that every key tells which batch made

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster import _factory
-from tests.support.refusals import LIMITS, Ground
+from tests.support.clusters.cluster import _factory
+from tests.support.faults.refusals import LIMITS, Ground
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.zookeeper import LocalZooKeeper

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from tests.support.refusals import (
+from tests.support.faults.refusals import (
     LIMITS,
     ROWS,
     SCHEMA,

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import ClusterFactory
-from tests.support.refusals import ROWS, SCHEMA, Addresses, Ground, check_message, http
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.refusals import ROWS, SCHEMA, Addresses, Ground, check_message, http
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Check, SetData
-from tidelock.csnlog.zk import ZkStore
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Check, SetData
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import BadRequestError, NoSuchCsnError, SnapshotTooOldError, TidelockError
 
 ACCESS_CONTROL = "org.apache.hadoop.security.AccessControlException"

@@ -18,10 +18,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.cluster import ClusterFactory
-from tests.support.evidence import leftovers
-from tests.support.fault_lab import Gates
-from tests.support.refusals import ROWS, Addresses, Ground, check_message, check_state, http
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.lab import Gates
+from tests.support.faults.refusals import ROWS, Addresses, Ground, check_message, check_state, http
+from tests.support.histories.evidence import leftovers
 from tests.support.waiting import eventually
 from tidelock.client import Decision, TransactionState
 from tidelock.cluster import LocalCluster

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import ClusterFactory
-from tests.support.refusals import ROWS, SCHEMA, Addresses, check_message, check_state, command, http
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.refusals import ROWS, SCHEMA, Addresses, check_message, check_state, command, http
 from tests.support.waiting import eventually
 from tidelock.cli.exits import Exit
 from tidelock.client import Database, Decision, TransactionState, connect

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.refusals import Addresses, Ground, check_message, command, http
+from tests.support.faults.refusals import Addresses, Ground, check_message, command, http
 from tidelock.cli.exits import Exit
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.refusals import ROWS, SCHEMA, Ground, command
+from tests.support.faults.refusals import ROWS, SCHEMA, Ground, command
 from tidelock.cli.exits import Exit
 from tidelock.errors import BadRequestError, SchemaMismatchError, UnknownTableError
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import ClusterFactory
-from tests.support.refusals import ROWS, SCHEMA, Addresses, check_message, command, http, run
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults.refusals import ROWS, SCHEMA, Addresses, check_message, command, http, run
 from tidelock.cli.exits import Exit
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.zk import ZkStore
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import AccessDeniedError, BadRequestError, ConfigError, UnavailableError
-from tidelock.replica_agent.catalog_schema import FORMAT
+from tidelock.replica_agent.storage.catalog_schema import FORMAT
 
 #: So long a start waits for a ZooKeeper that is not there.
 CONNECT_TIMEOUT_S = 1.0

@@ -10,7 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from tests.support.refusals import LIMITS, ROWS, SCHEMA, Addresses, Ground, check_message, command, http
+from tests.support.faults.refusals import (
+    LIMITS,
+    ROWS,
+    SCHEMA,
+    Addresses,
+    Ground,
+    check_message,
+    command,
+    http,
+)
 from tests.support.waiting import eventually
 from tidelock.cli.exits import Exit
 from tidelock.client import Database

@@ -10,7 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.refusals import LIMITS, ROWS, Addresses, Ground, check_message, http, nothing_open, stream
+from tests.support.faults.refusals import (
+    LIMITS,
+    ROWS,
+    Addresses,
+    Ground,
+    check_message,
+    http,
+    nothing_open,
+    stream,
+)
 from tests.support.waiting import eventually
 from tidelock.client import Decision, Transaction, TransactionState
 from tidelock.errors import (

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.sim.explore.replay import Replays, Returned
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
-from tidelock.replica_agent.acceptor import Acceptor
-from tidelock.replica_agent.staging import StagedBytes
-from tidelock.replication.digest import checksum
-from tidelock.replication.model import Held, PartMeta, SealedTid
-from tidelock.replication.wire import encode
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
+from tidelock.replica_agent.replicas.receiver import PushReceiver
+from tidelock.replica_agent.storage.pack_writer import StagedBytes
+from tidelock.replication.core.digest import checksum
+from tidelock.replication.core.model import Held, PartMeta, SealedTid
+from tidelock.replication.core.wire import encode
 
 HOME = ReplicaId("r1")
 DATA = b"part"
@@ -70,7 +70,7 @@ class Acceptors:
                 self._known[key] = None
         return self._known[key]
 
-    def _acceptor(self, peer: ReplicaId, disk: str, rows: frozenset[int], stored: bool) -> Acceptor:
+    def _acceptor(self, peer: ReplicaId, disk: str, rows: frozenset[int], stored: bool) -> PushReceiver:
         durable = {part_of(tx).part for tx in rows}
 
         def held(parts: Iterable[PartId]) -> set[PartId]:
@@ -81,7 +81,7 @@ class Acceptors:
             reached=Csn(1),
             want=lambda _: None,
         )
-        return Acceptor(
+        return PushReceiver(
             replica=peer,
             disk=disk,
             boot=1,

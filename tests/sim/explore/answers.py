@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from tests.sim.explore.ensemble import Ensemble
 from tests.sim.explore.replay import AsksMulti, AsksRead, ScriptEndsError
-from tidelock.csnlog import tree
-from tidelock.csnlog.ids import ReplicaId
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Link, Node, Op
 from tidelock.csnlog.log import LogState
-from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.store import Check, Link, Node, Op
 
 
 class Heard(NamedTuple):
@@ -25,7 +25,7 @@ class Heard(NamedTuple):
 
 
 class AnsweredStore:
-    """The :class:`~tidelock.csnlog.store.Store` of one run; a turn that ends it names what was asked."""
+    """The :class:`~tidelock.csnlog.core.store.Store` of one run; a turn that ends it names what was asked."""
 
     link = Link.CONNECTED
     session = 1

@@ -27,23 +27,24 @@ from tests.sim.explore.search import Model
 from tests.sim.explore.shard import WRITTEN, Shard, Trouble
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import Budget, Tx, World
-from tidelock.csnlog import batch, codec, tail, tree
-from tidelock.csnlog import committer as committer_module
-from tidelock.csnlog.committer import Committer
-from tidelock.csnlog.fence import OwnFence
-from tidelock.csnlog.follow_messages import ABSENT, FollowEvent, Got, Missed
-from tidelock.csnlog.ids import Csn, ReplicaId, Tid, epoch_of
+from tidelock.csnlog import tail
+from tidelock.csnlog.cluster.replica_progress import Fenced, read_standing
+from tidelock.csnlog.core import batch, codec, tree
+from tidelock.csnlog.core import committer as committer_module
+from tidelock.csnlog.core.committer import Committer
+from tidelock.csnlog.core.fence import OwnFence
+from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
+from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
+from tidelock.csnlog.core.model import Kind, LogRecord, Record
+from tidelock.csnlog.core.results import Aborted, Committed, Ok, Outcome, Running
+from tidelock.csnlog.core.store import Create, Op, SetData, Store
+from tidelock.csnlog.core.visibility import PartVersions
 from tidelock.csnlog.log import CsnLog
-from tidelock.csnlog.model import Kind, LogRecord, Record
 from tidelock.csnlog.reading import read_record
-from tidelock.csnlog.results import Aborted, Committed, Ok, Outcome, Running
-from tidelock.csnlog.standing import Fenced, read_standing
-from tidelock.csnlog.store import Create, Op, SetData, Store
-from tidelock.csnlog.visibility import PartVersions
-from tidelock.replica_agent import history as history_module
-from tidelock.replication.core import Copies
+from tidelock.replica_agent.snapshots import horizon as history_module
+from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.horizon_rules import PinWatch
 from tidelock.replication.horizon import Look, raise_horizon, read_pins
-from tidelock.replication.horizon_rules import PinWatch
 
 T1 = Tx(0, 1)
 

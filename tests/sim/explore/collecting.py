@@ -1,8 +1,9 @@
 """Pins against horizon against collection, on two replicas: what is explored of history.
 
-Pins are written by the product's ``Snapshots``, the horizon is raised by its ``History``, and ``collectable``
-says what may be deleted. Modelled are ZooKeeper's rules, the catalogs, transactions, and how far a replica
-has applied the log, which is whole from the beginning: CSN 2 adds part A, CSN 3 adds B and removes A.
+Pins are written by the product's ``Snapshots``, the horizon is raised by its ``HorizonMover``, and
+``collectable`` says what may be deleted. Modelled are ZooKeeper's rules, the catalogs, transactions, and how
+far a replica has applied the log, which is whole from the beginning: CSN 2 adds part A, CSN 3 adds B and
+removes A.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
 from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn, Tid
-from tidelock.csnlog.model import Progress
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Check, Create, Delete, SetData
-from tidelock.csnlog.visibility import PartVersions, visible
-from tidelock.replica_agent.history import History
-from tidelock.replica_agent.snapshots import Pin, Snapshots
-from tidelock.replication.horizon_rules import Bound, collectable
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.model import Progress
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Check, Create, Delete, SetData
+from tidelock.csnlog.core.visibility import PartVersions, visible
+from tidelock.replica_agent.snapshots.horizon import HorizonMover
+from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
+from tidelock.replication.core.horizon_rules import Bound, collectable
 
 LAST: Final = Csn(3)
 _MAKER: Final = Tid(Csn(1), NAMES[0], 1, 1)
@@ -289,7 +290,7 @@ class Collecting:
         key = ("raise", which, one.fence, one.raising)
         if key not in self._turns:
             store = AnsweredStore(self.ensemble, one.raising)
-            history = History(
+            history = HorizonMover(
                 replica=NAMES[which], settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
                 log=FencedLog(store, NAMES[which], one.fence), clock=lambda: 0.0,  # type: ignore[arg-type]
             )  # fmt: skip

@@ -31,13 +31,11 @@ from tests.sim.explore.world import (
     Tx,
     World,
 )
-from tidelock.csnlog import tree
-from tidelock.csnlog.batch import LogLimits
-from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.committer import Committer
-from tidelock.csnlog.ids import Csn
-from tidelock.csnlog.log import CsnLog
-from tidelock.csnlog.messages import (
+from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.batch import LogLimits
+from tidelock.csnlog.core.committer import Committer
+from tidelock.csnlog.core.committer_messages import (
     CommitEnded,
     DeadlinePassed,
     EpochRead,
@@ -52,9 +50,11 @@ from tidelock.csnlog.messages import (
     Resumed,
     RolloverEnded,
 )
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.results import Running, Unknown
+from tidelock.csnlog.core.store import Check
+from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.reading import read_to_end
-from tidelock.csnlog.results import Running, Unknown
-from tidelock.csnlog.store import Check
 
 LOST: Final = Unknown("lost")
 MULTIS: Final = frozenset({"commit", "rollover", "raise", "start"})

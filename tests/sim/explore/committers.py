@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from tests.sim.explore.ensemble import Numbered
-from tidelock.csnlog.batch import LogLimits
-from tidelock.csnlog.committer import Committer
-from tidelock.csnlog.ids import ReplicaId
-from tidelock.csnlog.messages import (
+from tidelock.csnlog.core.batch import LogLimits
+from tidelock.csnlog.core.committer import Committer
+from tidelock.csnlog.core.committer_messages import (
     Answer,
+    CommitDecision,
     DrawNonce,
     Event,
     Fenced,
@@ -25,10 +25,10 @@ from tidelock.csnlog.messages import (
     SendCommit,
     SendRaise,
     SendRollover,
-    Verdict,
 )
-from tidelock.csnlog.model import SessionState
-from tidelock.csnlog.store import Op
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.model import SessionState
+from tidelock.csnlog.core.store import Op
 
 
 class Request(NamedTuple):
@@ -42,7 +42,7 @@ class Said(NamedTuple):
     """What a committer has said in one step."""
 
     request: Request | None = None
-    verdicts: tuple[tuple[str, Verdict], ...] = ()
+    verdicts: tuple[tuple[str, CommitDecision], ...] = ()
     paused: bool = False
     fenced: bool = False
     halted: str = ""

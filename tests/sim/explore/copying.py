@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from tests.sim.explore.acceptors import HOME, Acceptors, part_of, tid_of
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Broken, Move, State
-from tidelock.csnlog.ids import CSN_NONE, ReplicaId
-from tidelock.replication.core import (
+from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
+from tidelock.replication.core.copies import (
     Ack,
     Copies,
     CopiesEvent,
@@ -26,7 +26,7 @@ from tidelock.replication.core import (
     RolledBack,
     Sealed,
 )
-from tidelock.replication.model import Held
+from tidelock.replication.core.model import Held
 
 OPEN, SEALED, READY, COMMITTED, REFUSED = range(5)
 

@@ -1,7 +1,7 @@
 """ZooKeeper for the explorers: the product's tree, with every state of it known by a number.
 
-What a multi does, and what a read says, is asked of :mod:`tidelock.csnlog.memory_tree` once for each state of
-the tree; so a step of the explorer costs a look into a dictionary.
+What a multi does, and what a read says, is asked of :mod:`tidelock.csnlog.testing.memory_tree` once for each
+state of the tree; so a step of the explorer costs a look into a dictionary.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import CSN_NONE, Csn, ReplicaId, csn, epoch_of
-from tidelock.csnlog.memory_tree import Tree, Znode
-from tidelock.csnlog.messages import MultiResult, ReadResult
-from tidelock.csnlog.model import ClusterState, Kind, Member, Record, SessionState
-from tidelock.csnlog.results import Ok, Reason, Refused
-from tidelock.csnlog.startcheck import FORMAT_VERSION
-from tidelock.csnlog.store import Create, Op
+from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.committer_messages import MultiResult, ReadResult
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, csn, epoch_of
+from tidelock.csnlog.core.model import ClusterState, Kind, Member, Record, SessionState
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Create, Op
+from tidelock.csnlog.testing.memory_tree import Tree, Znode
 
 T = TypeVar("T", bound=Hashable)
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tests.sim.explore.ensemble import Numbered
-from tidelock.csnlog.follow_messages import (
+from tidelock.csnlog.core.follower import Follower
+from tidelock.csnlog.core.follower_messages import (
     Failed,
     FollowEvent,
     FollowInstruction,
@@ -18,10 +19,9 @@ from tidelock.csnlog.follow_messages import (
     Looked,
     Missed,
 )
-from tidelock.csnlog.follower import Follower
-from tidelock.csnlog.ids import CSN_NONE, Csn
-from tidelock.csnlog.model import Record
-from tidelock.replication.prefix import Prefix, PrefixEvent, PrefixInstruction
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import Record
+from tidelock.replication.core.prefix import Prefix, PrefixEvent, PrefixInstruction
 
 Asked = Get | Look | Inquire
 

@@ -26,9 +26,10 @@ from tests.sim.explore.shard import (
     not_written,
 )
 from tests.sim.explore.world import NAMES, ORDERS
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.batch import Proposal, Queued, Rollover, plan
-from tidelock.csnlog.follow_messages import (
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.batch import Proposal, Queued, Rollover, plan
+from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
+from tidelock.csnlog.core.follower_messages import (
     ABSENT,
     Deliver,
     Delivered,
@@ -49,15 +50,14 @@ from tidelock.csnlog.follow_messages import (
     Unreadable,
     Woken,
 )
-from tidelock.csnlog.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
-from tidelock.csnlog.messages import LinkChanged, Resumed, RetryLater
-from tidelock.csnlog.model import AddPart, LogRecord, Record, TidRecord
+from tidelock.csnlog.core.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
+from tidelock.csnlog.core.model import AddPart, LogRecord, Record, TidRecord
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Check, Delete, Op, SetData
+from tidelock.csnlog.core.visibility import PartVersions, visible
 from tidelock.csnlog.reading import find_out
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Check, Delete, Op, SetData
-from tidelock.csnlog.visibility import PartVersions, visible
 from tidelock.errors import CorruptError
-from tidelock.replication.prefix import (
+from tidelock.replication.core.prefix import (
     Applied,
     Apply,
     NotApplied,

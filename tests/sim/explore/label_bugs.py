@@ -12,11 +12,11 @@ from tests.sim.explore.labelling import Labelling, Run, RunLog
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
-from tidelock.csnlog import batch
-from tidelock.csnlog.batch import Part, Proposal
-from tidelock.csnlog.results import Committed
-from tidelock.csnlog.store import Check, Delete, Op, SetData
-from tidelock.replica_agent import outcomes
+from tidelock.csnlog.core import batch
+from tidelock.csnlog.core.batch import Part, Proposal
+from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.store import Check, Delete, Op, SetData
+from tidelock.replica_agent.transactions.ending import outcome_retention
 
 #: Two runs of the next batch, one at each home.
 TWICE: Final = (Run(0, 1), Run(1, 1))
@@ -91,12 +91,12 @@ LABEL_BUGS = (
         "a deletion of a label that movers are not told of",
         frozenset({"I7 NOCONFLICT"}),
         _labelling(*TWICE, begun=True),
-        planted=lambda: mock.patch.object(outcomes, "SetData", _leave_version),
+        planted=lambda: mock.patch.object(outcome_retention, "SetData", _leave_version),
     ),
     Bug(
         "a label deleted that was moved meanwhile",
         frozenset({"I12 GC-SAFE"}),
         _labelling(*TWICE, begun=True),
-        planted=lambda: mock.patch.object(outcomes, "Delete", _delete_at_any_version),
+        planted=lambda: mock.patch.object(outcome_retention, "Delete", _delete_at_any_version),
     ),
 )

@@ -1,9 +1,9 @@
 """Runs of the batches of one streaming query at two homes, and the end of its label's retention.
 
 ``Commits`` (the loop that judges a label again), ``Labels``, ``CsnLog.label``, ``judge``, ``batch.plan`` and
-``Outcomes`` are the product's. A multi is answered when it is applied: what becomes of lost ones is explored
-with the committer (:mod:`tests.sim.explore.commits`). A read sees any state that the session of its home may
-see, so what a run has read of the label may be old.
+``OutcomeRetention`` are the product's. A multi is answered when it is applied: what becomes of lost ones is
+explored with the committer (:mod:`tests.sim.explore.commits`). A read sees any state that the session of its
+home may see, so what a run has read of the label may be old.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
 from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
-from tidelock.csnlog import batch, codec, tree
-from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.committer import CAUSES
-from tidelock.csnlog.follower import Follower
-from tidelock.csnlog.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
+from tidelock.csnlog.core import batch, codec, tree
+from tidelock.csnlog.core.commit_errors import to_error
+from tidelock.csnlog.core.committer import CAUSES
+from tidelock.csnlog.core.committer_messages import Rejected
+from tidelock.csnlog.core.follower import Follower
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog.core.model import ClusterState, LabelState, LogRecord, TidRecord
+from tidelock.csnlog.core.results import Committed, Ok, Refused
+from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.log import CsnLog, Proposal
-from tidelock.csnlog.messages import Rejected
-from tidelock.csnlog.model import ClusterState, LabelState, LogRecord, TidRecord
-from tidelock.csnlog.results import Committed, Ok, Refused
-from tidelock.csnlog.startcheck import FORMAT_VERSION
-from tidelock.csnlog.store import Create
-from tidelock.csnlog.verdicts import error_of
 from tidelock.errors import LabelExistsError, UnavailableError
-from tidelock.replica_agent.catalog_read import EndingLabel
-from tidelock.replica_agent.commit import Commits
-from tidelock.replica_agent.labels import Labels
-from tidelock.replica_agent.outcomes import Outcomes
-from tidelock.replica_agent.transactions import Transaction
+from tidelock.replica_agent.storage.catalog_reads import EndingLabel
+from tidelock.replica_agent.transactions.ending.commit import Commits
+from tidelock.replica_agent.transactions.ending.labels import Labels
+from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
+from tidelock.replica_agent.transactions.registry import Transaction
 
 LABEL: Final = "query"
 #: What has committed under the label at the beginning, where anything has: of the first home.
@@ -106,7 +106,7 @@ class RunLog(CsnLog):
                 return Committed(tree.csn_of(str(values[-1])))
             case Refused(reason, index):
                 element = plan.elements[index]
-                raise error_of(proposal, Rejected(CAUSES[element.part, reason], element.path))
+                raise to_error(proposal, Rejected(CAUSES[element.part, reason], element.path))
         raise AssertionError("a multi without an answer")
 
     async def barrier(self) -> Csn:
@@ -293,7 +293,7 @@ _SETTINGS: Final = cast("Any", _Settings())
 async def _give_back(store: AnsweredStore) -> bool:
     """The retention of the label, as its home knows it, is over."""
     fenced = FencedLog(store, NAMES[0], 0).fenced
-    outcomes = Outcomes(NAMES[0], cast("Any", None), store, fenced)
+    outcomes = OutcomeRetention(NAMES[0], cast("Any", None), store, fenced)
     return await outcomes._give_back([EndingLabel(str(FIRST), LABEL, True)])
 
 

@@ -13,14 +13,14 @@ from tests.sim.explore.locking import Locking
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import CSN_MAX, Csn, ReplicaId
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Check, Node, Op, SetData
-from tidelock.replication import lock_janitor, lock_taker
-from tidelock.replication.lock_book import Book
-from tidelock.replication.lock_rules import WholeTable
-from tidelock.replication.lock_store import LockStore
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, ReplicaId
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Check, Node, Op, SetData
+from tidelock.replication.core.lock_book import Book
+from tidelock.replication.core.lock_rules import WholeTable
+from tidelock.replication.locks import sweeper, taker
+from tidelock.replication.locks.requests import LockStore
 
 ONE: Final = tuple(Removal(home, (1,)) for home in range(3))
 TABLE: Final = Removal(1, wide=WholeTable())
@@ -81,7 +81,7 @@ LOCK_BUGS: Final = (
         "delete a lock by its own version only",
         _I7,
         _two_janitors,
-        planted=_patched(lock_janitor, "Check", _check_nothing),
+        planted=_patched(sweeper, "Check", _check_nothing),
     ),
     Bug(
         "delete a lock under a fence that was only read",
@@ -102,7 +102,7 @@ LOCK_BUGS: Final = (
         "no intention mark",
         _I7,
         _locking(ONE[0], TABLE),
-        planted=_patched(lock_taker, "SetData", _set_versions_only),
+        planted=_patched(taker, "SetData", _set_versions_only),
     ),
     Bug(
         "no look for wide locks",
@@ -114,7 +114,7 @@ LOCK_BUGS: Final = (
         "a wide lock without a check of what was listed",
         _I7,
         _locking(ONE[0], TABLE),
-        planted=_patched(lock_taker, "Check", _check_nothing),
+        planted=_patched(taker, "Check", _check_nothing),
     ),
     Bug(
         "no lock stays until the tail",

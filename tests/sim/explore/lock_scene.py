@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.answers import Heard
 from tests.sim.explore.lockers import Run
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId
-from tidelock.replication.lock_rules import OnePart, Wide, overlap
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId
+from tidelock.replication.core.lock_rules import OnePart, Wide, overlap
 
 NAMES: Final = (ReplicaId("r1"), ReplicaId("r2"), ReplicaId("r3"))
 #: All parts of the table, with their partitions.

@@ -1,7 +1,7 @@
 """The product's removal locks for the explorers: each course of a take, a release, a sweep is run once.
 
-All of :class:`~tidelock.replication.locks.Locks` runs as it is; what it is given is modelled here: the fence,
-which is raised after every Unknown, the outcomes of transactions, and who is silent.
+All of :class:`~tidelock.replication.locks.removal_locks.Locks` runs as it is; what it is given is modelled
+here: the fence, which is raised after every Unknown, the outcomes of transactions, and who is silent.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from unittest import mock
 from tests.sim.explore.answers import AnsweredStore, Heard
 from tests.sim.explore.ensemble import Ensemble, LogEntry, Numbered
 from tests.sim.explore.replay import Raised, Replays
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.fence import seize
-from tidelock.csnlog.ids import Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.model import SessionState
-from tidelock.csnlog.results import Aborted, Committed, Ok, Outcome, Reason, Refused, Running, Unknown
-from tidelock.csnlog.store import Check, Node, Op, SetData
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import SessionState
+from tidelock.csnlog.core.results import Aborted, Committed, Ok, Outcome, Reason, Refused, Running, Unknown
+from tidelock.csnlog.core.store import Check, Node, Op, SetData
 from tidelock.errors import FencedError
-from tidelock.replication import lock_janitor
-from tidelock.replication.lock_book import Book
-from tidelock.replication.lock_rules import LockAsk, LockLimits, Wide
-from tidelock.replication.locks import Locks
+from tidelock.replication.core.lock_book import Book
+from tidelock.replication.core.lock_rules import LockAsk, LockLimits, Wide
+from tidelock.replication.locks import sweeper
+from tidelock.replication.locks.removal_locks import Locks
 
 #: A janitor says whom it has evicted, which is no news here.
 _SILENT = mock.Mock()
@@ -249,7 +249,7 @@ class Lockers:
         )
         locks._janitor._adopted = self._minds[mind].adopted
         try:
-            with mock.patch.object(lock_janitor, "_log", _SILENT):
+            with mock.patch.object(sweeper, "_log", _SILENT):
                 turn = self._replays.run(_call(locks, run))
         except _AsksError as asks:
             return asks.asks

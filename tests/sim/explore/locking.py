@@ -30,12 +30,12 @@ from tests.sim.explore.lock_scene import (
 from tests.sim.explore.lockers import TABLE, Asks, Ended, Lockers, Run
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Broken, Move, State
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.ids import Csn, PartId, Tid
-from tidelock.csnlog.model import Kind, Record, SessionState, TidRecord
-from tidelock.csnlog.results import Aborted, Committed, Ok, Reason, Refused, Running, Unknown
-from tidelock.csnlog.store import Check, Create, Op, SetData
-from tidelock.replication.lock_rules import LockInfo, read_lock
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn, PartId, Tid
+from tidelock.csnlog.core.model import Kind, Record, SessionState, TidRecord
+from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused, Running, Unknown
+from tidelock.csnlog.core.store import Check, Create, Op, SetData
+from tidelock.replication.core.lock_rules import LockInfo, read_lock
 
 _LOST: Final = Unknown("lost")
 

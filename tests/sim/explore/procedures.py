@@ -16,16 +16,16 @@ from tests.sim.explore.replay import (
     fence_then_log,
     never,
 )
-from tidelock.csnlog import bootstrap
-from tidelock.csnlog.batch import LogLimits
-from tidelock.csnlog.bootstrap import KnownState, OwnSession, open_session
-from tidelock.csnlog.follower import Follower, number_after
-from tidelock.csnlog.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.cluster import bootstrap
+from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
+from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
+from tidelock.csnlog.core.batch import LogLimits
+from tidelock.csnlog.core.follower import Follower, number_after
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.core.model import ClusterState, LogRecord, Member, Record
+from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog
-from tidelock.csnlog.model import ClusterState, LogRecord, Member, Record
 from tidelock.csnlog.reading import read_to_end
-from tidelock.csnlog.results import Committed
-from tidelock.csnlog.startcheck import FORMAT_VERSION
 
 Reader = Callable[..., object]
 READ_AHEAD = 4

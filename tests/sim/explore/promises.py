@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tests.sim.explore.replay import Returned, View
 from tests.sim.explore.search import Broken
 from tests.sim.explore.world import IDLE, NAMES, REJECTED, UNDECIDED, WAITING, Tx, World
-from tidelock.csnlog.messages import Rejected
-from tidelock.csnlog.results import Aborted, Committed
+from tidelock.csnlog.core.committer_messages import Rejected
+from tidelock.csnlog.core.results import Aborted, Committed
 
 if TYPE_CHECKING:
     from tests.sim.explore.commits import Commits

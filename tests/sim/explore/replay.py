@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from tests.sim.explore.ensemble import Ensemble
-from tidelock.csnlog import tree
-from tidelock.csnlog.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.store import Link, Node, Op
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Link, Node, Op
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class ScriptEndsError(Exception):
 
 
 class ScriptedStore:
-    """The :class:`~tidelock.csnlog.store.Store` of one run.
+    """The :class:`~tidelock.csnlog.core.store.Store` of one run.
 
     The sign of life (``alive``) is no matter of safety: it is left out of the tree and always well.
 

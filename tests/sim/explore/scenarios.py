@@ -21,7 +21,7 @@ from tests.sim.explore.search import Model
 from tests.sim.explore.shard import Trouble
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import Budget, Tx
-from tidelock.replication.lock_rules import OnePartition, WholeTable
+from tidelock.replication.core.lock_rules import OnePartition, WholeTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from tests.sim.explore.ensemble import LogEntry
 from tests.sim.explore.followers import Asked
-from tidelock.csnlog.ids import CSN_NONE, Csn
-from tidelock.csnlog.model import LogRecord
-from tidelock.replication.prefix import PrefixEvent
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import LogRecord
+from tidelock.replication.core.prefix import PrefixEvent
 
 #: What the disk of the follower has of a part.
 ABSENT_PART, WRITTEN, DURABLE = range(3)

@@ -6,12 +6,12 @@ from tests.sim.explore.committers import Committers
 from tests.sim.explore.ensemble import Ensemble, follows
 from tests.sim.explore.search import Broken
 from tests.sim.explore.world import NAMES, Reply, World
-from tidelock.csnlog import codec, tree
-from tidelock.csnlog.fence import seize
-from tidelock.csnlog.ids import Csn
-from tidelock.csnlog.model import SessionState
-from tidelock.csnlog.results import Ok
-from tidelock.csnlog.store import Check, Delete, Op, SetData
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.model import SessionState
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 
 
 class Surroundings:

@@ -16,17 +16,18 @@ from tests.sim.explore.procedures import READ_AHEAD
 from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
-from tidelock.csnlog import codec, tail, tree
-from tidelock.csnlog.batch import LogLimits
-from tidelock.csnlog.bootstrap import OwnSession
-from tidelock.csnlog.follower import Follower
-from tidelock.csnlog.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog import tail
+from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.batch import LogLimits
+from tidelock.csnlog.core.follower import Follower
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog.core.model import ClusterState, Kind, LogRecord, Progress, Record, TidRecord
+from tidelock.csnlog.core.results import Committed, Ok
+from tidelock.csnlog.core.store import Check, Create, SetData
 from tidelock.csnlog.log import CsnLog
-from tidelock.csnlog.model import ClusterState, Kind, LogRecord, Progress, Record, TidRecord
 from tidelock.csnlog.reading import BelowTailError, read_to_end
-from tidelock.csnlog.results import Committed, Ok
-from tidelock.csnlog.startcheck import FORMAT_VERSION
-from tidelock.csnlog.store import Check, Create, SetData
 
 HOME, FOLLOWER = NAMES
 FIRST, LAST = Csn(2), Csn(4)

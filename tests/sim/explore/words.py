@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 from tests.sim.explore.search import Move
 from tests.sim.explore.world import NAMES, World
-from tidelock.csnlog import codec
-from tidelock.csnlog.results import Ok, Refused
-from tidelock.csnlog.store import Check, Create, Op, SetData
+from tidelock.csnlog.core import codec
+from tidelock.csnlog.core.results import Ok, Refused
+from tidelock.csnlog.core.store import Check, Create, Op, SetData
 
 if TYPE_CHECKING:
     from tests.sim.explore.commits import Commits

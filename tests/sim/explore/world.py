@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from tests.sim.explore.ensemble import LogEntry
 from tests.sim.explore.replay import Script
-from tidelock.csnlog.batch import Proposal
-from tidelock.csnlog.ids import Csn, ReplicaId, TableName, Tid
-from tidelock.csnlog.model import TidRecord
-from tidelock.csnlog.store import SetData
+from tidelock.csnlog.core.batch import Proposal
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import TidRecord
+from tidelock.csnlog.core.store import SetData
 
 NAMES = (ReplicaId("r1"), ReplicaId("r2"))
 ORDERS = TableName("d.orders")

@@ -1,0 +1,309 @@
+"""Making a cluster, registering a replica, and the start of an agent's life in ZooKeeper.
+
+Everything here happens once in the life of a cluster, a replica or an agent; so it favours few rules over few
+requests. Nothing is decided by a request whose outcome is unknown: it is looked at again behind a
+write barrier and repeated, and every write is such that its repetition does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from tidelock.csnlog.cluster.start_check import (
+    FORMAT_VERSION,
+    KnownState,
+    check,
+    check_startable,
+    cluster_state,
+    look,
+)
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
+from tidelock.csnlog.core.model import ClusterState, Kind, Member, Progress, Record, SessionState
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Create, Delete, Link, Op, SetData, Store
+from tidelock.errors import ConfigError, UnavailableError
+
+__all__ = ["KnownState", "OwnSession", "bootstrap", "keep_alive", "open_session", "register"]
+
+#: Pause before something is tried again.
+_RETRY_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSession:
+    """The begun life of an agent: its boot, its fence, and what ZooKeeper said at that moment."""
+
+    replica: ReplicaId
+    boot: int
+    disk: str
+    nonce: str
+    fence: int
+    cluster: ClusterState
+    tail: Csn
+    horizon: Csn
+    #: The largest snapshot CSN that former lives have told of the replica, whatever disk they had.
+    told: Csn = CSN_NONE
+
+    @property
+    def state(self) -> SessionState:
+        """The data of the session znode at version ``fence``."""
+        return SessionState(boot=self.boot, disk=self.disk, nonce=self.nonce, state="serving")
+
+
+async def bootstrap(
+    store: Store,
+    *,
+    replicas: Sequence[ReplicaId],
+    copies: int,
+    epoch_limit: int,
+    new_id: Callable[[], str] = lambda: secrets.token_hex(16),
+    time_ms: int | None = None,
+    timeout_s: float = 30.0,
+) -> ClusterState:
+    """Make the cluster with one multi, unless it is there; returns the one that is there then.
+
+    Of several that do this at once one wins, and the others get what it has made; their own settings count
+    for nothing.
+
+    Args:
+        store: A store whose root is that of the cluster.
+        replicas: The replicas to register.
+        copies: Durable copies that a commit needs.
+        epoch_limit: Records of an epoch before the log rolls over.
+        new_id: Gives a text that nobody else has: the cluster's id.
+        time_ms: Wall time (Unix, ms) of the log's first records; None = now.
+        timeout_s: How long ZooKeeper may take.
+
+    Raises:
+        ConfigError: The settings contradict each other, or the root holds something else than a cluster.
+        UpgradeNeededError: The cluster that is there was made by a newer version.
+        UnavailableError: ZooKeeper did not answer in time; nothing was made, or all of it.
+    """
+    _check_settings(replicas, copies)
+    cluster = ClusterState(new_id(), FORMAT_VERSION, copies, epoch_limit)
+    ops = _cluster_ops(cluster, replicas, time.time_ns() // 1_000_000 if time_ms is None else time_ms)
+    async with _bounded(timeout_s, "make the cluster"):
+        while True:
+            found = await store.get(tree.CLUSTER)
+            if isinstance(found, Ok):
+                return cluster_state(found.value)
+            if isinstance(found, Refused) and found.reason is Reason.NO_NODE:
+                made = await store.multi(ops)
+                if isinstance(made, Refused) and made.reason is Reason.NODE_EXISTS and made.index > 0:
+                    raise ConfigError(
+                        f"the root in ZooKeeper already holds {ops[made.index].path!r} but no cluster; "
+                        "name a root that is empty or does not exist"
+                    )
+                if isinstance(made, Refused) and made.reason in {Reason.TOO_LARGE, Reason.DENIED}:
+                    raise ConfigError(f"the cluster cannot be made in ZooKeeper: {made.reason.value}")
+            await asyncio.sleep(_RETRY_S)
+
+
+async def register(
+    store: Store, replica: ReplicaId, *, member: Member | None = None, timeout_s: float = 30.0
+) -> bool:
+    """Register a replica by order of an operator; returns False if it was there before.
+
+    Raises:
+        ConfigError: There is no cluster, or the id belonged to a replica that was removed.
+        UnavailableError: ZooKeeper did not answer in time; the replica may be registered.
+    """
+    ops = (Check(tree.CLUSTER, 0), *_replica_ops(replica, member or Member()))
+    sent = False
+    async with _bounded(timeout_s, f"register replica {replica}"):
+        while True:
+            made = await store.multi(ops)
+            match made:
+                case Ok():
+                    return True
+                case Refused(reason=Reason.NO_NODE):
+                    raise ConfigError("there is no cluster in ZooKeeper below this root; check the root")
+                case Refused(reason=Reason.NODE_EXISTS):
+                    session = await store.get(tree.session(replica))
+                    if isinstance(session, Ok):
+                        check_startable(replica, codec.decode_session(session.value.data))
+                        # After a lost answer nobody can tell whether it was this call; the caller wanted it
+                        # so.
+                        return sent
+                case Unknown():
+                    sent = True
+            await asyncio.sleep(_RETRY_S)
+
+
+async def open_session(
+    store: Store,
+    *,
+    replica: ReplicaId,
+    member: Member,
+    disk: str,
+    known: KnownState,
+    nonce: Callable[[], str],
+    timeout_s: float = 30.0,
+) -> OwnSession:
+    """Begin a life of this replica: check that ZooKeeper is the right one, raise boot and fence.
+
+    The raise fences every former life of this replica, whether its process has ended or not. Nothing is
+    written before all checks have passed.
+
+    Args:
+        store: A connected store.
+        replica: The own id.
+        member: The addresses to show; labels that an operator has given stay if it has none.
+        disk: Id of the data directory, made when that was.
+        known: What the catalog remembers.
+        nonce: Gives a text that nobody else has.
+        timeout_s: How long ZooKeeper may take.
+
+    Raises:
+        ClusterMismatchError: ZooKeeper holds another cluster, or an older state than this replica has seen.
+        ConfigError: There is no cluster, the replica is not registered, or it must not start.
+        UpgradeNeededError: The cluster was made by a newer version.
+        UnavailableError: ZooKeeper did not answer in time.
+    """
+    mine = nonce()
+    async with _bounded(timeout_s, f"begin the session of replica {replica}"):
+        while True:
+            found = await look(store, replica, known)
+            if found is None:
+                await asyncio.sleep(_RETRY_S)
+                continue
+            state = check(replica, found, known)
+            if state.nonce == mine:
+                own = OwnSession(
+                    replica=replica,
+                    boot=state.boot,
+                    disk=disk,
+                    nonce=mine,
+                    fence=found.version,
+                    cluster=found.cluster,
+                    tail=found.tail,
+                    horizon=found.horizon,
+                    told=found.told,
+                )
+                await _show_alive(store, own)
+                return own
+            raised = SessionState(boot=state.boot + 1, disk=disk, nonce=mine, state="serving")
+            # The only write without a check of the fence: it is the compare-and-set of the fence. The next
+            # look tells by the nonce whether it was applied. Over all rounds at most one of them is.
+            await store.multi(
+                (
+                    SetData(tree.session(replica), codec.encode_session(raised), found.version),
+                    SetData(tree.replica(replica), codec.encode_member(_shown(member, found.member))),
+                )
+            )
+
+
+def _shown(member: Member, before: Member) -> Member:
+    """What a replica shows of itself, with the labels that an operator has given to it."""
+    return msgspec.structs.replace(member, labels=member.labels or before.labels)
+
+
+async def keep_alive(store: Store, own: OwnSession) -> bool:
+    """Let ``replicas/<id>/alive`` stand in the present ZooKeeper session; to be called in each new one.
+
+    One that is left of a former session is replaced, since it would vanish with that. It may be: the version
+    of the session znode is checked with every write, and its boot says that no later life has begun. So
+    whoever made it was this life in another session, or a former life, which is fenced.
+
+    Returns:
+        False if it does not stand: this life is fenced, or the link broke and the next change is to be waited
+        for.
+    """
+    session = store.session
+    while store.session == session and store.link is Link.CONNECTED:
+        fence = await store.get(tree.session(own.replica))
+        if fence == Refused(Reason.NO_NODE):
+            return False
+        if isinstance(fence, Ok):
+            if codec.decode_session(fence.value.data).boot != own.boot:
+                return False
+            if await _put_alive(store, own, Check(tree.session(own.replica), fence.value.version)):
+                return store.session == session
+        await asyncio.sleep(_RETRY_S)
+    return False
+
+
+async def _show_alive(store: Store, own: OwnSession) -> None:
+    """Let the first sign of life stand. If this life is fenced already, its agent finds that by itself."""
+    while not await keep_alive(store, own):
+        fence = await store.get(tree.session(own.replica))
+        if isinstance(fence, Ok) and codec.decode_session(fence.value.data).boot != own.boot:
+            return
+        await asyncio.sleep(_RETRY_S)
+
+
+async def _put_alive(store: Store, own: OwnSession, fenced: Check) -> bool:
+    path = tree.alive(own.replica)
+    session = store.session
+    found = await store.get(path)
+    if isinstance(found, Ok):
+        if found.value.owner_session == session:
+            return True
+        # Not in one multi with the create: a multi should touch a path once (ZOOKEEPER-4695).
+        await store.multi((fenced, Delete(path, found.value.version)))
+    created = await store.multi((fenced, Create(path, str(own.boot).encode(), ephemeral=True)))
+    return isinstance(created, Ok)
+
+
+def _check_settings(replicas: Sequence[ReplicaId], copies: int) -> None:
+    for replica in replicas:
+        try:
+            replica_id(replica)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+    if len(set(replicas)) != len(replicas):
+        raise ConfigError(f"a replica is named twice: {', '.join(replicas)}")
+    if not 1 <= copies <= len(replicas):
+        raise ConfigError(f"{copies} copies cannot be reached with {len(replicas)} replicas")
+    if copies == 1 and len(replicas) > 1:
+        raise ConfigError("one copy is for a single replica; with more replicas a commit needs at least two")
+
+
+def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: int) -> tuple[Op, ...]:
+    genesis = codec.encode_record(Record(Kind.GENESIS, replicas[0], time_ms))
+    return (
+        Create(tree.CLUSTER, codec.encode_cluster(cluster)),
+        Create(tree.CSN),
+        Create(tree.EPOCH, codec.encode_epoch(0)),
+        Create(tree.epoch_dir(0)),
+        # CSN 0 means "nothing" and CSN 1 is that of imported parts; so the first commit has CSN 2.
+        Create(tree.record_prefix(0), genesis, sequential=True),
+        Create(tree.record_prefix(0), genesis, sequential=True),
+        Create(tree.HEAD),
+        Create(tree.TAIL, codec.encode_csn(CSN_NONE)),
+        Create(tree.HORIZON, codec.encode_csn(CSN_NONE)),
+        Create(tree.REPLICAS),
+        *(op for replica in replicas for op in _replica_ops(replica, Member())),
+        Create(tree.TABLES),
+        Create(tree.LOCKS),
+        Create(tree.LABELS),
+        Create(tree.PINS),
+    )
+
+
+def _replica_ops(replica: ReplicaId, member: Member) -> tuple[Op, ...]:
+    never_started = SessionState(boot=0, disk="", nonce="", state="stopped")
+    return (
+        Create(tree.replica(replica), codec.encode_member(member)),
+        Create(tree.session(replica), codec.encode_session(never_started)),
+        Create(tree.progress(replica), codec.encode_progress(Progress(CSN_NONE, CSN_NONE))),
+    )
+
+
+@asynccontextmanager
+async def _bounded(timeout_s: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise UnavailableError(
+            f"ZooKeeper did not let this process {what} within {timeout_s:g} s; check that it has a quorum"
+        ) from None

@@ -1,0 +1,75 @@
+"""Where the agents of a cluster are, told to a client that knows only its ZooKeeper.
+
+A client asks once, when it connects, and closes its session before it goes on: everything else it learns from
+the agents. It writes nothing: a mistyped root must not be made by looking for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.codec import decode_member
+from tidelock.csnlog.core.ids import replica_id
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
+from tidelock.errors import ConfigError, UnavailableError
+
+#: The session lives for a moment; its timeout matters only when the client dies in that moment.
+_SESSION_TIMEOUT_S = 10.0
+
+
+def agents(connect: str, *, timeout_s: float) -> list[str]:
+    """Return the API addresses (``host:port``) of all registered replicas, those that are alive first.
+
+    Otherwise in no order, so that clients spread over the replicas.
+
+    Raises:
+        ConfigError: The connect string cannot be used, or there is no cluster below its root.
+        UnavailableError: ZooKeeper did not answer within ``timeout_s``, or no replica has an address yet.
+    """
+    # In a thread of its own: the caller may run inside an event loop, as in a notebook.
+    with ThreadPoolExecutor(1, thread_name_prefix="tidelock-discovery") as executor:
+        return executor.submit(asyncio.run, _agents(connect, timeout_s)).result()
+
+
+async def _agents(connect: str, timeout_s: float) -> list[str]:
+    store = ZkStore(
+        connect,
+        session_timeout_s=_SESSION_TIMEOUT_S,
+        request_timeout_s=timeout_s,
+        multi_bytes_max=1,
+        connect_timeout_s=timeout_s,
+        make_root=False,
+    )
+    await store.open()
+    try:
+        replicas = await store.children(tree.REPLICAS)
+        if isinstance(replicas, Refused) and replicas.reason is Reason.NO_NODE:
+            raise ConfigError(
+                f"there is no cluster in ZooKeeper at {connect}; check the root, or start its first agent"
+            )
+        if not isinstance(replicas, Ok):
+            raise UnavailableError(
+                f"ZooKeeper at {connect} did not tell the replicas ({replicas}); try again"
+            )
+        found = [await _member(store, name) for name in sorted(replicas.value)]
+    finally:
+        await store.close()
+    random.shuffle(found)
+    alive = [address for address, lives in found if address and lives]
+    others = [address for address, lives in found if address and not lives]
+    if not alive and not others:
+        raise UnavailableError(f"no replica of the cluster at {connect} has ever been started; start one")
+    return alive + others
+
+
+async def _member(store: ZkStore, name: str) -> tuple[str, bool]:
+    """The API address of a replica, or "", and whether it is alive."""
+    replica = replica_id(name)
+    node = await store.get(tree.replica(replica))
+    lives = await store.exists(tree.alive(replica))
+    address = decode_member(node.value.data).api if isinstance(node, Ok) else ""
+    return address, isinstance(lives, Ok) and lives.value is not None

@@ -1,0 +1,216 @@
+"""All replicas of the cluster as ZooKeeper shows them: addresses, session, sign of life, progress.
+
+Watches are hints and may be lost; so what a hint names is read again, and everything every ``refresh_s``
+(design 8.8). The view may be old for a moment. It serves liveness and display, and says whose disk is whose;
+what must not be decided by an old value is checked by a version inside a multi.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.model import Member, Progress, SessionState
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Link, Node, Store
+from tidelock.errors import CorruptError
+
+log = logging.getLogger("tidelock.members")
+
+T = TypeVar("T")
+
+#: Pause before znodes are read again that could not be read while the link was up.
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """One registered replica.
+
+    Attributes:
+        member: Its addresses; empty while it was never started.
+        session: Boot, disk and state, or None if they could not be read: then its copies count for nothing.
+        fence: Version of the session znode, -1 if ``session`` is None.
+        alive: Whether its sign of life stands. Liveness only: a living one may be silent here, and a dead one
+            stands for as long as its session.
+        progress: Its snapshot CSN and oldest S in use, or None if they could not be read.
+    """
+
+    member: Member
+    session: SessionState | None
+    fence: int
+    alive: bool
+    progress: Progress | None
+
+
+class Members:
+    """The view of one agent, kept up to date by a task of its own.
+
+    Args:
+        store: The store of the agent.
+        refresh_s: How often everything is read although no hint came.
+    """
+
+    def __init__(self, store: Store, *, refresh_s: float) -> None:
+        self._store = store
+        self._refresh_s = refresh_s
+        self._replicas: tuple[ReplicaId, ...] = ()
+        #: What was read last, None where there is no znode.
+        self._nodes: dict[str, Node | None] = {}
+        self._to_read: set[str] = {tree.REPLICAS}
+        self._signs_of_life: set[str] = set()
+        self._hints: dict[str, Callable[[], None]] = {}
+        self._view: Mapping[ReplicaId, MemberView] = MappingProxyType({})
+        self._listeners: list[Callable[[], None]] = []
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read everything once, however long that takes, and keep reading from then on."""
+        self._store.on_change(self._link_changed)
+        while self._to_read:
+            await self._read_all()
+            if self._to_read:
+                await self._sleep(_RETRY_S)
+        self._task = asyncio.create_task(self._run(), name="members")
+
+    async def watch(self) -> None:
+        """Return when reading has ended; raise what has ended it, for then the view only becomes older."""
+        assert self._task is not None, "not started"
+        await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """Stop reading; the view stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` (in the event loop) after every change of the view."""
+        self._listeners.append(listener)
+
+    def snapshot(self) -> Mapping[ReplicaId, MemberView]:
+        """Return the present view; it does not change any more."""
+        return self._view
+
+    def disk_of(self, replica: ReplicaId) -> str | None:
+        """Return the disk that a replica's acknowledgements must name to count, or None if none counts."""
+        view = self._view.get(replica)
+        return view.session.disk or None if view is not None and view.session is not None else None
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        refresh_at_s = loop.time() + self._refresh_s
+        while True:
+            wait_s = refresh_at_s - loop.time()
+            await self._sleep(min(wait_s, _RETRY_S) if self._to_read else wait_s)
+            if loop.time() >= refresh_at_s:
+                self._to_read.update(self._paths())
+                refresh_at_s = loop.time() + self._refresh_s
+            await self._read_all()
+
+    async def _sleep(self, delay_s: float) -> None:
+        """Wait for a hint, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._woken.wait()
+        self._woken.clear()
+
+    def _paths(self) -> list[str]:
+        return [tree.REPLICAS, *(path for replica in self._replicas for path in _paths_of(replica))]
+
+    def _hint(self, path: str) -> None:
+        self._to_read.add(path)
+        self._woken.set()
+
+    def _link_changed(self) -> None:
+        if self._store.link is Link.CONNECTED and self._to_read:
+            self._woken.set()
+
+    async def _read_all(self) -> None:
+        """Read what is due; what cannot be read stays due."""
+        due, self._to_read = self._to_read, set()
+        await asyncio.gather(*(self._read(path) for path in sorted(due)))
+        view = {replica: self._view_of(replica) for replica in self._replicas if self._is_known(replica)}
+        if view != self._view:
+            self._view = MappingProxyType(view)
+            for listener in self._listeners:
+                listener()
+
+    async def _read(self, path: str) -> None:
+        # One object for each path: a store arms the same callback on the same znode once only.
+        hint = self._hints.setdefault(path, functools.partial(self._hint, path))
+        if path == tree.REPLICAS:
+            listed = await self._store.children(path, watch=hint)
+            if isinstance(listed, Ok):
+                self._take_list(tuple(ReplicaId(name) for name in sorted(listed.value)))
+                return
+        elif path in self._signs_of_life:
+            sign = await self._store.exists(path, watch=hint)
+            if isinstance(sign, Ok):
+                self._nodes[path] = sign.value
+                return
+        else:
+            node = await self._store.get(path, watch=hint)
+            if isinstance(node, Ok):
+                self._take(path, node.value)
+                return
+            if node == Refused(Reason.NO_NODE):
+                self._nodes[path] = None
+                return
+        self._to_read.add(path)
+
+    def _take_list(self, replicas: tuple[ReplicaId, ...]) -> None:
+        new = set(replicas) - set(self._replicas)
+        self._replicas = replicas
+        self._signs_of_life = {tree.alive(replica) for replica in replicas}
+        self._to_read.update(path for replica in new for path in _paths_of(replica))
+        if new:
+            self._woken.set()
+
+    def _take(self, path: str, node: Node) -> None:
+        """Keep what was read, unless a server that lags behind showed an older state. These never vanish."""
+        before = self._nodes.get(path)
+        if before is None or node.version >= before.version:
+            self._nodes[path] = node
+
+    def _is_known(self, replica: ReplicaId) -> bool:
+        return all(path in self._nodes for path in _paths_of(replica))
+
+    def _view_of(self, replica: ReplicaId) -> MemberView:
+        session_path = tree.session(replica)
+        session = _decoded(codec.decode_session, session_path, self._nodes[session_path])
+        node = self._nodes[session_path]
+        member = _decoded(codec.decode_member, tree.replica(replica), self._nodes[tree.replica(replica)])
+        return MemberView(
+            member=member or Member(),
+            session=session,
+            fence=node.version if node is not None and session is not None else -1,
+            alive=self._nodes[tree.alive(replica)] is not None,
+            progress=_decoded(
+                codec.decode_progress, tree.progress(replica), self._nodes[tree.progress(replica)]
+            ),
+        )
+
+
+def _paths_of(replica: ReplicaId) -> tuple[str, ...]:
+    return tree.replica(replica), tree.session(replica), tree.alive(replica), tree.progress(replica)
+
+
+def _decoded(decode: Callable[[bytes], T], path: str, node: Node | None) -> T | None:
+    """Decode what a znode holds, or None: one replica that nobody here can read must not hide the others."""
+    if node is None:
+        return None
+    try:
+        return decode(node.data)
+    except CorruptError as error:
+        log.warning("the member list leaves out what %s holds: %s", path, error.message)
+        return None

@@ -1,0 +1,182 @@
+"""Whether the ZooKeeper that an agent finds at its start is the right one, and as new as it was.
+
+An ensemble that was restored from a backup, emptied, or is another one altogether looks healthy. What gives
+it away is what the catalog of the replica remembers (design section 4, Restart; protocol review F19).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.model import ClusterState, Member, SessionState
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Check, Node, Store
+from tidelock.errors import ClusterMismatchError, ConfigError, CorruptError, UpgradeNeededError
+
+#: Version of the tree in ZooKeeper as a whole; each znode's data has a version of its own.
+FORMAT_VERSION = 1
+
+#: States in which a replica cannot be started, and what to do about each.
+_NO_START = {
+    "removed": "it was removed from the cluster, and ids are never used again; register another id",
+    "struck": "it was struck, as it held back the others; it has to be cloned from a peer before it serves",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """What the catalog of this replica remembers of ZooKeeper; the defaults are those of an empty catalog.
+
+    Attributes:
+        cluster_id: The cluster that the data directory belongs to, None while it belongs to none.
+        boot: Start number of the last life.
+        fence: Last version of the own session znode that was seen.
+        tail: Last ``csn/tail`` that was seen.
+        last_csn: CSN of the last applied record.
+        horizon: Last ``csn/horizon`` that was seen.
+    """
+
+    cluster_id: str | None = None
+    boot: int = 0
+    fence: int = -1
+    tail: Csn = CSN_NONE
+    last_csn: Csn = CSN_NONE
+    horizon: Csn = CSN_NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one look, in one ZooKeeper session and behind a write barrier, has shown."""
+
+    cluster: ClusterState
+    registered: tuple[str, ...]
+    #: None when the replica is not registered.
+    session: SessionState | None
+    version: int
+    member: Member
+    tail: Csn
+    horizon: Csn
+    has_last: bool
+    #: The largest snapshot CSN that was ever told of the replica.
+    told: Csn
+
+
+async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | None:
+    """Read what the start is decided by, in one session and behind a barrier; None if that was not possible.
+
+    The barrier is a write: without it a server that lags behind would look like a restored ensemble.
+    """
+    session = store.session
+    barrier = await store.multi((Check(tree.CLUSTER, 0),))
+    if barrier == Refused(Reason.NO_NODE):
+        raise _no_cluster(replica, known)
+    if isinstance(barrier, Refused) and barrier.reason is Reason.BAD_VERSION:
+        raise CorruptError(f"the znode {tree.CLUSTER!r} was changed, which nothing in Tidelock ever does")
+    if not isinstance(barrier, Ok):
+        return None
+    cluster, tail, horizon, own, member, progress = await asyncio.gather(
+        store.get(tree.CLUSTER),
+        store.get(tree.TAIL),
+        store.get(tree.HORIZON),
+        store.get(tree.session(replica)),
+        store.get(tree.replica(replica)),
+        store.get(tree.progress(replica)),
+    )
+    registered, last = await asyncio.gather(
+        store.children(tree.REPLICAS), store.exists(tree.record(known.last_csn))
+    )
+    if (
+        store.session != session
+        or not (isinstance(own, Ok) or own == Refused(Reason.NO_NODE))
+        or not (isinstance(member, Ok) or member == Refused(Reason.NO_NODE))
+        or not (isinstance(progress, Ok) or progress == Refused(Reason.NO_NODE))
+        or not isinstance(cluster, Ok)
+        or not isinstance(tail, Ok)
+        or not isinstance(horizon, Ok)
+        or not isinstance(registered, Ok)
+        or not isinstance(last, Ok)
+    ):
+        return None
+    return Found(
+        cluster=cluster_state(cluster.value),
+        registered=tuple(sorted(registered.value)),
+        session=codec.decode_session(own.value.data) if isinstance(own, Ok) else None,
+        version=own.value.version if isinstance(own, Ok) else -1,
+        member=codec.decode_member(member.value.data) if isinstance(member, Ok) else Member(),
+        tail=codec.decode_csn(tail.value.data),
+        horizon=codec.decode_csn(horizon.value.data),
+        has_last=last.value is not None,
+        told=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
+    )
+
+
+def cluster_state(node: Node) -> ClusterState:
+    """Read ``cluster``; UpgradeNeededError if the whole tree is of a newer format."""
+    cluster = codec.decode_cluster(node.data)
+    if cluster.format_version > FORMAT_VERSION:
+        raise UpgradeNeededError(
+            f"the cluster in ZooKeeper has format {cluster.format_version}, this agent knows up to "
+            f"{FORMAT_VERSION}: upgrade this replica"
+        )
+    return cluster
+
+
+def check(replica: ReplicaId, found: Found, known: KnownState) -> SessionState:
+    """Refuse to go on unless this is the right cluster, as new as it was, with this replica in it."""
+    if known.cluster_id not in {None, found.cluster.cluster_id}:
+        raise ClusterMismatchError(
+            f"the data directory of {replica} belongs to cluster {known.cluster_id}, but ZooKeeper holds "
+            f"{found.cluster.cluster_id}; check the connect string and the data directory",
+            expected=known.cluster_id,
+            found=found.cluster.cluster_id,
+        )
+    if found.session is None and known.fence >= 0:
+        raise _older(replica, f"it has no session of {replica}")
+    if found.session is None:
+        raise ConfigError(
+            f"replica {replica} is not registered in cluster {found.cluster.cluster_id}, which has "
+            f"{', '.join(found.registered) or 'none'}; use one of those ids, or register it first"
+        )
+    lower = [
+        f"{name} is {there} and was {here}"
+        for name, there, here in (
+            ("boot", found.session.boot, known.boot),
+            ("fence", found.version, known.fence),
+            ("tail", found.tail, known.tail),
+            ("horizon", found.horizon, known.horizon),
+        )
+        if there < here
+    ]
+    # Below the tail records are deleted in the normal course of things.
+    if not found.has_last and known.last_csn >= found.tail:
+        lower.append(f"the record of CSN {known.last_csn} is gone")
+    if lower:
+        raise _older(replica, ", ".join(lower))
+    check_startable(replica, found.session)
+    return found.session
+
+
+def check_startable(replica: ReplicaId, session: SessionState) -> None:
+    """Refuse a replica whose state forbids a start; ConfigError says which, and what to do."""
+    if reason := _NO_START.get(session.state):
+        raise ConfigError(f"replica {replica} must not be started: {reason}", state=session.state)
+
+
+def _no_cluster(replica: ReplicaId, known: KnownState) -> ConfigError:
+    if known.cluster_id is not None:
+        return _older(replica, f"it holds no cluster, and {known.cluster_id} is expected")
+    return ConfigError(
+        "there is no cluster in ZooKeeper below this root; check the root, or name all replicas at the first "
+        "start (--bootstrap) to make one"
+    )
+
+
+def _older(replica: ReplicaId, what: str) -> ClusterMismatchError:
+    return ClusterMismatchError(
+        f"ZooKeeper is older than what replica {replica} has seen: {what}. It was restored from a backup, "
+        "emptied, or is the wrong one; nothing was changed. Bring back its newest state, or start with an "
+        "empty data directory"
+    )

@@ -1,0 +1,302 @@
+"""What goes into one commit: which proposals may share a record, and the multi that carries them. Pure.
+
+Pure. The shape of the multi is fixed (design section 4, Commit)::
+
+    check(replicas/<me>/session, fence)  check(csn/epoch, v)  [check(csn/head, v) of a serializable tid]
+    check(tables/<t>, version) of each table touched  [check(labels, version) where one is moved]
+    [create or set tables/<t>]  [create or set labels/<hash>]  set(csn/head)
+    create(csn/<epoch>/csn-, sequential)
+
+All or nothing, so one refused element refuses the whole batch. :func:`plan` therefore notes for each element
+whom it stands for, and the committer sends the others again (protocol review F10, F21 "Labels").
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import ReplicaId, TableName
+from tidelock.csnlog.core.labels import Move
+from tidelock.csnlog.core.model import Kind, LabelState, Record, TidRecord
+from tidelock.csnlog.core.store import Check, Create, Op, SetData, multi_bytes
+
+KIB = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One sealed transaction that asks to be committed.
+
+    Attributes:
+        record: What the log will say of it.
+        tables: Every table that it touches, with the version of the definition that it was made for.
+        ddl: Creates or sets of ``tables/<table>``, in the same multi.
+        label: Its label, or None; the znode of the label is created in the same multi, or moved.
+        move: Where a label that exists is taken further, as it was read; None creates it.
+        head_version: For a serializable transaction the version of ``csn/head``, read before the log was
+            read to its end and the read set was validated; None otherwise. Such a transaction travels alone,
+            since two in one batch could invalidate each other (protocol review F11).
+    """
+
+    record: TidRecord
+    tables: Mapping[TableName, int]
+    ddl: tuple[Create | SetData, ...] = ()
+    label: str | None = None
+    head_version: int | None = None
+    move: Move | None = None
+
+    @property
+    def tid(self) -> str:
+        """The textual tid."""
+        return self.record.tid
+
+    def __hash__(self) -> int:
+        """A tid stands for one content, and tables is a mapping, which has no hash of its own."""
+        return hash(self.record.tid)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """The bounds of the log; see the configuration reference for what each means to an operator.
+
+    Attributes:
+        record_bytes_max: One commit record.
+        multi_bytes_max: One commit multi, all its elements together.
+        batch_tids_max: Transactions in one record.
+        queue_tids_max: Transactions that wait for their record; beyond that commits are refused.
+        read_ahead: Records that are requested, or read and not yet taken, at a time.
+        epoch_limit: The sequence number at which an epoch is closed; far below ZooKeeper's edge at 2^31-1.
+        relook_s: How often a follower that rests at the end looks again, since a watch is only a hint.
+        retry_s: Pause after a request that failed although the store says it is connected.
+    """
+
+    record_bytes_max: int = 256 * KIB
+    multi_bytes_max: int = 512 * KIB
+    batch_tids_max: int = 512
+    queue_tids_max: int = 4096
+    read_ahead: int = 32
+    epoch_limit: int = 1_000_000_000
+    relook_s: float = 5.0
+    retry_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A proposal with its bytes: ``payload`` goes into the record, ``op_bytes`` bounds its elements."""
+
+    tid: str
+    proposal: Proposal
+    payload: bytes
+    op_bytes: int
+
+    @classmethod
+    def of(cls, proposal: Proposal) -> Queued:
+        """Encode a proposal."""
+        elements = tuple(op for op, _ in _elements(proposal))
+        return cls(proposal.tid, proposal, codec.encode_tid(proposal.record), multi_bytes(elements))
+
+
+class Part(enum.Enum):
+    """What an element of the commit multi stands for."""
+
+    FENCE = "fence"
+    EPOCH = "epoch"
+    HEAD = "head"
+    TABLE = "table"
+    DEFINITION = "definition"
+    LABEL = "label"
+    #: No label of a stream was deleted since one that is moved was read.
+    LABELS = "labels"
+    #: Elements that nobody else can make fail while the checks before them hold.
+    OWN = "own"
+
+
+#: Checks that transactions of a batch share.
+_SHARED: Final = frozenset({Part.TABLE, Part.HEAD, Part.LABELS})
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of the multi: what it is, and the path that it is about."""
+
+    part: Part
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A commit multi but for the record itself, whose wall time only the shell knows.
+
+    Attributes:
+        home: The replica that commits.
+        epoch: The epoch whose directory gets the record.
+        checks: All elements before the create of the record.
+        elements: What each of them stands for, index by index, the create included.
+        batch: The transactions of the record.
+    """
+
+    home: ReplicaId
+    epoch: int
+    checks: tuple[Op, ...]
+    elements: tuple[Element, ...]
+    batch: tuple[Queued, ...]
+
+    def record(self, time_ms: int) -> Record:
+        """The record as followers will read it."""
+        return Record(Kind.COMMIT, self.home, time_ms, tuple(item.proposal.record for item in self.batch))
+
+    def ops(self, time_ms: int) -> tuple[Op, ...]:
+        """The whole multi; the create of the record comes last, it is the commit point."""
+        data = codec.encode_commit(self.home, time_ms, [item.payload for item in self.batch])
+        return (*self.checks, Create(tree.record_prefix(self.epoch), data, sequential=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Rollover:
+    """The multi that closes an epoch (protocol review F4).
+
+    The END record is the last one of its epoch, because every later commit into it fails the check of
+    csn/epoch; so a follower that has read END has missed nothing.
+    """
+
+    home: ReplicaId
+    fence: int
+    epoch: int
+    epoch_version: int
+
+    def record(self, time_ms: int) -> Record:
+        """The END record."""
+        return Record(Kind.END, self.home, time_ms)
+
+    def ops(self, time_ms: int) -> tuple[Op, ...]:
+        """The whole multi. Results: None, None, path of the END record, path of the new epoch, version."""
+        end = codec.encode_record(self.record(time_ms))
+        return (
+            Check(tree.session(self.home), self.fence),
+            Check(tree.EPOCH, self.epoch_version),
+            Create(tree.record_prefix(self.epoch), end, sequential=True),
+            Create(tree.epoch_dir(self.epoch + 1)),
+            SetData(tree.EPOCH, codec.encode_epoch(self.epoch + 1)),
+        )
+
+
+def too_large(item: Queued, home: ReplicaId, limits: LogLimits) -> tuple[str, int, int] | None:
+    """Return (limit, its bytes, bytes found) where a proposal cannot even travel alone, else None."""
+    record_bytes = codec.commit_bytes(home, (len(item.payload),))
+    if record_bytes > limits.record_bytes_max:
+        return "record_bytes_max", limits.record_bytes_max, record_bytes
+    if record_bytes + item.op_bytes > limits.multi_bytes_max:
+        return "multi_bytes_max", limits.multi_bytes_max, record_bytes + item.op_bytes
+    return None
+
+
+def choose(
+    queue: tuple[Queued, ...], home: ReplicaId, limits: LogLimits, tids_max: int
+) -> tuple[Queued, ...]:
+    """Choose the next batch: the first of the queue, and those behind it that may share its record.
+
+    Whoever conflicts is passed over and keeps its place, so it is the first one soon.
+    """
+    taken: list[Queued] = []
+    claims = _Claims()
+    record_bytes = request_bytes = codec.commit_bytes(home, ())
+    for item in queue:
+        record_with = record_bytes + len(item.payload) + 1
+        request_with = request_bytes + len(item.payload) + 1 + item.op_bytes
+        if taken and (
+            len(taken) >= tids_max
+            or record_with > limits.record_bytes_max
+            or request_with > limits.multi_bytes_max
+        ):
+            break
+        if item.proposal.head_version is not None:
+            if not taken:
+                return (item,)
+        elif claims.add(item.proposal):
+            taken.append(item)
+            record_bytes, request_bytes = record_with, request_with
+    return tuple(taken)
+
+
+class _Claims:
+    """What the proposals of a batch touch, to keep apart those that contradict each other."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+        self._defined: set[str] = set()
+        self._labels: set[str] = set()
+
+    def add(self, proposal: Proposal) -> bool:
+        """Add a proposal; False, and nothing is added, when it cannot share the batch."""
+        versions = {tree.table(table): version for table, version in proposal.tables.items()}
+        if proposal.move is not None:
+            versions[tree.LABELS] = proposal.move.deletions
+        defined = {op.path for op in proposal.ddl}
+        if proposal.label is not None and proposal.label in self._labels:
+            return False
+        if any(path in self._defined for path in versions) or any(
+            path in self._defined or path in self._versions for path in defined
+        ):
+            return False
+        if any(self._versions.get(path, version) != version for path, version in versions.items()):
+            return False
+        self._versions |= versions
+        self._defined |= defined
+        if proposal.label is not None:
+            self._labels.add(proposal.label)
+        return True
+
+
+def plan(batch: tuple[Queued, ...], *, home: ReplicaId, fence: int, epoch: int, epoch_version: int) -> Plan:
+    """Put the multi of a batch together; each table is checked once, however many of its tids touch it."""
+    ops: list[Op] = [Check(tree.session(home), fence), Check(tree.EPOCH, epoch_version)]
+    elements = [Element(Part.FENCE, ops[0].path), Element(Part.EPOCH, ops[1].path)]
+    definitions: list[tuple[Op, Part]] = []
+    checked: set[str] = set()
+    for item in batch:
+        for op, part in _elements(item.proposal):
+            if part in _SHARED:
+                if op.path not in checked:
+                    checked.add(op.path)
+                    ops.append(op)
+                    elements.append(Element(part, op.path))
+            else:
+                definitions.append((op, part))
+    for op, part in definitions:
+        ops.append(op)
+        elements.append(Element(part, op.path))
+    ops.append(SetData(tree.HEAD))
+    elements += [Element(Part.OWN, tree.HEAD), Element(Part.OWN, tree.record_prefix(epoch))]
+    return Plan(home, epoch, tuple(ops), tuple(elements), batch)
+
+
+def victims(element: Element, batch: Iterable[Queued]) -> frozenset[str]:
+    """Return the tids that a refusal of this element is about."""
+    return frozenset(
+        item.tid for item in batch if any(op.path == element.path for op, _ in _elements(item.proposal))
+    )
+
+
+def _elements(proposal: Proposal) -> Iterable[tuple[Op, Part]]:
+    """The elements of one proposal. A set of a table with a version checks that version by itself."""
+    if proposal.head_version is not None:
+        yield Check(tree.HEAD, proposal.head_version), Part.HEAD
+    checked = {op.path for op in proposal.ddl if isinstance(op, SetData) and op.version is not None}
+    for table, version in proposal.tables.items():
+        path = tree.table(table)
+        if path not in checked:
+            yield Check(path, version), Part.TABLE
+    for op in proposal.ddl:
+        yield op, Part.DEFINITION
+    if proposal.label is not None:
+        path = tree.label(proposal.label)
+        data = codec.encode_label(LabelState(proposal.tid, proposal.record.batch))
+        if proposal.move is None:
+            yield Create(path, data), Part.LABEL
+        else:
+            yield Check(tree.LABELS, proposal.move.deletions), Part.LABELS
+            yield SetData(path, data, proposal.move.version), Part.LABEL

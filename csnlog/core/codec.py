@@ -1,0 +1,198 @@
+"""The bytes of everything that the CSN log keeps in ZooKeeper, and back. Pure.
+
+Pure; the only module that makes or reads these bytes (docs/protocol.md, section 2). The form is JSON, so that
+an operator can read a znode with any tool, with the version ``v`` first, the fields in the order of
+:mod:`tidelock.csnlog.core.model` and defaults left out: equal values have equal bytes.
+
+Reading has three ends, and none of them is "skip what I do not understand":
+
+* the value;
+* :class:`~tidelock.errors.UpgradeNeededError`: whole JSON of a newer version, or with a kind or field unknown
+  here;
+* :class:`~tidelock.errors.CorruptError`: anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import xxhash
+
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, ReplicaId
+from tidelock.csnlog.core.model import (
+    VERSION,
+    ClusterState,
+    Entry,
+    EntryList,
+    Kind,
+    LabelState,
+    LockState,
+    Member,
+    PinState,
+    Progress,
+    Record,
+    SessionState,
+    TidRecord,
+)
+from tidelock.errors import CorruptError, UpgradeNeededError
+
+_T = TypeVar("_T")
+
+#: How every byte form begins: the version stands first, so that any later version can be told by its first
+#: bytes.
+_VERSION_FIRST = b'{"v":'
+#: How msgspec's message begins where the JSON is whole but says something that this version does not know.
+_UNKNOWN_TO_US = ("Object contains unknown field", "Invalid enum value", "Invalid value")
+#: Widest text of a wall clock in ms; a record's size must not depend on the hour.
+_TIME_MS_MAX = (1 << 63) - 1
+_SHOWN_BYTES = 64
+
+_encoder = msgspec.json.Encoder()
+
+
+class _RawRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag=VERSION, tag_field="v"):
+    """:class:`~tidelock.csnlog.core.model.Record` around transactions that are encoded already."""
+
+    kind: Kind = msgspec.field(name="k")
+    home: ReplicaId = msgspec.field(name="h")
+    time_ms: int = msgspec.field(name="w")
+    tids: tuple[msgspec.Raw, ...] = msgspec.field(name="t", default=())
+
+
+class _Version(msgspec.Struct, frozen=True):
+    v: int
+
+
+def _form(kind: type[_T], what: str) -> tuple[Callable[[_T], bytes], Callable[[bytes], _T]]:
+    """Return how values of a kind become bytes, and how they are read: UpgradeNeededError or CorruptError."""
+    decoder = msgspec.json.Decoder(kind)
+
+    def decode(data: bytes) -> _T:
+        return _decode(data, decoder, what)
+
+    return _encoder.encode, decode
+
+
+#: A record of the log.
+encode_record, decode_record = _form(Record, "commit record")
+#: ``replicas/<id>/session``.
+encode_session, decode_session = _form(SessionState, "session state")
+#: ``replicas/<id>``.
+encode_member, decode_member = _form(Member, "member")
+#: ``cluster``.
+encode_cluster, decode_cluster = _form(ClusterState, "cluster state")
+#: ``replicas/<id>/progress``.
+encode_progress, decode_progress = _form(Progress, "progress")
+#: ``labels/<hash>``.
+encode_label, decode_label = _form(LabelState, "label")
+#: ``pins/<id>``.
+encode_pin, decode_pin = _form(PinState, "pin")
+#: ``locks/<table>/...``.
+encode_lock, decode_lock = _form(LockState, "removal lock")
+_encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """Return the bytes of a manifest."""
+    return _encode_entry_list(EntryList(tuple(entries)))
+
+
+def decode_entries(data: bytes) -> tuple[Entry, ...]:
+    """Read a manifest; UpgradeNeededError or CorruptError."""
+    return _decode_entry_list(data).entries
+
+
+def encode_tid(tid: TidRecord) -> bytes:
+    """Return the bytes of one transaction as they stand inside a record."""
+    return _encoder.encode(tid)
+
+
+def encode_commit(home: ReplicaId, time_ms: int, tids: Sequence[bytes]) -> bytes:
+    """Return the bytes of a commit record from transactions encoded by :func:`encode_tid`.
+
+    They equal ``encode_record(Record(Kind.COMMIT, home, time_ms, tids))``: each transaction is encoded once,
+    for its size and for its record.
+    """
+    return _encoder.encode(_RawRecord(Kind.COMMIT, home, time_ms, tuple(map(msgspec.Raw, tids))))
+
+
+def commit_bytes(home: ReplicaId, tids: Sequence[int]) -> int:
+    """Return the most bytes of a commit record whose transactions have these sizes in bytes."""
+    return len(encode_commit(home, _TIME_MS_MAX, (b"",))) + sum(tids) + len(tids)
+
+
+def encode_definition(definition: Mapping[str, Any]) -> bytes:
+    """Return the bytes of ``tables/<table>``."""
+    return _encoder.encode({"v": VERSION, **definition})
+
+
+def encode_epoch(epoch: int) -> bytes:
+    """Return the bytes of ``csn/epoch``: decimal text."""
+    return str(epoch).encode()
+
+
+def decode_epoch(data: bytes) -> int:
+    """Read ``csn/epoch``; CorruptError when it is not a decimal number."""
+    return _decimal(data, "epoch")
+
+
+def encode_csn(csn: Csn) -> bytes:
+    """Return the bytes of ``csn/tail`` and ``csn/horizon``: decimal text."""
+    return str(csn).encode()
+
+
+def decode_csn(data: bytes) -> Csn:
+    """Read ``csn/tail`` or ``csn/horizon``; CorruptError when it is not a decimal number of 63 bits."""
+    value = _decimal(data, "CSN")
+    if value > CSN_MAX:
+        raise CorruptError(f"expected a CSN of at most {CSN_MAX}, found {value}")
+    return Csn(value)
+
+
+def checksum(data: bytes) -> str:
+    """Return the XXH3-128 of some bytes as 32 hexadecimal digits."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _decode(data: bytes, decoder: msgspec.json.Decoder[_T], what: str) -> _T:
+    if data.startswith(_VERSION_FIRST):
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise _refused(data, what, str(error)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptError(f"expected a {what} as JSON, found {_shown(data)}: {error}") from error
+    raise CorruptError(f"expected a {what} as JSON with its version first, found {_shown(data)}")
+
+
+def _refused(data: bytes, what: str, reason: str) -> CorruptError:
+    """Tell a newer version from nonsense, where the bytes are JSON at least."""
+    try:
+        version = msgspec.json.decode(data, type=_Version).v
+    except msgspec.ValidationError:
+        version = 0
+    if version > VERSION:
+        return UpgradeNeededError(
+            f"the {what} has version {version}, this agent reads up to {VERSION}: upgrade this replica",
+            version=version,
+        )
+    if version == VERSION and reason.startswith(_UNKNOWN_TO_US):
+        return UpgradeNeededError(
+            f"the {what} holds what this agent does not know ({reason}): upgrade this replica", reason=reason
+        )
+    return CorruptError(f"expected a {what} of version {VERSION}, found {_shown(data)}: {reason}")
+
+
+def _decimal(data: bytes, what: str) -> int:
+    try:
+        return tree.number(data.decode("ascii"))
+    except ValueError as error:
+        raise CorruptError(f"expected a {what} as decimal text, found {_shown(data)}") from error
+
+
+def _shown(data: bytes) -> str:
+    """The first bytes, for a message."""
+    return repr(data if len(data) <= _SHOWN_BYTES else data[:_SHOWN_BYTES] + b"...")

@@ -1,0 +1,67 @@
+"""What a caller of commit() is told: the error for every verdict that is no commit. Pure.
+
+Pure. Certainty comes first: ``Rejected`` becomes an error that says "certainly not committed", ``Undecided``
+becomes :class:`~tidelock.errors.CommitUnknownError`, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.batch import Proposal
+from tidelock.csnlog.core.committer_messages import Cause, Rejected, Undecided
+from tidelock.csnlog.core.ids import TableName
+from tidelock.errors import (
+    CommitUnknownError,
+    FencedError,
+    HeadMovedError,
+    LabelExistsError,
+    LabelMovedError,
+    TableChangedError,
+    TableExistsError,
+    TidelockError,
+    TooLargeError,
+    UnavailableError,
+)
+
+
+def to_error(proposal: Proposal, verdict: Rejected | Undecided) -> TidelockError:
+    """Return the error for a verdict."""
+    tid = proposal.tid
+    if not isinstance(verdict, Rejected):
+        return CommitUnknownError(
+            f"tid {tid}: the commit was sent, its outcome is not known yet; repeat commit() or ask outcome()",
+            tid=tid,
+        )
+    detail = verdict.detail
+    table = detail.removeprefix(tree.table(TableName("")))
+    match verdict.cause:
+        case Cause.TABLE_CHANGED:
+            return TableChangedError(
+                f"tid {tid}: the definition of table {table} changed after it was read; begin again",
+                tid=tid, table=table,
+            )  # fmt: skip
+        case Cause.TABLE_EXISTS:
+            return TableExistsError(f"tid {tid}: there is a table {table} already", tid=tid, table=table)
+        case Cause.LABEL_EXISTS:
+            return LabelExistsError(
+                f"tid {tid}: label {proposal.label!r} was committed before", tid=tid, label=proposal.label
+            )
+        case Cause.LABEL_MOVED:
+            return LabelMovedError(
+                f"tid {tid}: label {proposal.label!r} was moved or deleted after it was read; read it again",
+                tid=tid, label=proposal.label,
+            )  # fmt: skip
+        case Cause.HEAD_MOVED:
+            return HeadMovedError(
+                f"tid {tid}: another commit came first; validate its read set again", tid=tid
+            )
+        case Cause.TOO_LARGE:
+            return TooLargeError(f"tid {tid} is too large for one commit: {detail}", tid=tid, limit=detail)
+        case Cause.FENCED:
+            return FencedError(f"tid {tid}: its home was fenced, so it is aborted; begin again", tid=tid)
+        case Cause.QUEUE_FULL:
+            return UnavailableError(f"tid {tid}: {detail} commits wait already; try again later", tid=tid)
+        case Cause.DEADLINE:
+            return UnavailableError(f"tid {tid} was not committed in time; try again", tid=tid)
+        case Cause.STOPPED:
+            return UnavailableError(f"tid {tid} was not committed, the log has ended here: {detail}", tid=tid)

@@ -1,0 +1,280 @@
+"""The events that the committer takes and the instructions that it gives. Pure.
+
+Pure values. The shell (:mod:`tidelock.csnlog.log`) carries an instruction out and hands its result back as an
+event; so does the explorer of the tests, which loses requests and replies on the way. The committer has at
+most one request to the store under way, so a result needs no number.
+
+``session`` in an event is the ZooKeeper session in which the request was made *and* answered, and 0 where
+those two differ: reads of one session are ordered among themselves and behind its writes, and nothing else is
+(design 8.7).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from tidelock.csnlog.core.batch import Plan, Proposal, Rollover
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.results import Committed, Ok, Refused, Unknown
+from tidelock.csnlog.core.store import Node, Op
+
+MultiResult = Ok[tuple[object, ...]] | Refused | Unknown
+ReadResult = Ok[Node] | Refused | Unknown
+
+
+class Cause(enum.Enum):
+    """Why a transaction certainly was not committed."""
+
+    TABLE_CHANGED = "table_changed"
+    TABLE_EXISTS = "table_exists"
+    LABEL_EXISTS = "label_exists"
+    #: It is not what it was when it was read; read it again.
+    LABEL_MOVED = "label_moved"
+    HEAD_MOVED = "head_moved"
+    TOO_LARGE = "too_large"
+    QUEUE_FULL = "queue_full"
+    #: Its time was up before it was sent, or while it was known not to have been applied.
+    DEADLINE = "deadline"
+    FENCED = "fenced"
+    #: The log has stopped on this replica.
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Certainly not committed. ``detail`` names the table, label or limit."""
+
+    cause: Cause
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The caller's time is up and the outcome is not known. The committer goes on finding it out."""
+
+
+CommitDecision = Committed | Rejected | Undecided
+
+# --------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChanged:
+    """The store's link or session is now this."""
+
+    connected: bool
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """A caller asks for a commit; the same tid again joins the one under way."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The caller of this tid waits no longer."""
+
+    tid: str
+
+
+@dataclass(frozen=True, slots=True)
+class NonceDrawn:
+    """A random text that nobody else has, answer to :class:`DrawNonce`."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEnded:
+    """Result of :class:`SendCommit`."""
+
+    result: MultiResult
+
+
+@dataclass(frozen=True, slots=True)
+class RolloverEnded:
+    """Result of :class:`SendRollover`."""
+
+    result: MultiResult
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseEnded:
+    """Result of :class:`SendRaise`."""
+
+    result: MultiResult
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRead:
+    """Result of :class:`ReadFence`: the own session znode."""
+
+    result: ReadResult
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRead:
+    """Result of :class:`ReadEpoch`."""
+
+    result: ReadResult
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """Result of :class:`ReadLog`: the CSN of each own tid met, or None when the end was not reached."""
+
+    found: dict[str, Csn] | None
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The follower has all records up to ``end``; ``own`` are the tids of this replica among the new ones."""
+
+    end: Csn
+    own: tuple[tuple[str, Csn], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FenceWanted:
+    """Somebody's fenced multi ended Unknown under the fence ``above``: raise the fence beyond it."""
+
+    above: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceDoubted:
+    """Somebody's multi was refused because of its fence ``used``: find out who raised it."""
+
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The log must go no further on this replica."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The pause asked for by :class:`RetryLater` is over."""
+
+
+Event = (
+    LinkChanged
+    | Propose
+    | DeadlinePassed
+    | NonceDrawn
+    | CommitEnded
+    | RolloverEnded
+    | RaiseEnded
+    | FenceRead
+    | EpochRead
+    | LogRead
+    | Followed
+    | FenceWanted
+    | FenceDoubted
+    | StopAsked
+    | Resumed
+)
+
+# --------------------------------------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommit:
+    """Send the commit multi."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class SendRollover:
+    """Close the epoch and open the next one."""
+
+    plan: Rollover
+
+
+@dataclass(frozen=True, slots=True)
+class SendRaise:
+    """Raise the own fence: the only write that checks no fence."""
+
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawNonce:
+    """Answer with :class:`NonceDrawn`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFence:
+    """Read the own session znode."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEpoch:
+    """Read ``csn/epoch``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read the log to its end in this session, from the first record that no :class:`Followed` covers."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell whoever waits for this tid."""
+
+    tid: str
+    verdict: CommitDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The own fence is now this, seen in this session: nothing sent under a lower one can land any more."""
+
+    fence: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Another raised the fence. Final: all open transactions are aborted, no lock may be assumed held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """The committer found what cannot be, and stops (I15). Final."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """Answer with :class:`Resumed` after a pause."""
+
+
+Instruction = (
+    SendCommit
+    | SendRollover
+    | SendRaise
+    | DrawNonce
+    | ReadFence
+    | ReadEpoch
+    | ReadLog
+    | Answer
+    | Raised
+    | Fenced
+    | Halted
+    | RetryLater
+)

@@ -1,0 +1,199 @@
+"""The events that the follower takes and the instructions that it gives. Pure.
+
+Pure values; see :mod:`tidelock.csnlog.core.committer_messages` for what ``session`` means. Records are
+immutable, so one that was read is true for ever; that one is *absent* is true for one session and one moment
+only.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.model import LogRecord, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Bytes that are no record for this version of Tidelock."""
+
+    reason: str
+
+
+class Absent(enum.Enum):
+    """There is no such znode."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+
+
+class Question(enum.Enum):
+    """One step of an inquiry."""
+
+    #: A fenced write: reads that follow it in its session are the newest. Answer: True.
+    BARRIER = "barrier"
+    #: The record. Answer: Record, Unreadable or ABSENT.
+    RECORD = "record"
+    #: Whether the record exists; arms a watch. Answer: bool.
+    LOOK = "look"
+    #: ``csn/tail``. Answer: int.
+    TAIL = "tail"
+    #: How many children the directory of the record's epoch has. Answer: int, or ABSENT.
+    COUNT = "count"
+    #: Their sequence numbers. Answer: tuple of int.
+    LIST = "list"
+
+
+Finding = Record | Unreadable | Absent | bool | int | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A chain of questions, asked one after the other in one session.
+
+    Attributes:
+        number: Number of the request under way, so that a late answer to an earlier one is not mistaken.
+        chain: ``anchor``, ``gap`` or ``relook``.
+        question: The question under way.
+        csn: The record that it is about.
+        session: The session of all answers so far, 0 before the first.
+    """
+
+    number: int
+    chain: str
+    question: Question
+    csn: Csn
+    session: int = 0
+
+
+# --------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A record was read, or is known because this replica wrote it."""
+
+    csn: Csn
+    record: Record | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A record was not there."""
+
+    csn: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A record could not be read."""
+
+    csn: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Result of :class:`Look`; None = it failed and no watch is armed."""
+
+    csn: Csn
+    exists: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The watch on this record fired. A hint: it may fire for nothing, and it may not fire."""
+
+    csn: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Poked:
+    """This replica has committed at ``csn``, so all records below exist too. The content spares the read."""
+
+    csn: Csn
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Result of :class:`Inquire`; ``finding`` None = it failed."""
+
+    number: int
+    session: int
+    finding: Finding | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The receiver has taken what :class:`Deliver` handed over, and takes more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """``relook_s`` has passed."""
+
+
+FollowEvent = (
+    Got | Missed | Failed | Looked | Woken | Poked | Learned | Delivered | Tick | LinkChanged | Resumed
+)
+
+# --------------------------------------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Read a record; several may be under way."""
+
+    csn: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask whether a record exists and have its creation watched, in one request."""
+
+    csn: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Inquire:
+    """Ask one question of a chain, which is sound because each is asked after the last was answered."""
+
+    number: int
+    question: Question
+    csn: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """These records are next in the log, in order; they need not be delivered yet."""
+
+    records: tuple[LogRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand these records over, in order, and answer with :class:`Delivered`."""
+
+    records: tuple[LogRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """Records that this replica lacks are deleted already; only a clone helps. Final."""
+
+    tail: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What stands at ``csn`` cannot be passed: not readable here, or not as it can be (I15). Final."""
+
+    csn: Csn
+    reason: str
+
+
+FollowInstruction = Get | Look | Inquire | Took | Deliver | TooLate | Stopped | RetryLater

@@ -1,0 +1,111 @@
+"""Identifiers of the CSN log: CSN, tid, replica and part ids, with their one textual form each. Pure.
+
+Pure values. A CSN is ``epoch << 31 | sequence`` (design section 1): ZooKeeper's sequence suffix is an int32
+that counts all creates below one parent, so an epoch ends long before it overflows, and the CSN orders across
+epochs as a plain integer. CSNs are compared as integers only, never as text (ZOOKEEPER-4706; design 8.1).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+Csn = NewType("Csn", int)
+ReplicaId = NewType("ReplicaId", str)
+PartId = NewType("PartId", str)
+TableName = NewType("TableName", str)
+
+SEQUENCE_BITS = 31
+SEQUENCE_MAX = (1 << SEQUENCE_BITS) - 1
+CSN_MAX = (1 << 63) - 1
+
+#: Nothing is visible at this CSN.
+CSN_NONE = Csn(0)
+#: The creation CSN of imported parts; also the snapshot CSN of a new cluster (the log starts with two genesis
+#: records).
+CSN_IMPORT = Csn(1)
+
+# One value has one text: ASCII digits without leading zeros.
+_NUMBER = r"(0|[1-9][0-9]*)"
+_NAME = r"([a-z][a-z0-9_]{0,31})"
+_REPLICA = re.compile(_NAME)
+_TID = re.compile(f"{_NUMBER}-{_NAME}-{_NUMBER}-{_NUMBER}")
+_PART = re.compile(f"{_NAME}-{_NUMBER}-{_NUMBER}")
+
+
+def csn(epoch: int, sequence: int) -> Csn:
+    """Return the CSN of a number within an epoch; ValueError outside 0..2^31-1 or above 64 bit signed."""
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        msg = f"sequence number {sequence} is outside 0..{SEQUENCE_MAX}"
+        raise ValueError(msg)
+    if not 0 <= epoch <= CSN_MAX >> SEQUENCE_BITS:
+        msg = f"epoch {epoch} is outside 0..{CSN_MAX >> SEQUENCE_BITS}"
+        raise ValueError(msg)
+    return Csn(epoch << SEQUENCE_BITS | sequence)
+
+
+def epoch_of(value: Csn) -> int:
+    """Return the epoch of a CSN."""
+    return value >> SEQUENCE_BITS
+
+
+def sequence_of(value: Csn) -> int:
+    """Return the number of a CSN within its epoch."""
+    return value & SEQUENCE_MAX
+
+
+def replica_id(text: str) -> ReplicaId:
+    """Check and return a replica id: a lower-case letter, then at most 31 of ``[a-z0-9_]``."""
+    if not _REPLICA.fullmatch(text):
+        msg = f"replica id {text!r} is not of the form [a-z][a-z0-9_]{{0,31}}"
+        raise ValueError(msg)
+    return ReplicaId(text)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tid:
+    """Transaction id, made by the home replica alone.
+
+    It never repeats, because ``boot`` is raised and fenced at each start of the home's agent.
+
+    Attributes:
+        snapshot: The CSN that the transaction reads at (its S).
+        home: The replica where it was begun.
+        boot: The start number of the home's agent.
+        counter: Number of the transaction within that boot, from 1.
+    """
+
+    snapshot: Csn
+    home: ReplicaId
+    boot: int
+    counter: int
+
+    def __str__(self) -> str:
+        """Return the textual form ``<snapshot>-<home>-<boot>-<counter>``."""
+        return f"{self.snapshot}-{self.home}-{self.boot}-{self.counter}"
+
+    @classmethod
+    def parse(cls, text: str) -> Tid:
+        """Read the textual form back; ValueError when it is not one."""
+        match = _TID.fullmatch(text)
+        if match is None:
+            msg = f"{text!r} is not a tid; expected <snapshot csn>-<replica>-<boot>-<counter>"
+            raise ValueError(msg)
+        snapshot, home, boot, counter = match.groups()
+        return cls(Csn(int(snapshot)), ReplicaId(home), int(boot), int(counter))
+
+
+def part_id(replica: ReplicaId, boot: int, counter: int) -> PartId:
+    """Return the id of a part that ``replica`` made in its start number ``boot``; unique for ever."""
+    return PartId(f"{replica}-{boot}-{counter}")
+
+
+def parse_part_id(text: str) -> tuple[ReplicaId, int, int]:
+    """Return (replica, boot, counter) of a part id; ValueError when it is not one."""
+    match = _PART.fullmatch(text)
+    if match is None:
+        msg = f"{text!r} is not a part id; expected <replica>-<boot>-<counter>"
+        raise ValueError(msg)
+    replica, boot, counter = match.groups()
+    return ReplicaId(replica), int(boot), int(counter)

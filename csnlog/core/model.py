@@ -1,0 +1,244 @@
+"""The records of the CSN log as frozen values: what a commit record says, and the znodes beside it. Pure.
+
+Pure. The bytes are made in :mod:`tidelock.csnlog.core.codec` and nowhere else. Fields are short on the wire,
+since a record is bounded (256 KiB) and carries many transactions. What a reader does not know is refused,
+never dropped: a field that an older agent ignored could be the one that says what the record means.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
+
+#: Version of every byte form below, the field ``v`` of each znode. A reader that meets another stops, it
+#: never guesses.
+VERSION = 1
+
+
+class AddPart(msgspec.Struct, frozen=True, tag="add", tag_field="k", forbid_unknown_fields=True):
+    """Log entry: one immutable part joins a table.
+
+    Attributes:
+        table: Full table name, ``namespace.table``.
+        part: Part id, unique for ever.
+        path: Hive-style partition path without slashes at the ends, ``""`` when the table has no partitions.
+        rows: Rows of the part.
+        length: Bytes of the Parquet range.
+        checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
+    """
+
+    table: TableName = msgspec.field(name="t")
+    part: PartId = msgspec.field(name="p")
+    path: str = msgspec.field(name="d")
+    rows: int = msgspec.field(name="r")
+    length: int = msgspec.field(name="b")
+    checksum: str = msgspec.field(name="c")
+
+
+class RemovePart(msgspec.Struct, frozen=True, tag="del", tag_field="k", forbid_unknown_fields=True):
+    """Log entry: a part leaves its table at the CSN of the record; its bytes stay until the horizon."""
+
+    table: TableName = msgspec.field(name="t")
+    part: PartId = msgspec.field(name="p")
+
+
+class DefineTable(msgspec.Struct, frozen=True, tag="ddl", tag_field="k", forbid_unknown_fields=True):
+    """Log entry: ``tables/<table>`` gets this definition.
+
+    ``version`` is the data version that the znode has after this commit: 0 for a create, one more for every
+    later change, so that a follower knows the version to check without asking ZooKeeper (tables are never
+    deleted).
+    """
+
+    table: TableName = msgspec.field(name="t")
+    version: int = msgspec.field(name="n")
+    definition: dict[str, Any] = msgspec.field(name="s")
+
+
+Entry = AddPart | RemovePart | DefineTable
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The entries of a large transaction, stored and replicated like a part under the id ``part``."""
+
+    part: PartId = msgspec.field(name="p")
+    length: int = msgspec.field(name="b")
+    checksum: str = msgspec.field(name="c")
+    entries: int = msgspec.field(name="n")
+
+
+class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One transaction inside a commit record (design section 4, Commit).
+
+    Attributes:
+        tid: Textual tid.
+        entries: The log entries, index = position; empty when ``manifest`` is given.
+        holders: Replicas that had durable copies when the record was written, home first.
+        label: Name that makes a repeated run harmless, or None.
+        data_change: False for compaction: the rows visible are the same before and after.
+        meta: Up to 1 KiB (as JSON) of the user's own data.
+        batch: Number of the batch where the label is a streaming query's; None for any other label.
+    """
+
+    tid: str = msgspec.field(name="i")
+    entries: tuple[Entry, ...] = msgspec.field(name="e", default=())
+    manifest: Manifest | None = msgspec.field(name="m", default=None)
+    holders: tuple[ReplicaId, ...] = msgspec.field(name="h", default=())
+    label: str | None = msgspec.field(name="l", default=None)
+    data_change: bool = msgspec.field(name="x", default=True)
+    meta: dict[str, Any] | None = msgspec.field(name="u", default=None)
+    batch: int | None = msgspec.field(name="b", default=None)
+
+
+class Kind(enum.Enum):
+    """What a record of the log is."""
+
+    COMMIT = "commit"
+    END = "end"
+    GENESIS = "genesis"
+
+
+class Record(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """One znode of the CSN log. Its CSN is not in it: ZooKeeper gives the number when the znode is created.
+
+    Attributes:
+        kind: COMMIT; END closes an epoch; GENESIS are the two records that a new log starts with.
+        home: The replica that wrote it.
+        time_ms: Its wall clock, Unix time in ms; the effective time is made monotone when it is applied.
+        tids: The transactions that become visible with it.
+    """
+
+    kind: Kind = msgspec.field(name="k")
+    home: ReplicaId = msgspec.field(name="h")
+    time_ms: int = msgspec.field(name="w")
+    tids: tuple[TidRecord, ...] = msgspec.field(name="t", default=())
+
+
+class LabelState(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``labels/<hash>``: the transaction that committed under this label last.
+
+    Attributes:
+        tid: That transaction.
+        batch: Its number, where the label is a streaming query's: such a label moves, upwards only. None for
+            any other label, which is made once.
+    """
+
+    tid: str
+    batch: int | None = None
+
+
+class LockState(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of a removal lock: who holds it, and what of the table.
+
+    Whether it is a lock of a part, a table, a partition or a range of keys is said by its path
+    (:mod:`tidelock.csnlog.core.tree`).
+
+    Attributes:
+        tid: The transaction that holds it.
+        merge: It is a compaction: it may be waited for.
+        path: Partition path of the part, or of the partition; None for a whole table and for keys.
+        low: Smallest key of a range, a JSON value that compares with the keys; None = no bound.
+        high: Largest key of a range, inclusive; None = no bound.
+    """
+
+    tid: str
+    merge: bool = False
+    path: str | None = None
+    low: Any = None
+    high: Any = None
+
+
+class EntryList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
+    """Content of a manifest: the entries of one transaction that are too large for its record."""
+
+    entries: tuple[Entry, ...]
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """A record together with the CSN at which it was read."""
+
+    csn: Csn
+    record: Record
+
+
+class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
+    """Data of ``replicas/<id>/session``; the data version of that znode is the replica's fence.
+
+    Attributes:
+        boot: Start number of the agent; raised at each start, and by another replica that fences this one.
+        disk: Id of the data directory; an acknowledgement counts only while this is unchanged.
+        nonce: Fresh with every write, so that a writer recognises its own write when the reply was lost.
+        state: ``serving``, ``stopped``, ``fenced``, ``struck`` or ``removed``.
+    """
+
+    boot: int
+    disk: str
+    nonce: str
+    state: str
+
+
+class Member(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``replicas/<id>``: where a replica is reached. Addresses are host names with port."""
+
+    api: str = ""
+    data: str = ""
+    rack: str = ""
+    labels: dict[str, str] = {}
+
+
+class ClusterState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
+    """Data of ``cluster``: identity and the settings that all replicas of the shard share."""
+
+    cluster_id: str
+    format_version: int
+    copies: int
+    epoch_limit: int
+
+
+#: Most CSNs of open transactions in the progress of a replica.
+PROGRESS_OPEN_MAX = 8
+
+
+class Progress(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``replicas/<id>/progress``: how far a replica is, and what is in use there.
+
+    Attributes:
+        snapshot: The snapshot CSN.
+        oldest: The oldest S that is still in use.
+        open: The S of transactions that have been open for a while, the oldest first: a hint for compaction.
+            At most :data:`PROGRESS_OPEN_MAX`; the others are not heeded until older ones have ended.
+        told: The largest snapshot CSN that was ever told of the replica, where this one is smaller: its disk
+            was replaced.
+    """
+
+    snapshot: Csn
+    oldest: Csn
+    open: tuple[Csn, ...] = ()
+    told: Csn = CSN_NONE
+
+    @property
+    def most(self) -> Csn:
+        """The largest snapshot CSN that was ever told of the replica."""
+        return max(self.snapshot, self.told)
+
+
+class PinState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
+    """Data of ``pins/<id>``: what is promised, for how long without a renewal, and to whose client."""
+
+    csn: Csn
+    ttl_s: float
+    owner: ReplicaId

@@ -1,0 +1,238 @@
+"""The transactions that wait for their CSN or their outcome: queue, batch, and callers that gave up. Pure.
+
+Pure; the half of the committer's state that speaks of transactions. It decides nothing: the committer tells
+it what became of a batch, and it answers each transaction exactly once, ``Undecided`` apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tidelock.csnlog.core.batch import LogLimits, Plan, Proposal, Queued, too_large
+from tidelock.csnlog.core.committer_messages import Answer, Cause, CommitDecision, Rejected, Undecided
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.results import Committed
+from tidelock.errors import CorruptError
+
+#: Own commits that are remembered, so that a repeated commit() is answered and not sent. Those who repeat it
+#: later than that find it in the catalog.
+REMEMBERED_MAX: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Transactions that were sent.
+
+    Attributes:
+        plan: Their multi.
+        tids: Their tids.
+        fence: The fence under which it was sent.
+        in_doubt: The multi ended Unknown, so it may have been applied or may still be.
+        csn: Its CSN where the follower has met the record before the multi was answered.
+    """
+
+    plan: Plan
+    tids: frozenset[str]
+    fence: int
+    in_doubt: bool = False
+    csn: Csn | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, fence: int) -> Batch:
+        """A batch that is sent now."""
+        return cls(plan, frozenset(item.tid for item in plan.batch), fence)
+
+    @property
+    def items(self) -> tuple[Queued, ...]:
+        """The transactions of the record."""
+        return self.plan.batch
+
+
+class Pending:
+    """All transactions of this replica between commit() and their CSN.
+
+    Attributes:
+        queue: Those that are certainly not sent, first come first served.
+        batch: Those that are sent and not answered.
+        expired: Tids of the batch whose callers were told Undecided.
+        abandoned: Tids of the batch that was in doubt when the log ended here; only others can decide them.
+        remembered: CSNs of the last commits, since callers may ask for a commit again: those who gave up, and
+            clients whose HTTP answer was lost.
+        answers: What is to be said, to be taken out after every step.
+    """
+
+    STATE = ("queue", "batch", "expired", "abandoned")
+    __slots__ = (*STATE, "answers", "home", "limits", "remembered")
+
+    def __init__(self, home: ReplicaId, limits: LogLimits) -> None:
+        self.home: Final = home
+        self.limits: Final = limits
+        self.queue: tuple[Queued, ...] = ()
+        self.batch: Batch | None = None
+        self.expired: frozenset[str] = frozenset()
+        self.abandoned: frozenset[str] = frozenset()
+        self.remembered: dict[str, Csn] = {}
+        self.answers: list[Answer] = []
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return the whole state but ``answers``: hashable, comparable, and immutable throughout."""
+        return (*(getattr(self, name) for name in self.STATE), tuple(self.remembered.items()))
+
+    def restore(self, snapshot: tuple[object, ...]) -> None:
+        """Go back to a state that :meth:`snapshot` has returned."""
+        for name, value in zip(self.STATE, snapshot, strict=False):
+            setattr(self, name, value)
+        remembered = snapshot[-1]
+        assert isinstance(remembered, tuple)
+        self.remembered = dict(remembered)
+
+    @property
+    def sent(self) -> frozenset[str]:
+        """The tids of the batch."""
+        return self.batch.tids if self.batch is not None else frozenset()
+
+    @property
+    def tids(self) -> tuple[str, ...]:
+        """All tids whose outcome is still to be decided here."""
+        items = (*(self.batch.items if self.batch is not None else ()), *self.queue)
+        return tuple(item.tid for item in items)
+
+    def propose(self, proposal: Proposal, end: Rejected | None) -> None:
+        """Queue a transaction; one that is known already is answered, or joins what is under way.
+
+        Args:
+            proposal: The transaction.
+            end: The verdict on new transactions where this replica commits no more.
+        """
+        tid = proposal.tid
+        if tid in self.remembered:
+            self.answer(tid, Committed(self.remembered[tid]))
+            return
+        if tid in self.abandoned:
+            self.answer(tid, Undecided())
+            return
+        if self.batch is not None and tid in self.sent:
+            self.expired -= {tid}
+            if self.batch.csn is not None:
+                self.answer(tid, Committed(self.batch.csn))
+            return
+        if any(item.tid == tid for item in self.queue):
+            return
+        if end is not None:
+            self.answer(tid, end)
+            return
+        if len(self.queue) >= self.limits.queue_tids_max:
+            self.answer(tid, Rejected(Cause.QUEUE_FULL, str(self.limits.queue_tids_max)))
+            return
+        item = Queued.of(proposal)
+        if excess := too_large(item, self.home, self.limits):
+            limit, most, found = excess
+            self.answer(tid, Rejected(Cause.TOO_LARGE, f"{limit} is {most} bytes, found {found}"))
+            return
+        self.queue = (*self.queue, item)
+
+    def expire(self, tid: str) -> None:
+        """The caller waits no longer. What is not sent is dropped; what is sent stays until it is decided."""
+        if any(item.tid == tid for item in self.queue):
+            self._take_out({tid})
+            self.answer(tid, Rejected(Cause.DEADLINE))
+        elif self.batch is not None and self.batch.csn is None and tid in self.sent - self.expired:
+            self.expired |= {tid}
+            self.answer(tid, Undecided())
+
+    def send(self, batch: Batch) -> None:
+        """Move transactions from the queue into the batch."""
+        self._take_out(batch.tids)
+        self.batch = batch
+
+    def doubt(self) -> None:
+        """The multi of the batch ended Unknown. If the follower has met its record, nothing is in doubt."""
+        if self.batch is not None:
+            self.batch = replace(self.batch, in_doubt=True) if self.batch.csn is None else None
+
+    def landed(self, csn: Csn) -> None:
+        """The batch is in the log at this CSN, all of it, since it is one record. Its multi may still end.
+
+        Raises:
+            CorruptError: It is known to be in the log at another CSN.
+        """
+        batch = self.batch
+        assert batch is not None, "a batch has landed that was not sent"
+        if batch.csn is not None:
+            if batch.csn != csn:
+                raise CorruptError(
+                    f"the multi says CSN {csn}, the log says CSN {batch.csn} of the same batch"
+                )
+            return
+        self.expired = frozenset()
+        self.batch = None if batch.in_doubt else replace(batch, csn=csn)
+        for item in batch.items:
+            self._committed(item.tid, csn)
+
+    def landed_if_in(self, records: Mapping[str, Csn]) -> bool:
+        """Tell whether the batch is among these tids, and take its CSN; CorruptError if it has several."""
+        csns = {records[tid] for tid in self.sent if tid in records}
+        if len(csns) > 1:
+            raise CorruptError(f"the tids of one batch are in the log at several CSNs: {sorted(csns)}")
+        for csn in csns:
+            self.landed(csn)
+        return bool(csns)
+
+    def met(self, records: Mapping[str, Csn]) -> None:
+        """The follower has met own tids in the log; it may do so before the multi is answered.
+
+        A tid that is in the log must never be sent again, however it got there, so the queue is searched too.
+        """
+        if self.batch is not None and self.batch.csn is None:
+            self.landed_if_in(records)
+        known = {item.tid for item in self.queue} & records.keys()
+        if known:
+            self._take_out(known)
+            for tid in sorted(known):
+                self._committed(tid, records[tid])
+
+    def requeue(self, rejected: Mapping[str, Rejected]) -> None:
+        """The batch was certainly not applied: reject these, queue the others again as the first in line.
+
+        Those whose callers are gone are not sent again; they are hereby decided.
+        """
+        assert self.batch is not None, "a batch was not applied that was not sent"
+        gone = {tid: Rejected(Cause.DEADLINE) for tid in self.expired} | dict(rejected)
+        self.queue = (*(item for item in self.batch.items if item.tid not in gone), *self.queue)
+        self.batch, self.expired = None, frozenset()
+        for tid, verdict in gone.items():
+            self.answer(tid, verdict)
+
+    def drop(self, verdict: Rejected) -> None:
+        """End everything: what is sent stays undecided for ever here, what waits gets this verdict."""
+        if self.batch is not None and self.batch.csn is None:
+            self.abandoned = self.sent
+            for tid in sorted(self.sent - self.expired):
+                self.answer(tid, Undecided())
+        self.batch, self.expired = None, frozenset()
+        queue, self.queue = self.queue, ()
+        for item in queue:
+            self.answer(item.tid, verdict)
+
+    def _committed(self, tid: str, csn: Csn) -> None:
+        self.remembered[tid] = csn
+        if len(self.remembered) > REMEMBERED_MAX:
+            del self.remembered[next(iter(self.remembered))]
+        self.answer(tid, Committed(csn))
+
+    def answer(self, tid: str, verdict: CommitDecision) -> None:
+        """Say what became of a transaction."""
+        self.answers.append(Answer(tid, verdict))
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the state is none that a correct history leads to."""
+        assert len(self.tids) == len(set(self.tids)), f"a tid twice: {self.tids}"
+        assert self.expired <= self.sent, f"expired {self.expired} outside the batch {self.sent}"
+        assert len(self.queue) <= self.limits.queue_tids_max + self.limits.batch_tids_max, "queue too long"
+        assert self.batch is None or not self.batch.in_doubt or self.batch.csn is None, "in doubt, CSN known"
+
+    def _take_out(self, tids: AbstractSet[str]) -> None:
+        self.queue = tuple(item for item in self.queue if item.tid not in tids)

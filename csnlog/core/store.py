@@ -1,0 +1,138 @@
+"""What the CSN log needs from ZooKeeper, as a small asynchronous protocol with results as types. Pure.
+
+:mod:`tidelock.csnlog.zookeeper.kazoo_store` implements it on a real ensemble and
+:mod:`tidelock.csnlog.testing.memory_store` in memory with a plan of faults; both pass one test-suite. No
+method raises for anything the store may answer: see :mod:`tidelock.csnlog.core.results`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from tidelock.csnlog.core.results import Ok, Refused, Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The data version of ``path`` must be ``version`` (ZooKeeper compares no other counter)."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create ``path``; ``sequential`` appends ten digits. The result of the element is the path made."""
+
+    path: str
+    data: bytes = b""
+    sequential: bool = False
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    """Set the data of ``path``, at any ``version`` if None. The result of the element is the new version."""
+
+    path: str
+    data: bytes = b""
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete ``path`` at ``version``; -1 is any, for a path that is never made a second time."""
+
+    path: str
+    version: int
+
+
+Op = Check | Create | SetData | Delete
+
+#: Bytes of a request around its operations, and around the path and data of one: lengths, flags, access list.
+_REQUEST_BYTES = 32
+_OP_BYTES = 64
+
+
+def multi_bytes(ops: tuple[Op, ...], root: str = "") -> int:
+    """Return an upper bound of the bytes that a multi takes on the wire, with all paths below ``root``."""
+    size = _REQUEST_BYTES
+    for op in ops:
+        # A character of a path takes at most four bytes in UTF-8; almost all paths are ASCII.
+        path = len(op.path) if op.path.isascii() else 4 * len(op.path)
+        size += _OP_BYTES + len(root) + 1 + path
+        if isinstance(op, Create | SetData):
+            size += len(op.data)
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Data and facts of a znode."""
+
+    data: bytes
+    version: int
+    children: int
+    owner_session: int
+
+
+class Link(Enum):
+    """State of the connection as the agent must see it, by its own clock (design 8.5)."""
+
+    #: Requests are answered.
+    CONNECTED = "connected"
+    #: No answer for 2/3 of the negotiated timeout, or no connection: nothing may be acknowledged, "latest" is
+    #: not served.
+    SUSPENDED = "suspended"
+
+
+class Store(Protocol):
+    """One ZooKeeper session at a time. Paths are relative to the cluster's root, without slash at either end.
+
+    While ``link`` is SUSPENDED every call is Refused(NOT_CONNECTED) at once: nothing is queued for later. A
+    call that was on its way when the link broke is Unknown.
+
+    A watch is called once, in the event loop: when the znode changes, or when a connection or session was
+    made anew, since changes may have been missed meanwhile. It is a hint; read again and compare. A call that
+    did not end Ok arms none. The same callback on the same znode is armed once, however often it is passed;
+    it must not raise.
+    """
+
+    @property
+    def link(self) -> Link:
+        """The present state of the connection."""
+
+    @property
+    def session(self) -> int:
+        """Number of the present session; changes when a new one was made. 0 while there never was one."""
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` (in the event loop) after every change of link or session."""
+
+    async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
+        """Apply all operations or none. Ok holds one value per element: path, new version, or None.
+
+        A request above the size limit is Refused(TOO_LARGE) before it is sent (a larger one would drop the
+        connection).
+        """
+
+    async def get(
+        self, path: str, *, watch: Callable[[], None] | None = None
+    ) -> Ok[Node] | Refused | Unknown:
+        """Read a znode; Refused(NO_NODE) if there is none, and then ``watch`` is not armed."""
+
+    async def exists(
+        self, path: str, *, watch: Callable[[], None] | None = None
+    ) -> Ok[Node | None] | Refused | Unknown:
+        """Facts of a znode (data empty), or None; ``watch`` also tells of its creation."""
+
+    async def children(
+        self, path: str, *, watch: Callable[[], None] | None = None
+    ) -> Ok[tuple[str, ...]] | Refused | Unknown:
+        """Names of the children, unordered; ``watch`` tells of a child that came or went, not of its data."""
+
+    async def close(self) -> None:
+        """End the session; ephemeral znodes vanish at once."""

@@ -1,0 +1,356 @@
+"""The store in memory: an ensemble that keeps ZooKeeper's promises, but for what a plan of faults tells it.
+
+For unit tests and simulation. It runs in one event loop, keeps one total order of all requests, and has no
+clock and no randomness of its own. A request is applied when it is called; its answer comes in a later turn
+of the loop, unless the connection breaks before. A server may lag behind for its readers
+(:mod:`tidelock.csnlog.testing.memory_servers`); a client sees its own writes, and goes back in time only
+where ZooKeeper lets it: after a lost answer, and in a new session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import enum
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Delete, Link, Node, Op, multi_bytes
+from tidelock.csnlog.testing.memory_servers import Server, Watch
+from tidelock.csnlog.testing.memory_tree import Tree
+
+T = TypeVar("T")
+
+_ANY_VERSION = -1
+_NOT_CONNECTED = Refused(Reason.NOT_CONNECTED)
+_LOST = Unknown("the connection was lost")
+
+
+class Fault(enum.Enum):
+    """What happens to one request. All break the connection for a moment; all but the first end Unknown."""
+
+    #: Refused, since there was no connection to send it over.
+    NOT_CONNECTED = "not connected"
+    #: Never applied.
+    REQUEST_LOST = "request lost"
+    #: Applied, but the answer is lost.
+    REPLY_LOST = "reply lost"
+    #: Applied later: when the test delivers it, or before the next write of its session at the latest. Reads
+    #: of its own session do not see it until then, because they are answered by another server
+    #: (protocol-review.md F1).
+    LATE = "late"
+    #: The session expires before the request arrives; a new one is made.
+    EXPIRED = "expired"
+    #: Applied; then the session expires, the answer is lost, and a new one is made.
+    REPLY_LOST_EXPIRED = "reply lost and session expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as a plan sees it: the ``number``-th of its store, from 1. ``ops`` is empty for a read."""
+
+    store: str
+    number: int
+    kind: str
+    path: str = ""
+    ops: tuple[Op, ...] = ()
+
+
+Plan = Callable[[Call], Fault | None]
+
+
+def is_multi(call: Call) -> bool:
+    """Tell whether a request writes."""
+    return bool(call.ops)
+
+
+def nth(n: int, fault: Fault, when: Callable[[Call], bool] = is_multi) -> Plan:
+    """Return a plan with one fault, at the n-th request (from 1) for which ``when`` holds."""
+    seen = 0
+
+    def plan(call: Call) -> Fault | None:
+        nonlocal seen
+        if not when(call):
+            return None
+        seen += 1
+        return fault if seen == n else None
+
+    return plan
+
+
+def random_faults(source: random.Random, *, rate: float, kinds: Collection[Fault] = tuple(Fault)) -> Plan:
+    """Return a plan that gives a request one of ``kinds`` with probability ``rate``, by ``source``."""
+    choices = sorted(kinds, key=lambda kind: kind.value)
+
+    def plan(_: Call) -> Fault | None:
+        return source.choice(choices) if source.random() < rate else None
+
+    return plan
+
+
+class MemoryEnsemble:
+    """The servers: one tree, its sessions and watches, and what is still on its way to them.
+
+    Args:
+        plan: Asked about every request; None = no faults. May be replaced at any time.
+        multi_bytes_max: A larger multi is refused before it is sent.
+        turn: Awaited between the application of a request and its answer; a simulation schedules by it.
+        servers: How many there are. The first never lags.
+        reconnect: Called with what lets a client come back; None = in a later turn of the loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan | None = None,
+        multi_bytes_max: int = 512 * 1024,
+        turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
+        servers: int = 1,
+        reconnect: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.multi_bytes_max = multi_bytes_max
+        self.turn = turn
+        self.reconnect = reconnect or (lambda connect: asyncio.get_running_loop().call_soon(connect))
+        self.tree = Tree()
+        self._sessions = 0
+        self._live: set[int] = set()
+        self._late: list[tuple[int, tuple[Op, ...]]] = []
+        self.servers = tuple(Server(lambda: self.tree) for _ in range(servers))
+        #: Chooses the server of a client that connects, among those that are not behind what it has seen.
+        self.choose: Callable[[Sequence[Server]], Server] = lambda servers: servers[0]
+
+    def store(self, name: str = "") -> MemoryStore:
+        """Return a client with a session of its own."""
+        return MemoryStore(self, name or f"store{self._sessions + 1}")
+
+    @property
+    def late(self) -> int:
+        """How many requests are still on their way."""
+        return len(self._late)
+
+    def deliver_late(self) -> int:
+        """Apply, in their order, all requests that are still on their way; returns how many there were."""
+        late, self._late = self._late, []
+        for session, ops in late:
+            self._apply(ops, session)
+        return len(late)
+
+    def end_session(self, session: int) -> None:
+        """End a session on the servers: its ephemerals vanish, and what is on its way is refused."""
+        self._live.discard(session)
+        self._late = [(owner, ops) for owner, ops in self._late if owner != session]
+        for path in self.tree.owned_by(session):
+            self._apply((Delete(path, _ANY_VERSION),), session)
+
+    # What follows is for the stores.
+
+    def new_session(self) -> int:
+        """Make a session; returns its number."""
+        self._sessions += 1
+        self._live.add(self._sessions)
+        return self._sessions
+
+    def is_live(self, session: int) -> bool:
+        """Tell whether a session has not ended."""
+        return session in self._live
+
+    def write(self, ops: tuple[Op, ...], session: int) -> Ok[tuple[object, ...]] | Refused | Unknown:
+        """Apply a multi, behind everything that its session has sent before."""
+        own = [late for owner, late in self._late if owner == session]
+        self._late = [(owner, late) for owner, late in self._late if owner != session]
+        for late in own:
+            self._apply(late, session)
+        return self._apply(ops, session)
+
+    def hold(self, ops: tuple[Op, ...], session: int) -> None:
+        """Keep a multi on its way."""
+        self._late.append((session, ops))
+
+    def _apply(self, ops: tuple[Op, ...], session: int) -> Ok[tuple[object, ...]] | Refused | Unknown:
+        result, changes = self.tree.apply(ops, session)
+        if isinstance(result, Ok):
+            for server in self.servers:
+                server.decided(ops, session, changes)
+        return result
+
+
+class MemoryStore:
+    """One client of the ensemble, made by :meth:`MemoryEnsemble.store`."""
+
+    def __init__(self, ensemble: MemoryEnsemble, name: str) -> None:
+        self.name = name
+        self._ensemble = ensemble
+        self._session = ensemble.new_session()
+        self._server = ensemble.choose(ensemble.servers)
+        #: Writes of which a server has told it.
+        self._seen = 0
+        #: Its listeners are called in the context of whoever made it, not of whoever breaks its connection.
+        self._context = contextvars.copy_context()
+        self._connected = True
+        self._breaks = 0
+        self._held_down = False
+        self._closed = False
+        self._calls = 0
+        self._listeners: list[Callable[[], None]] = []
+        self._lost_watches: list[Watch] = []
+
+    @property
+    def link(self) -> Link:
+        """State of the connection; see :class:`~tidelock.csnlog.core.store.Store`."""
+        return Link.CONNECTED if self._connected else Link.SUSPENDED
+
+    @property
+    def session(self) -> int:
+        """Number of the present session."""
+        return self._session
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every change of link or session."""
+        self._listeners.append(listener)
+
+    async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
+        """Apply all operations or none; see :class:`~tidelock.csnlog.core.store.Store`."""
+        if not ops:
+            return Ok(())
+        if multi_bytes(ops) > self._ensemble.multi_bytes_max:
+            return Refused(Reason.TOO_LARGE)
+        return await self._send("multi", "", ops, lambda: self._ensemble.write(ops, self._session))
+
+    async def get(self, path: str, *, watch: Watch | None = None) -> Ok[Node] | Refused | Unknown:
+        """Read a znode; see :class:`~tidelock.csnlog.core.store.Store`."""
+
+        def read() -> Ok[Node] | Refused:
+            znode = self._server.tree.get(path)
+            if znode is None:
+                return Refused(Reason.NO_NODE)
+            self._arm(watch, path)
+            return Ok(znode.node)
+
+        return await self._send("get", path, (), read)
+
+    async def exists(self, path: str, *, watch: Watch | None = None) -> Ok[Node | None] | Refused | Unknown:
+        """Facts of a znode, or None; see :class:`~tidelock.csnlog.core.store.Store`."""
+
+        def read() -> Ok[Node | None]:
+            self._arm(watch, path)
+            znode = self._server.tree.get(path)
+            return Ok(None if znode is None else replace(znode.node, data=b""))
+
+        return await self._send("exists", path, (), read)
+
+    async def children(
+        self, path: str, *, watch: Watch | None = None
+    ) -> Ok[tuple[str, ...]] | Refused | Unknown:
+        """Names of the children, unordered; see :class:`~tidelock.csnlog.core.store.Store`."""
+
+        def read() -> Ok[tuple[str, ...]] | Refused:
+            znode = self._server.tree.get(path)
+            if znode is None:
+                return Refused(Reason.NO_NODE)
+            self._arm(watch, path, of_children=True)
+            return Ok(tuple(znode.children))
+
+        return await self._send("children", path, (), read)
+
+    async def close(self) -> None:
+        """End the session; ephemeral znodes vanish at once."""
+        if not self._closed:
+            self._closed = True
+            self._ensemble.end_session(self._session)
+            self._break()
+
+    def abandon(self) -> None:
+        """Its process is gone: it hears and sends nothing more. The session lives until somebody ends it."""
+        self._closed = True
+        self._listeners.clear()
+        self._break()
+        self._lost_watches.clear()
+
+    def cut(self) -> None:
+        """Break the connection; it comes back in a later turn, in the same session if that lives."""
+        self._break()
+        self._ensemble.reconnect(self._reconnect)
+
+    def suspend(self) -> None:
+        """Break the connection until :meth:`resume`; the session lives on until somebody ends it."""
+        self._held_down = True
+        self._break()
+
+    def resume(self) -> None:
+        """Let the connection come back, in the old session or, if that has ended, in a new one."""
+        self._held_down = False
+        self._ensemble.reconnect(self._reconnect)
+
+    def expire(self) -> None:
+        """Let the session expire; a new one is made in a later turn of the loop."""
+        self._ensemble.end_session(self._session)
+        self.cut()
+
+    async def _send(
+        self, kind: str, path: str, ops: tuple[Op, ...], apply: Callable[[], T]
+    ) -> T | Refused | Unknown:
+        """Let a request reach the servers, and its answer come back if the connection holds until then."""
+        result = self._arrive(kind, path, ops, apply)
+        breaks = self._breaks
+        await self._ensemble.turn()
+        return result if breaks == self._breaks or result is _NOT_CONNECTED else _LOST
+
+    def _arrive(
+        self, kind: str, path: str, ops: tuple[Op, ...], apply: Callable[[], T]
+    ) -> T | Refused | Unknown:
+        """Let a request reach the servers, or let happen to it what the plan says."""
+        if not self._connected:
+            return _NOT_CONNECTED
+        if not self._ensemble.is_live(self._session):
+            self.cut()
+            return Unknown("the session has expired")
+        self._calls += 1
+        plan = self._ensemble.plan
+        fault = plan(Call(self.name, self._calls, kind, path, ops)) if plan is not None else None
+        if fault is None:
+            result = apply()
+            if ops:  # the answer of a write comes from a server that has applied it
+                self._server.catch_up()
+            self._seen = self._server.zxid
+            return result
+        if fault in {Fault.REPLY_LOST, Fault.REPLY_LOST_EXPIRED} and ops:
+            apply()
+        elif fault is Fault.LATE and ops:
+            self._ensemble.hold(ops, self._session)
+        if fault in {Fault.EXPIRED, Fault.REPLY_LOST_EXPIRED}:
+            self._ensemble.end_session(self._session)
+        self.cut()
+        return _NOT_CONNECTED if fault is Fault.NOT_CONNECTED else _LOST
+
+    def _arm(self, watch: Watch | None, path: str, *, of_children: bool = False) -> None:
+        if watch is not None:
+            self._server.arm(self, watch, path=path, of_children=of_children)
+
+    def _break(self) -> None:
+        if self._connected:
+            self._connected = False
+            self._breaks += 1
+            self._lost_watches.extend(self._server.disarm(self))
+            self._tell()
+
+    def _reconnect(self) -> None:
+        if self._connected or self._held_down or self._closed:
+            return
+        if not self._ensemble.is_live(self._session):
+            self._session, self._seen = self._ensemble.new_session(), 0
+        self._server = self._ensemble.choose(
+            [server for server in self._ensemble.servers if server.zxid >= self._seen]
+        )
+        self._connected = True
+        lost, self._lost_watches = self._lost_watches, []
+        for watch in lost:
+            self._context.copy().run(watch)
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            self._context.copy().run(listener)

@@ -1,0 +1,281 @@
+"""Routes of writes through the file system: WebHDFS below /transactions/<token>, tokens, and the seal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import quote, urlencode
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from tidelock.csnlog.core.ids import TableName
+from tidelock.errors import BadRequestError, TidelockError
+from tidelock.replica_agent.api.bearer import find
+from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.readers import hdfs
+from tidelock.replica_agent.readers.disconnects import is_waiting
+from tidelock.replica_agent.readers.paths import NoSuchPathError, Target, parse_target
+from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.staging_area import Entry, replaces
+from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, job_folder, kind_of, text_of
+from tidelock.replica_agent.uploads.redirect import UPLOADS
+from tidelock.replica_agent.uploads.tokens import DEFAULT_RIGHTS, Right, TokenClaims
+from tidelock.token_text import redact
+
+#: Name of the route that a token opens, without the shared secret.
+OPEN_ROUTE = "writes"
+#: ``/webhdfs/v1/transactions/<token>``
+_BASE = ("webhdfs", "v1", "transactions")
+
+_log = structlog.get_logger("writes")
+
+
+class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/token; ``tables``: None for all."""
+
+    rights: tuple[str, ...] = tuple(right.value for right in DEFAULT_RIGHTS)
+    tables: list[str] | None = None
+    ttl_s: float | None = None
+
+
+class SealBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/seal/{table}; with ``job`` exactly these files of it count."""
+
+    job: str | None = None
+    files: list[str] = []
+
+
+class WriteRoutes:
+    """Handlers of writes through the file system."""
+
+    def __init__(self, agent: Operations) -> None:
+        """Serve ``agent``."""
+        self._agent = agent
+        self._operations: dict[tuple[str, str], Callable[[_Asked], Awaitable[web.Response]]] = {
+            ("GET", "GETFILESTATUS"): self._status,
+            ("GET", "LISTSTATUS"): self._list,
+            ("GET", "GETDELEGATIONTOKEN"): self._delegation_token,
+            ("GET", "GETHOMEDIRECTORY"): self._home,
+            ("PUT", "MKDIRS"): self._make_folder,
+            ("PUT", "CREATE"): self._create,
+            ("PUT", "RENAME"): self._rename,
+            ("PUT", "SETPERMISSION"): self._accept,
+            ("PUT", "SETOWNER"): self._accept,
+            ("PUT", "SETTIMES"): self._accept,
+            ("PUT", "SETREPLICATION"): self._accept_told,
+            ("DELETE", "DELETE"): self._delete,
+        }
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        base = "/api/v1/transactions/{tid}"
+        return [
+            web.post(base + "/token", self.token),
+            web.post(base + "/seal/{table}", self.seal),
+            web.route("*", "/" + "/".join(_BASE) + "/{path:.*}", self.webhdfs, name=OPEN_ROUTE),
+        ]
+
+    async def token(self, request: web.Request) -> web.Response:
+        """Make a token for an open transaction, and tell the folder that it opens."""
+        tx, asked = find(self._agent, request), await body(request, TokenBody)
+        tables = None if asked.tables is None else [full_name(name) for name in asked.tables]
+        made = self._agent.writes.passes.give(tx, asked.rights, tables, asked.ttl_s)
+        url = f"webhdfs://{self._agent.writes.passes.member.data}/transactions/{made.token}"
+        return answer({"token": made.token, "expires_s": made.expires_s, "url": url}, 201)
+
+    async def seal(self, request: web.Request) -> web.Response:
+        """Seal what was written to a table, where its committer leaves no _SUCCESS; or the files named."""
+        asked = await body(request, SealBody)
+        self._agent.require(Action.INSERT)
+        tx, table = find(self._agent, request), full_name(request.match_info["table"])
+        if asked.job is None:
+            sealed = await self._agent.writes.seal(tx, table)
+        else:
+            places = [tuple(file.split("/")) for file in asked.files]
+            sealed = await self._agent.writes.settle(tx, table, asked.job, places)
+        return answer({"rows": sealed.rows, "parts": sealed.parts})
+
+    # -- WebHDFS -------------------------------------------------------------------------------------------
+
+    async def webhdfs(self, request: web.Request) -> web.Response:
+        """Answer one operation; every error is a RemoteException."""
+        try:
+            target = parse_target(request.raw_path)
+            if target.segments[len(_BASE) : -1] == (UPLOADS,):
+                return await self._take(request, target)
+            asked = self._asked(request, Target(target.segments[len(_BASE) :], target.query))
+            name = asked.target.query.get("op", "").upper()
+            operation = self._operations.get((request.method, name))
+            if operation is None:
+                raise _not_supported(f"{request.method} {name or '(no op)'}")  # noqa: TRY301 - answered below
+            return await operation(asked)
+        except TidelockError as error:
+            failure: Exception = error
+        except Exception as error:
+            _log.error("write_failed", method=request.method, path=redact(request.path), exc_info=error)
+            failure = TidelockError("internal error; the agent's log has the details")
+        status, remote = hdfs.refusal(failure)
+        refusal = web.Response(status=status, body=remote)
+        if request.content.exception() is not None or not request.content.at_eof():
+            refusal.force_close()  # what is left of the body stands in the way of the next request
+        return refusal
+
+    def _asked(self, request: web.Request, target: Target) -> _Asked:
+        """Return who asks for what; nothing of an error's text comes from the token."""
+        if not target.segments:
+            raise NoSuchPathError("folders of transactions are below /transactions/<token>")
+        claims, tx = self._agent.writes.passes.admit(target.segments[0])
+        self._agent.require(Action.INSERT)
+        match target.segments[1:]:
+            case (namespace, name, *inner):
+                table = full_name(f"{namespace}.{name}")
+                claims.require_table(table)
+                return _Asked(request, target, claims, tx, table, tuple(inner))
+        return _Asked(request, target, claims, tx, None, ())
+
+    async def _status(self, asked: _Asked) -> web.Response:
+        return _body(hdfs.file_status(_entry(self._found(asked), named=False)))
+
+    async def _list(self, asked: _Asked) -> web.Response:
+        found = self._found(asked)
+        if asked.table is None or (kind_of(asked.place) is Kind.RESULT and not job_folder(asked.place)):
+            raise _not_supported("a listing of what could be taken for the table's rows")
+        if found.length is not None:
+            return _body(hdfs.file_statuses([_entry(found, named=False)]))
+        entries = self._agent.writes.of(asked.tx, asked.table).area.entries(asked.place)
+        return _body(hdfs.file_statuses([_entry(entry, named=True) for entry in entries]))
+
+    def _found(self, asked: _Asked) -> Entry:
+        if asked.table is None:
+            return Entry("", None)
+        entry = self._agent.writes.of(asked.tx, asked.table).area.entry(asked.place)
+        if entry is None:
+            raise NoSuchPathError(f"{text_of(asked.place)} does not exist in the folder of {asked.table}")
+        return entry
+
+    async def _delegation_token(self, _asked: _Asked) -> web.Response:
+        return _body(hdfs.delegation_token())
+
+    async def _home(self, _asked: _Asked) -> web.Response:
+        return _body(hdfs.path_answer("/"))
+
+    async def _accept(self, asked: _Asked) -> web.Response:
+        """Permissions, owners and times mean nothing here."""
+        self._found(asked)
+        return _body(b"")
+
+    async def _accept_told(self, asked: _Asked) -> web.Response:
+        self._found(asked)
+        return _told(done=True)
+
+    async def _make_folder(self, asked: _Asked) -> web.Response:
+        table = asked.written(Right.APPEND)
+        return _told(done=self._agent.writes.of(asked.tx, table).area.make_folder(asked.place))
+
+    async def _create(self, asked: _Asked) -> web.Response:
+        """The first request is sent to the address that takes the bytes, the second one has them."""
+        table, query = asked.written(Right.APPEND), asked.target.query
+        overwrite = query.get("overwrite", "true").lower() == "true"
+        marks = kind_of(asked.place) is Kind.MARKER
+        if "data" not in query:
+            writes = self._agent.writes.of(asked.tx, table)
+            if not marks:
+                writes.area.check_create(asked.place, overwrite=overwrite)
+                self._agent.writes.quota.require_file(asked.tx)
+                elsewhere = await self._agent.spread.location(
+                    asked.tx, table, asked.place, overwrite=overwrite
+                )
+                if elsewhere is not None:
+                    return _redirect(elsewhere)
+            path = "/".join(quote(segment, safe="") for segment in (*_BASE, *asked.target.segments))
+            fields = urlencode({"op": "CREATE", "overwrite": str(overwrite).lower(), "data": "true"})
+            location = f"http://{self._agent.writes.passes.member.api}/{path}?{fields}"
+            return _redirect(location)
+        if marks:
+            if await asked.request.content.readany():
+                raise BadRequestError(f"{text_of(asked.place)} is the mark of a job, and empty")
+            await self._agent.writes.mark(asked.tx, table, asked.place, asked.waiting)
+        else:
+            content = asked.request.content.iter_any()
+            await self._agent.writes.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
+        return web.Response(status=HTTPStatus.CREATED)
+
+    async def _take(self, request: web.Request, target: Target) -> web.Response:
+        """Take a file for a transaction of another home."""
+        if request.method != "PUT" or target.query.get("op", "").upper() != "CREATE":
+            raise _not_supported(f"{request.method} of an upload")
+        self._agent.require(Action.ACK)
+        await self._agent.foreign.take(target.segments[-1], request.content.iter_any())
+        return web.Response(status=HTTPStatus.CREATED)
+
+    async def _rename(self, asked: _Asked) -> web.Response:
+        table = asked.written(Right.APPEND)
+        destination = tuple(part for part in asked.target.query.get("destination", "").split("/") if part)
+        own = ("transactions", *asked.target.segments[:3])
+        if destination[: len(own)] != own:
+            raise BadRequestError("a file can only be moved within the folder of its table and transaction")
+        target = destination[len(own) :]
+        return _told(done=await self._agent.writes.rename(asked.tx, table, asked.place, target))
+
+    async def _delete(self, asked: _Asked) -> web.Response:
+        table = asked.written(Right.REPLACE if replaces(asked.place) else Right.APPEND)
+        recursive = asked.target.query.get("recursive", "false").lower() == "true"
+        done = await self._agent.writes.delete(
+            asked.tx, table, asked.place, recursive=recursive, waiting=asked.waiting
+        )
+        return _told(done=done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that a token was good for; ``table`` is None above the folders of the tables."""
+
+    request: web.Request
+    target: Target
+    claims: TokenClaims
+    tx: Transaction
+    table: TableName | None
+    place: StagingPath
+
+    def waiting(self) -> bool:
+        """Tell whether who asked waits for the answer still."""
+        return is_waiting(self.request)
+
+    def written(self, right: Right) -> TableName:
+        """Return the table whose folder may be changed in this way."""
+        if self.table is None:
+            raise BadRequestError(
+                "only below /transactions/<token>/<namespace>/<table> can anything be written"
+            )
+        self.claims.require(right, self.table)
+        return self.table
+
+
+def _not_supported(what: str) -> BadRequestError:
+    return BadRequestError(
+        f"{what} is not supported: the folder of a transaction is only written; read with tx.read(), or a "
+        "snapshot after the commit"
+    )
+
+
+def _entry(entry: Entry, *, named: bool) -> bytes:
+    name = entry.name if named else ""
+    return hdfs.folder_entry(name) if entry.length is None else hdfs.file_entry(name, entry.length, 0)
+
+
+def _redirect(location: str) -> web.Response:
+    return web.Response(status=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": location})
+
+
+def _told(*, done: bool) -> web.Response:
+    return _body(hdfs.done_answer(done=done))
+
+
+def _body(data: bytes) -> web.Response:
+    return web.Response(body=data)

@@ -1,0 +1,72 @@
+"""Structured logs: one event per line, the replica in each, tid and CSN where they are known.
+
+Libraries, and the parts of Tidelock below the agent, use the standard library's logging; what they say comes
+out in the same form. A line that cannot be written is lost. It must not become an error of what it tells
+about: mostly the disk of the log is that of the data, and an agent whose disk is full has transactions to
+roll back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+from typing import TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+from tidelock.token_text import redact
+
+
+class _Lossy(io.TextIOBase):
+    """Hands text on to a file as long as that takes it, without the tokens in it."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(redact(text))
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
+def configure(replica: str, level: str, form: str) -> None:
+    """Set up the logs of this process: JSON lines, or text for people, on standard error."""
+
+    # Not a context variable: callbacks that another thread has posted run in a context of that thread.
+    def bound(_logger: object, _method: str, event: EventDict) -> EventDict:
+        event.setdefault("replica", replica)
+        return event
+
+    lines = cast("TextIO", _Lossy(sys.stderr))
+    renderer: Processor = (
+        structlog.processors.JSONRenderer(sort_keys=True)
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    common: list[Processor] = [
+        bound,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*common, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(file=lines),
+        cache_logger_on_first_use=True,
+    )
+    others = logging.StreamHandler(lines)
+    others.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=common,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(level=level.upper(), handlers=[others], force=True)

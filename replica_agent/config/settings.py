@@ -1,0 +1,498 @@
+"""Settings of an agent: one class, read from flags, environment (``TIDELOCK_*``) and a file, in this order.
+
+``docs/configuration.md`` is generated from this class, so the description of a field is its documentation.
+Durations are in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from tidelock.csnlog.core.ids import replica_id
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Bytes = Annotated[int, Field(ge=1)]
+
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+#: Settings of which the first must not be above the second, and why.
+_IN_ORDER = (
+    ("record_bytes_max", "multi_bytes_max", "a record is sent inside one request"),
+    ("inline_entries_bytes_max", "record_bytes_max", "entries that are not in a manifest are in a record"),
+    ("inline_part_bytes_max", "push_bytes_max", "a part that travels inside pushes must fit one"),
+    ("lease_s", "lease_max_s", "the default lease must be one that a client may ask for"),
+    ("snapshot_ttl_s", "snapshot_ttl_max_s", "the default lease must be one that a client may ask for"),
+    ("compaction_parts_min", "compaction_parts_max", "so many parts must fit one compaction"),
+    ("parts_delay_insert", "parts_refuse_insert", "inserts wait before they are refused"),
+    ("outcome_retention_s", "stream_label_retention_s", "no outcome is kept for less than the others"),
+)
+
+
+class AgentSettings(BaseSettings):
+    """Everything that can be set on an agent. Unknown names are refused, with the known ones listed."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDELOCK_", extra="forbid", frozen=True)
+
+    #: Set by :func:`settings_load.load` in a subclass, since the file's name is itself a flag.
+    config_file: ClassVar[Path | None] = None
+
+    # -- identity and addresses
+    # ----------------------------------------------------------------------------------
+    replica: str = Field(description="Id of this replica: [a-z][a-z0-9_]{0,31}.")
+    data_dir: Path = Field(description="Folder of the catalog and the parts; one agent at a time.")
+    zk: str = Field(
+        description="ZooKeeper connect string with the cluster's root, e.g. `zk1:2181,zk2:2181/tidelock`."
+    )
+    bind: str = Field("127.0.0.1", description="Address that both servers bind.")
+    api_port: int = Field(0, ge=0, le=65535, description="Port of the protocol API; 0 = any free port.")
+    data_port: int = Field(
+        0, ge=0, le=65535, description="Port of the snapshot file system; 0 = any free port."
+    )
+    advertise: str = Field("localhost", description="Host name under which others reach this replica.")
+    advertise_api_port: int = Field(
+        0, ge=0, le=65535, description="Published API port if it differs from api_port; 0 = same."
+    )
+    advertise_data_port: int = Field(
+        0, ge=0, le=65535, description="Published data port if it differs from data_port; 0 = same."
+    )
+    rack: str = Field("", description="Where the replica stands; shown in status.")
+    secret: str = Field(
+        "", repr=False, description="Shared secret of the shard; needed when bind is not a loopback address."
+    )
+    insecure: bool = Field(False, description="Allow a non-loopback bind without a secret.")
+
+    # -- shard, used only when this agent makes the cluster
+    # ------------------------------------------------------
+    bootstrap: Annotated[list[str], NoDecode] = Field(
+        default=[],
+        description="Replica ids to register if the cluster does not exist yet; empty = never make one.",
+    )
+    copies: Count = Field(
+        2,
+        description=(
+            "Durable copies a commit needs, the home's among them. Kept in ZooKeeper at the bootstrap."
+        ),
+    )
+    epoch_limit: int = Field(
+        1_000_000_000,
+        ge=10,
+        le=2_000_000_000,
+        description="Records of an epoch before the log rolls over. Kept at the bootstrap.",
+    )
+
+    # -- ZooKeeper and the CSN log
+    # -------------------------------------------------------------------------------
+    session_timeout_s: Positive = Field(
+        10.0, description="ZooKeeper session timeout asked for; the server may clamp it."
+    )
+    request_timeout_s: Positive = Field(
+        5.0, description="A ZooKeeper request without answer for so long is Unknown."
+    )
+    connect_timeout_s: Positive = Field(
+        15.0, description="How long a start waits for its first ZooKeeper session."
+    )
+    record_bytes_max: Bytes = Field(256 * 1024, description="Largest commit record.")
+    multi_bytes_max: int = Field(
+        512 * 1024,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Largest ZooKeeper request; a larger one is refused before it is sent. ZooKeeper drops the "
+            "connection above its jute.maxbuffer, 1 MiB unless it is told otherwise."
+        ),
+    )
+    inline_entries_bytes_max: Bytes = Field(
+        32 * 1024, description="Entries of one transaction above this go into a manifest."
+    )
+    batch_tids_max: Count = Field(1000, description="Most transactions in one commit record.")
+    queue_tids_max: Count = Field(
+        10_000, description="Most sealed transactions that may wait for their commit."
+    )
+    read_ahead: int = Field(16, ge=1, le=64, description="Log records requested at once by the follower.")
+
+    # -- transactions
+    # --------------------------------------------------------------------------------------------
+    lease_s: Positive = Field(60.0, description="Lease of a transaction when the client names none.")
+    lease_max_s: Positive = Field(3600.0, description="Longest lease a client may ask for.")
+    transactions_max: Count = Field(10_000, description="Most open transactions on this replica.")
+    closed_kept_s: Positive = Field(
+        600.0, description="How long a finished transaction still answers by its own state."
+    )
+    token_ttl_s: Positive = Field(24 * 3600.0, description="Longest life of a token of a transaction.")
+    staged_files_max: Count = Field(
+        10_000,
+        description=(
+            "Most files that one transaction may have staged through the file system, and parts besides; "
+            "those of aborted attempts count until they are deleted."
+        ),
+    )
+    staged_bytes_max: Bytes = Field(1 << 40, description="Most bytes of them.")
+    uploads_max: Count = Field(512, description="Most uploads at once; each may use 3 MiB of memory.")
+    upload_spread: bool = Field(
+        True,
+        description=(
+            "Whether files that are written to a transaction's folder are sent to all replicas in turn, "
+            "whose api addresses every writer must reach; false: all come to its home."
+        ),
+    )
+    upload_behind_bytes_max: Bytes = Field(
+        2 << 30,
+        description="Bytes that a home has still to fetch at which it takes all uploads itself.",
+    )
+    commit_timeout_s: Positive = Field(
+        30.0, description="A commit that does not get its copies in this time is refused."
+    )
+    locks_max: Count = Field(
+        20_000, description="Most locks of one transaction: one for each part that it removes."
+    )
+    table_locks_max: Count = Field(
+        100_000,
+        description=(
+            "Most locks of one table in ZooKeeper, those of removals included that some replica has not "
+            "applied yet."
+        ),
+    )
+    lock_wait_s: float = Field(
+        0.0,
+        ge=0,
+        description=(
+            "How long a statement waits for a lock that another transaction holds; 0 = it conflicts at once."
+        ),
+    )
+    compaction_lock_wait_s: Positive = Field(
+        10.0, description="How long a statement waits for a lock that a compaction holds, at least."
+    )
+    lock_sweep_interval_s: Positive = Field(
+        5.0, description="How often locks that nobody needs any more are deleted."
+    )
+    commit_gather_s: Positive = Field(
+        1.0,
+        description="Longest time that a small commit waits for those on the way, so that it shares writes.",
+    )
+    insert_bytes_max: Bytes = Field(64 << 30, description="Largest body of one insert.")
+    large_inserts_max: Count = Field(
+        8,
+        description=(
+            "Inserts of more than inline_part_bytes_max at once; each may use row_group_bytes of memory."
+        ),
+    )
+    insert_chunks_ahead: Count = Field(
+        8, description="Chunks of a body that may wait to be encoded; beyond it the client waits."
+    )
+    staged_memory_bytes_max: Bytes = Field(
+        64 << 20, description="Small staged parts kept in memory; beyond it they are written out at once."
+    )
+    inline_part_bytes_max: Bytes = Field(
+        1 << 20, description="Parts up to this size share pack files and travel inside pushes."
+    )
+    row_group_rows: Count = Field(1_000_000, description="Rows of a Parquet row group.")
+    row_group_bytes: Bytes = Field(128 << 20, description="Arrow bytes after which a row group is closed.")
+    part_bytes_max: Bytes = Field(1 << 30, description="A part is closed when it has grown to this size.")
+    partitions_per_insert_max: Count = Field(1000, description="Most partitions that one insert may touch.")
+    meta_bytes_max: Bytes = Field(1024, description="User metadata of a transaction, as JSON.")
+    label_bytes_max: Bytes = Field(256, description="Longest label.")
+    columns_max: Count = Field(2000, description="Most columns of a table.")
+    dependents_max: Count = Field(
+        16, description="Most tables that are derived from one table; each insert into it fills them all."
+    )
+    derived_depth_max: Count = Field(
+        4, description="Most tables in a chain of derived tables; 1 = none is derived from a derived one."
+    )
+
+    # -- replication
+    # ---------------------------------------------------------------------------------------------
+    push_bytes_max: Bytes = Field(16 << 20, description="Inline bytes of one push request.")
+    push_timeout_s: Positive = Field(10.0, description="A push without answer for so long is sent again.")
+    fetch_range_bytes: Bytes = Field(16 << 20, description="Bytes of one ranged fetch.")
+    fetch_concurrency: Count = Field(4, description="Large parts fetched at once.")
+    fetch_small_concurrency: Count = Field(
+        64, description="Parts of at most `inline_part_bytes_max` fetched at once; they share fsyncs."
+    )
+    fetch_grace_s: Positive = Field(
+        0.05,
+        description=(
+            "How long a small part of a commit is left to a push that may be under way, before it is fetched."
+        ),
+    )
+    fetch_early_max: Count = Field(
+        10_000,
+        description="Most parts of undecided transactions fetched at once; more are left to their commit.",
+    )
+    peer_hints_max: Count = Field(
+        1000, description="Hints that wait for one peer; beyond it the oldest is dropped, as a hint may be."
+    )
+    peer_ask_timeout_s: Positive = Field(
+        0.5, description="How long a peer that is asked how far it is may take; then it counts as silent."
+    )
+    retry_wait_max_s: Positive = Field(2.0, description="Longest pause between two tries towards a peer.")
+    peer_connections: Count = Field(8, description="HTTP connections to one peer.")
+    apply_records_max: Count = Field(256, description="Most records applied in one catalog transaction.")
+    apply_ahead_records: Count = Field(
+        1024, description="Records read and not applied; beyond it the follower waits."
+    )
+    apply_missing_parts_max: Count = Field(
+        10_000, description="Missing parts at which no more records are read; they are fetched first."
+    )
+    max_lag: Count = Field(
+        2000, description="New commits wait while a live replica is more than this many CSNs behind."
+    )
+    progress_interval_s: Positive = Field(
+        1.0, description="Shortest time between two writes of this replica's progress."
+    )
+    undecided_check_s: Positive = Field(
+        5.0, description="How often undecided transactions of other homes are asked about."
+    )
+    fence_timeout_s: Positive = Field(
+        30.0,
+        description=(
+            "A home that gives no sign of life for so long is fenced by whoever needs the outcome of one of "
+            "its transactions, which are aborted by that."
+        ),
+    )
+    member_refresh_s: Positive = Field(
+        5.0, description="How often the member list is read again although no watch fired."
+    )
+
+    # -- compaction
+    # ----------------------------------------------------------------------------------------------
+    compaction: bool = Field(
+        True,
+        description=(
+            "Merge small parts in the background; set it alike on all replicas. A table can turn it off for "
+            "itself (property `compaction`)."
+        ),
+    )
+    compaction_interval_s: Positive = Field(
+        10.0,
+        description=(
+            "How often the agent that plans a table looks for parts to merge, unless some partition has "
+            "compaction_parts_max of them before."
+        ),
+    )
+    compaction_concurrency: Count = Field(1, description="Merges at once; each takes a SQL process.")
+    compaction_parts_min: int = Field(
+        8, ge=2, description="Parts of about one size in a partition that are worth a merge."
+    )
+    compaction_parts_max: Count = Field(500, description="Most parts of one merge.")
+    compaction_bytes_max: Bytes = Field(512 << 20, description="Most bytes of the parts of one merge.")
+    compaction_target_bytes: Bytes = Field(
+        128 << 20,
+        description=(
+            "A part of this size is not merged any more, nor one of `part_bytes_max` or a third of "
+            "`compaction_bytes_max`."
+        ),
+    )
+    compaction_quiet_s: Positive = Field(
+        600.0, description="In a partition that got no part for so long two parts are worth a merge."
+    )
+    compaction_heeds_after_s: Positive = Field(
+        1.0,
+        description="Compaction heeds transactions that have been open for so long: it merges no parts that "
+        "one of them sees with parts that it does not see, so that they can still remove theirs.",
+    )
+    compaction_retry_wait_max_s: Positive = Field(
+        60.0, description="Longest pause before a merge that gave way to others is tried again."
+    )
+    parts_delay_insert: Count = Field(
+        1000, description="From so many parts of a partition on an insert into it waits."
+    )
+    parts_refuse_insert: Count = Field(
+        3000, description="From so many parts of a partition on an insert into it is refused."
+    )
+    insert_delay_max_s: Positive = Field(
+        2.0, description="Longest wait of an insert for each partition with too many parts."
+    )
+
+    # -- serving
+    # -------------------------------------------------------------------------------------------------
+    reader_workers: Count = Field(2, description="Processes that serve parts.")
+    reader_threads: Count = Field(
+        8, description="Threads of one reader process that read files; a cold file makes one wait."
+    )
+    reader_restart_wait_max_s: Positive = Field(
+        5.0, description="Longest pause before a reader process that keeps dying is started again."
+    )
+    bind_retry_s: Positive = Field(
+        10.0, description="How long a start waits for a port that the readers of a killed agent still hold."
+    )
+    worker_start_timeout_s: Positive = Field(
+        60.0, description="How long a reader or SQL process may take to start."
+    )
+    catch_up_wait_s: Positive = Field(
+        60.0,
+        description=(
+            "After a start: how long the agent catches up before it takes new work although it is behind."
+        ),
+    )
+    wait_bound_s: Positive = Field(
+        5.0,
+        description=(
+            "How long a read waits for a CSN before it is answered 'standby'; Spark's read timeout "
+            "is this + 3 s."
+        ),
+    )
+    read_chunk_bytes: Bytes = Field(1 << 20, description="Bytes read, verified and sent at a time.")
+    send_buffer_bytes: Bytes = Field(
+        256 * 1024, description="Socket send buffer of the snapshot file system."
+    )
+    listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
+    snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")
+    snapshots_max: Count = Field(10_000, description="Most snapshots that clients may hold at this replica.")
+    snapshot_ttl_max_s: Positive = Field(24 * 3600.0, description="Longest lease of a snapshot.")
+    sql_workers: Count = Field(2, description="Processes for SQL over snapshots.")
+    sql_memory_bytes: Bytes = Field(
+        1 << 30, description="Memory of one SQL process before it spills or fails."
+    )
+    sql_engine_share: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="Part of sql_memory_bytes for the operators; the rest decodes parts and encodes rows.",
+    )
+    sql_temp_bytes: Bytes = Field(
+        4 << 30,
+        description="Disk of one SQL process for what outgrows its memory; beyond it a statement fails.",
+    )
+    sql_waiting_max: Count = Field(
+        32, description="Statements that may wait for a SQL process; beyond it they are sent elsewhere."
+    )
+    sql_timeout_s: Positive = Field(300.0, description="Longest run of one SQL statement.")
+    sql_threads: Count = Field(2, description="Threads of one SQL process.")
+    log_answer_records_max: Count = Field(1000, description="Most records in one answer about the log.")
+    changes_files_max: Count = Field(
+        10_000, description="Most parts in one answer with change sets; more only for a single commit."
+    )
+    changes_bytes_max: Bytes = Field(
+        1 << 30, description="Most bytes of the parts in one answer with change sets, likewise."
+    )
+
+    # -- process
+    # -------------------------------------------------------------------------------------------------
+    drain_s: Positive = Field(10.0, description="After SIGTERM: how long running reads and commits may take.")
+    history_retention_s: Positive = Field(
+        24 * 3600.0,
+        description=(
+            "How long removed parts stay readable. A table's property `retention_s` may keep its own "
+            "for longer."
+        ),
+    )
+    horizon_interval_s: Positive = Field(
+        10.0,
+        description=(
+            "How often horizon and tail are moved, and what they have passed is deleted. One replica moves "
+            "them, the others look after it now and then."
+        ),
+    )
+    unpinned_ttl_s: Positive = Field(
+        600.0, description="How long a CSN that is read without a pin stays readable after the last read."
+    )
+    unpinned_max: Count = Field(
+        1000, description="Most CSNs kept pinned because they are read without a pin."
+    )
+    log_keep_records: Count = Field(
+        10_000, description="Commit records kept in ZooKeeper although every replica has applied them."
+    )
+    collect_batch_parts: Count = Field(200, description="Most parts deleted in one catalog transaction.")
+    outcome_retention_s: Positive = Field(
+        24 * 3600.0, description="How long outcomes are kept, and the labels of their transactions."
+    )
+    stream_label_retention_s: Positive = Field(
+        90 * 24 * 3600.0,
+        description="How long the label of a streaming query is kept after its last batch, with that one's "
+        "outcome. A query that comes back later is a new one.",
+    )
+    clean_interval_s: Positive = Field(
+        60.0, description="How often deleted files and outcomes older than their retention are cleared away."
+    )
+    audit_settle_s: Positive = Field(15.0, description="An audit reports what has lasted for so long.")
+    audit_timeout_s: Positive = Field(3600.0, description="Longest run of an audit that reads all bytes.")
+    audit_bytes_per_s: Bytes = Field(128 << 20, description="Most bytes that an audit reads in a second.")
+    audit_findings_max: Count = Field(1000, description="Most findings in the answer to an audit.")
+    log_level: str = Field(
+        "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."
+    )
+    log_format: str = Field("json", pattern="^(json|text)$", description="Form of the log lines.")
+    catalog_cache_bytes: Bytes = Field(32 << 20, description="SQLite page cache.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: flags, then environment, then the file."""
+        del dotenv_settings, file_secret_settings
+        file = TomlConfigSettingsSource(settings_cls, toml_file=cls.config_file)
+        return init_settings, env_settings, file
+
+    @field_validator("replica")
+    @classmethod
+    def _replica_form(cls, value: str) -> str:
+        return replica_id(value)
+
+    @field_validator("secret")
+    @classmethod
+    def _fits_a_header(cls, value: str) -> str:
+        if not (value.isascii() and value.isprintable() and value == value.strip()):
+            msg = "the secret travels in an HTTP header: use printable ASCII characters, no space at its ends"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("bootstrap", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return (
+            [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+        )
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _bootstrap_form(cls, value: list[str]) -> list[str]:
+        if len(set(value)) != len(value):
+            msg = f"bootstrap names a replica twice: {value}"
+            raise ValueError(msg)
+        return [replica_id(item) for item in value]
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> AgentSettings:
+        for small, large, why in _IN_ORDER:
+            if getattr(self, small) > getattr(self, large):
+                msg = (
+                    f"{small}={getattr(self, small)} is above {large}={getattr(self, large)}, but {why}; "
+                    "change one of them"
+                )
+                raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _secure(self) -> AgentSettings:
+        if self.bind not in _LOOPBACK and not self.secret and not self.insecure:
+            msg = (
+                f"bind={self.bind} is not a loopback address: set a shared secret (TIDELOCK_SECRET), "
+                "or allow it with --insecure"
+            )
+            raise ValueError(msg)
+        if self.bootstrap and self.replica not in self.bootstrap:
+            msg = f"bootstrap={self.bootstrap} does not name this replica ({self.replica})"
+            raise ValueError(msg)
+        if self.bootstrap and self.copies > len(self.bootstrap):
+            msg = f"copies={self.copies} cannot be reached with {len(self.bootstrap)} replicas"
+            raise ValueError(msg)
+        if self.bootstrap and self.copies == 1 and len(self.bootstrap) > 1:
+            msg = "copies=1 is allowed only where a single replica is registered"
+            raise ValueError(msg)
+        return self

@@ -1,0 +1,368 @@
+"""The agent: brings its parts up in the right order and keeps them going until it ends.
+
+Start (design section 4, Restart): take the data directory and clean it up, join the cluster with a raised
+boot and fence, follow the log from the catalog's position, decide every undecided transaction of former
+boots, then serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from enum import Enum
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.results import Aborted
+from tidelock.csnlog.log import LogState
+from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
+from tidelock.errors import FencedError, TidelockError, UnavailableError
+from tidelock.replica_agent.api.app import REQUEST_LINE_BYTES_MAX, application
+from tidelock.replica_agent.api.operations import Condition, Operations
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState
+from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
+from tidelock.replica_agent.lifecycle.joining import connect, join
+from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
+from tidelock.replica_agent.lifecycle.wiring import Machinery, assemble
+from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
+
+_log = structlog.get_logger("agent")
+
+_CATCH_UP_TICK_S = 0.2
+_FINAL = frozenset({AgentState.FENCED, AgentState.STOPPED, AgentState.STOPPING})
+
+
+class Ended(Enum):
+    """Why a life of the agent ended."""
+
+    ASKED = "asked"
+    FENCED = "fenced"
+    STOPPED = "stopped"
+
+
+class Agent:
+    """One life of an agent: ``start``, ``until_ended``, ``close``; then a new object.
+
+    It implements ``assembly_base.Events`` and ``readers.process.Callbacks``.
+
+    Args:
+        settings: All of them.
+    """
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.replica = ReplicaId(settings.replica)
+        self.condition = Condition()
+        self._metrics = Metrics()
+        self._stack = AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._local: Local | None = None
+        self._machinery: Machinery | None = None
+        self._caught_up = False
+        self._behind = ""  # why it does not serve yet, where that takes long
+        self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
+        self._verifying = asyncio.Lock()
+
+    @property
+    def local(self) -> Local:
+        """The local parts, once they are open."""
+        assert self._local is not None, "not started"
+        return self._local
+
+    @property
+    def machinery(self) -> Machinery:
+        """The parts that need the session; UnavailableError before it is open."""
+        if self._machinery is None:
+            raise UnavailableError(f"replica {self.replica} is starting; try again", replica=self.replica)
+        return self._machinery
+
+    @property
+    def operations(self) -> Operations:
+        """What clients and peers can ask."""
+        return self.machinery.operations
+
+    # -- start -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Come up; returns when the agent serves, or raises what prevents it.
+
+        Raises:
+            ConfigError, DataDirInUseError, ClusterMismatchError: Nothing was changed.
+            UnavailableError: No ZooKeeper.
+        """
+        self._local = await open_local(self.settings, self, self._stack)
+        self._metrics.add_readers(self._local.readers.counters)
+        counts = self._local.counts
+        self._metrics.add_parts(lambda: counts.largest)
+        store = await connect(self._local, self._stack)
+        session = await join(self._local, store)
+        self._machinery = assemble(
+            self._local,
+            store,
+            session,
+            events=self,
+            condition=self.condition,
+            metrics=self._metrics,
+            stack=self._stack,
+        )
+        await self._open(self._machinery)
+        await self._catch_up(self._machinery, store, session)
+
+    async def _open(self, machinery: Machinery) -> None:
+        """Learn of the members, begin to apply, and answer: peers may push before this replica serves."""
+        machinery.members.on_change(self._members_changed)
+        await machinery.members.start()
+        self._members_changed()
+        self.keep("members", machinery.members.watch())
+        self.keep("apply", machinery.applier.run())
+        runner = web.AppRunner(
+            application(machinery.operations),
+            access_log=None,
+            shutdown_timeout=self.settings.drain_s,
+            max_line_size=REQUEST_LINE_BYTES_MAX,
+        )
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, self.local.listener, backlog=BACKLOG).start()
+
+    async def _catch_up(self, machinery: Machinery, store: ZkStore, session: OwnSession) -> None:
+        """Follow the log, decide what former lives left open, then serve.
+
+        It serves before it is at the end, if parts are hard to get; but never before it is where the others
+        know it to have been. A disk that was replaced may lack removals whose locks were deleted because this
+        replica had applied them: with their parts in sight, and unlocked, it would remove them once more.
+        """
+        waiters = self.local.waiters
+        await machinery.log.start(waiters.reached)
+        end = await machinery.log.barrier()
+        await self._decide_own(session)
+        for row in self.local.catalog.reader.not_held():
+            self._want(row)
+        until = time.monotonic() + self.settings.catch_up_wait_s
+        while not await waiters.wait(end, _CATCH_UP_TICK_S):
+            if time.monotonic() > until or self._ended.done():
+                break
+        upkeep = BackgroundTasks(self.settings, self.local, machinery, store)
+        for name, interval_s, work in upkeep.chores():
+            self.keep(name, self._repeat(name, interval_s, work))
+        store.on_change(lambda: self.spawn("alive", upkeep.keep_alive()))
+        if waiters.reached < session.told:
+            self._behind = f"it has had CSN {session.told}, which its disk has not: it serves from there on"
+            self.log_state(machinery.log.state, machinery.log.reason)
+        while not await waiters.wait(session.told, _CATCH_UP_TICK_S):
+            if self._ended.done():
+                break
+        self._caught_up = True
+        self.log_state(machinery.log.state, machinery.log.reason)
+        _log.info(
+            "started", state=self.condition.state.value, csn=waiters.reached, end=end, boot=session.boot
+        )
+
+    async def _decide_own(self, session: OwnSession) -> None:
+        """Roll back the own transactions of former boots that never became visible."""
+        tids = [Tid.parse(text) for text in self.local.catalog.reader.prepared()]
+        own = [tid for tid in tids if tid.home == self.replica and tid.boot < session.boot]
+        aborted = [tid for tid in own if isinstance(await self.operations.decide_held(tid), Aborted)]
+        if aborted:
+            _log.info("aborted_by_restart", tids=[str(tid) for tid in aborted])
+            await self.operations.acceptor.forget(aborted)
+
+    # -- what the parts tell (assembly_base.Events) ----------------------------------------------------------
+
+    async def deliver(self, records: list[LogRecord]) -> None:
+        """Hand records of the log to the applier, at its pace."""
+        for record in records:
+            await self.machinery.applier.deliver(record)
+
+    def applied(self, records: Sequence[ResolvedRecord]) -> None:
+        """Wake those who wait for these CSNs."""
+        self._metrics.snapshot_csn.set(records[-1].csn)
+        self.local.counts.applied(records)
+        self.local.waiters.advance(records[-1].csn)
+
+    def part_held(self, part: PartId) -> None:
+        """Records may wait for the part, and readers may have found it damaged before."""
+        if part in self._damaged:
+            row = self.local.catalog.reader.part(part)
+            if row is not None and row.state == "quarantined":
+                # Found damaged again since it was stored: whoever wanted it then has met a fetch that was
+                # ending.
+                self.machinery.applier.part_lost(part)
+                self._want(row)
+                return
+            self._damaged.discard(part)
+            self.local.readers.released(part)
+        self.machinery.applier.part_held(part)
+        self.machinery.early.arrived(part)
+
+    def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
+        """Note it: the peer will find the damage itself when it is asked for the part."""
+        _log.error("wrong_bytes_from_peer", peer=replica, part=part)
+
+    def acknowledged(self, held: Held) -> None:
+        """Count the copies that a peer names."""
+        self.operations.membership.heard(held)
+        self.machinery.copies.acknowledged(held)
+
+    def log_state(self, state: LogState, reason: str) -> None:
+        """Follow the state of the log; three of its states end this life."""
+        match state:
+            case LogState.FENCED:
+                self._become(AgentState.FENCED, reason)
+                self.operations.commits.abort_all(
+                    FencedError(
+                        f"replica {self.replica} was fenced by another; its open transactions are aborted, "
+                        "begin again",
+                        replica=self.replica,
+                    )
+                )
+                self._end(Ended.FENCED)
+            case LogState.TOO_LATE | LogState.STOPPED:
+                self._become(AgentState.STOPPED, reason or state.value)
+                self._end(Ended.STOPPED)
+            case LogState.SUSPENDED:
+                self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
+            case LogState.FOLLOWING:
+                if self._caught_up:
+                    self._become(AgentState.SERVING, "")
+                else:
+                    self._become(AgentState.STARTING, self._behind)
+
+    def _members_changed(self) -> None:
+        machinery, membership = self.machinery, self.operations.membership
+        membership.changed()
+        peers = membership.peers()
+        machinery.fetcher.members(peers)
+        machinery.pusher.members(peers)
+        machinery.copies.members(membership.disks())
+
+    def _become(self, state: AgentState, reason: str) -> None:
+        if self.condition.state in _FINAL or (self.condition.state, self.condition.reason) == (state, reason):
+            return
+        _log.info("state", before=self.condition.state.value, now=state.value, reason=reason)
+        self.condition.state, self.condition.reason = state, reason
+
+    # -- what readers ask and report (readers.process.Callbacks) ---------------------------------------------
+
+    async def wait(self, csn: Csn) -> ReadAvailability:
+        """Tell a reader process whether ``csn`` can be served here."""
+        if self._machinery is None:
+            return ReadAvailability("standby", f"replica {self.replica} is starting")
+        return await self.operations.verdict(csn)
+
+    def read(self, csn: Csn) -> None:
+        """A reader process reads at a CSN: if nobody has pinned it, it stays readable for a while."""
+        if self._machinery is not None and Action.LATEST in ALLOWED[self.condition.state]:
+            self.operations.read_pins.read(csn)
+
+    def corrupt(self, part: PartId, detail: str) -> None:
+        """A reader or a query has found wrong bytes: if they are, the part is fetched again."""
+        if self._machinery is not None:  # else the next look of a reader finds it again
+            self.spawn("repair", self._repair(self._machinery, part, detail))
+
+    async def _repair(self, machinery: Machinery, part: PartId, detail: str) -> None:
+        async with self._verifying:
+            if not await machinery.ledger.is_damaged(part):
+                _log.warning("part_found_whole", part=part, detail=detail)
+                self.local.readers.released(part)
+                return
+        self._damaged.add(part)
+        if await machinery.ledger.quarantine(part):
+            _log.error("part_damaged", part=part, detail=detail)
+            machinery.applier.part_lost(part)
+        row = self.local.catalog.reader.part(part)
+        if row is not None and row.state != "held":
+            self._want(row)
+
+    def _want(self, row: PartRow) -> None:
+        """Have a part fetched; an undecided one is wanted by the record that commits it, if one ever does."""
+        if row.creation_csn is not None:
+            wanted = Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ())
+            self.machinery.fetcher.want(wanted)
+
+    # -- tasks -----------------------------------------------------------------------------------------------
+
+    def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run what must never end; if it does, the agent stops (I15)."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        reason = f"{task.get_name()}: {error}" if error else f"{task.get_name()} ended"
+        _log.error("stopped", reason=reason, exc_info=error)
+        self._become(AgentState.STOPPED, reason)
+        self._end(Ended.STOPPED)
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, object]) -> None:
+        """Run something once, beside everything else; what is not possible now is logged."""
+        task = asyncio.create_task(self._once(name, work), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @staticmethod
+    async def _once(name: str, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        except TidelockError as error:
+            _log.warning("not_done_now", what=name, reason=error.message)
+
+    async def _repeat(self, name: str, interval_s: float, work: PeriodicTask) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._once(name, work())
+
+    # -- end -------------------------------------------------------------------------------------------------
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM: drain, then end."""
+        if self.condition.state is not AgentState.STOPPING:
+            self._become(AgentState.STOPPING, "asked to stop")
+            self.spawn("drain", self._drain())
+
+    async def _drain(self) -> None:
+        """Readers finish what runs, commits that were asked for are decided, both within ``drain_s``."""
+        async with asyncio.TaskGroup() as group:
+            if self._local is not None:
+                group.create_task(self._local.readers.drain(self.settings.drain_s))
+            if self._machinery is not None:
+                group.create_task(self._finish_commits())
+        self._end(Ended.ASKED)
+
+    async def _finish_commits(self) -> None:
+        running = [tx.commit_task for tx in self.operations.transactions.live() if tx.commit_task is not None]
+        if running:
+            await asyncio.wait(running, timeout=self.settings.drain_s)
+
+    def _end(self, how: Ended) -> None:
+        if not self._ended.done():
+            self._ended.set_result(how)
+
+    async def until_ended(self) -> Ended:
+        """Return when this life is over, and why."""
+        return await self._ended
+
+    async def close(self) -> None:
+        """Give everything back; harmless at any point of the start."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.remove_done_callback(self._task_ended)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._stack.aclose()

@@ -1,0 +1,113 @@
+"""What an agent has without any other: its data directory, its catalog, its two addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import structlog
+
+from tidelock.csnlog.core.model import Member
+from tidelock.errors import ConfigError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.readers.pool import ReaderPool
+from tidelock.replica_agent.readers.process import Callbacks
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.part_counts import PartCounts
+from tidelock.replication.partfs import PartFs
+
+_log = structlog.get_logger("local")
+
+BACKLOG = 1024
+#: Names of unknown files that are logged; their number is logged in full.
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The local parts of an agent, open."""
+
+    settings: AgentSettings
+    files: PartFs
+    catalog: Catalog
+    waiters: CsnWaiters
+    counts: PartCounts
+    listener: socket.socket
+    readers: ReaderPool
+
+    @property
+    def member(self) -> Member:
+        """What others are told: where this replica is reached."""
+        settings = self.settings
+        port = settings.advertise_api_port or self.listener.getsockname()[1]
+        return Member(api=f"{settings.advertise}:{port}", data=self.readers.address, rack=settings.rack)
+
+
+async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: AsyncExitStack) -> Local:
+    """Take the data directory, open the catalog, bind, start the readers; ``stack`` closes it all.
+
+    Raises:
+        DataDirInUseError: Another agent runs on the directory.
+        ConfigError: The directory belongs to another replica, or an address cannot be bound.
+        CorruptError: The catalog cannot be read.
+    """
+    files = PartFs(settings.data_dir)
+    files.open()
+    stack.callback(files.close)
+    initial = {"replica": settings.replica, "disk": secrets.token_hex(8)}
+    catalog = Catalog(settings.data_dir, initial=initial, cache_bytes=settings.catalog_cache_bytes)
+    stack.push_async_callback(catalog.close)
+    owner = catalog.reader.meta("replica")
+    if owner != settings.replica:
+        raise ConfigError(
+            f"{settings.data_dir} belongs to replica {owner}, not {settings.replica}; "
+            "give the right data_dir or replica"
+        )
+    await _sweep(files, catalog)
+    listener = _bind(settings)
+    stack.callback(listener.close)
+    readers = ReaderPool(settings, settings.data_dir, callbacks, api=_here(listener))
+    await readers.start()
+    stack.push_async_callback(readers.close)
+    waiters = CsnWaiters(catalog.reader.snapshot_csn())
+    return Local(settings, files, catalog, waiters, PartCounts(catalog.reader), listener, readers)
+
+
+async def _sweep(files: PartFs, catalog: Catalog) -> None:
+    """Before anything is written: files that no row names go, rows whose file is gone are quarantined."""
+    await catalog.write(jobs.drop_unneeded_files)
+    named, undo = catalog.reader.files()
+    swept = await asyncio.to_thread(files.sweep, named, undo)
+    lost = await catalog.write(lambda db: jobs.quarantine_files(db, swept.missing))
+    await catalog.write(lambda db: jobs.forget_undo(db, undo))
+    if swept.removed or swept.unknown or lost:
+        _log.warning(
+            "swept",
+            removed=len(swept.removed),
+            unknown=list(swept.unknown[:_SHOWN]),
+            unknown_files=len(swept.unknown),
+            missing=len(swept.missing),
+            parts_lost=lost,
+        )
+
+
+def _here(listener: socket.socket) -> str:
+    """Return where processes of this machine reach a listener; one bound to every address by loopback."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared with, not bound to
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bind(settings: AgentSettings) -> socket.socket:
+    try:
+        return socket.create_server((settings.bind, settings.api_port), backlog=BACKLOG)
+    except OSError as error:
+        address = f"{settings.bind}:{settings.api_port}"
+        raise ConfigError(
+            f"cannot bind the api address {address} ({error}); set bind and api_port"
+        ) from error

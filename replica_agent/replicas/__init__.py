@@ -1,0 +1,8 @@
+"""The other replicas: what they push here, what is known of them, and their undecided transactions.
+
+May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
+    replica_agent/tables, replica_agent/storage.
+Entry points: `Receiver`, `Membership`, `CatalogPort`, the resolver of undecided transactions.
+On failure: a push is confirmed only when file and row are durable; a peer that does not answer changes
+    nothing here.
+"""

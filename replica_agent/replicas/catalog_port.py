@@ -1,0 +1,133 @@
+"""The catalog as replication sees it.
+
+The ports of :mod:`tidelock.replication.ports` over SQLite and the part files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from tidelock.csnlog.core.ids import Csn, PartId, Tid
+from tidelock.csnlog.core.model import DefineTable
+from tidelock.errors import CorruptError, UnavailableError
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, Wanted
+from tidelock.replication.partfs import PartFs
+
+
+class ReplicaCatalogPort:
+    """Implements ``CatalogPort`` and ``PartStore``."""
+
+    def __init__(self, catalog: Catalog, files: PartFs, stager: Stager, metrics: Metrics) -> None:
+        """Wrap the catalog."""
+        self._catalog, self._files, self._stager, self._metrics = catalog, files, stager, metrics
+
+    # -- CatalogPort
+    # --------------------------------------------------------------------------------------------------
+
+    async def held(self, parts: Collection[PartId]) -> set[PartId]:
+        """Return those parts whose bytes are durable and verified here."""
+        return self._catalog.reader.held(parts)
+
+    async def known_tids(self, tids: Collection[str]) -> set[str]:
+        """Return those tids that an applied record has committed."""
+        return {tid for tid in tids if self._catalog.reader.outcome(tid)}
+
+    async def want(self, wanted: Sequence[Wanted]) -> None:
+        """Make durable that these parts are missing here."""
+        await self._catalog.write(lambda db: jobs.want(db, wanted))
+
+    async def read(self, part: PartId) -> bytes:
+        """Return the verified bytes of a held part.
+
+        Quarantines it and raises CorruptError when they are wrong.
+        """
+        row = self._catalog.reader.part(part)
+        if row is None or row.file is None:
+            msg = f"part {part} is not held here"
+            raise CorruptError(msg, part=part)
+        location = Location(row.file, row.offset, row.length, row.blocks)
+        try:
+            return await asyncio.to_thread(self._files.read, location)
+        except CorruptError:
+            await self.quarantine(part)
+            raise
+
+    async def apply(self, records: Sequence[ResolvedRecord]) -> None:
+        """Make records visible in one durable transaction."""
+        batch = [self._prepare(record) for record in records]
+        await self._catalog.write(lambda db: jobs.apply(db, batch))
+        self._metrics.records_applied.inc(len(records))
+        self._metrics.tids_applied.inc(sum(len(record.tids) for record in records))
+
+    def _prepare(self, record: ResolvedRecord) -> jobs.AppliedRecord:
+        tables: dict[tuple[str, int], jobs.DefinedTable] = {}
+        for tid in record.tids:
+            for entry in tid.entries:
+                if isinstance(entry, DefineTable):
+                    schema = TableSchema.from_definition(entry.definition)
+                    tables[entry.table, entry.version] = jobs.DefinedTable(
+                        entry.definition, schema.arrow_bytes(), schema.common_metadata()
+                    )
+        tids = [
+            jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch)
+            for tid in record.tids
+        ]
+        return jobs.AppliedRecord(Csn(record.csn), record.time_ms, tids, tables)
+
+    # -- PartStore
+    # -----------------------------------------------------------------------------------------------
+
+    async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
+        """Make a small fetched part durable, packed together with others that wait."""
+        await self._stager.store([StagedBytes(meta, data, tid)], [])
+
+    async def note_undo(self, path: str) -> None:
+        """Make durable that ``path`` is about to be written."""
+        await self._catalog.write(lambda db: jobs.note_undo(db, [path]))
+
+    async def forget_undo(self, path: str) -> None:
+        """Make durable that ``path`` is gone, or never came to be."""
+        await self._catalog.write(lambda db: jobs.forget_undo(db, [path]))
+
+    async def record(self, meta: PartMeta, tid: Tid, location: Location) -> None:
+        """Make the row of a fetched part durable."""
+        staged = jobs.StagedPart(meta, location, tid)
+        unused = await self._catalog.write(lambda db: jobs.add_staged(db, [staged], []))
+        self._catalog.late_removals.update(unused)
+
+    # -- damage
+    # --------------------------------------------------------------------------------------------------
+
+    async def is_damaged(self, part: PartId) -> bool:
+        """Tell whether the bytes of a part are wrong here, by reading them all.
+
+        A report alone does not condemn a part: a query may have failed for another reason, and a part that is
+        moved while it is read looks like one that is gone.
+        """
+        row = self._catalog.reader.part(part)
+        if row is None or row.state != "held" or row.file is None:
+            return True
+        location = Location(row.file, row.offset, row.length, row.blocks)
+        try:
+            await asyncio.to_thread(self._files.verify, location)
+        except CorruptError:
+            return True
+        except UnavailableError:
+            pass  # whoever reads it next finds out
+        return False
+
+    async def quarantine(self, part: PartId) -> bool:
+        """Mark a part whose bytes are wrong, so that it is not served and is fetched again.
+
+        False if it was known.
+        """
+        changed = await self._catalog.write(lambda db: jobs.quarantine(db, part))
+        if changed:
+            self._metrics.corrupt_parts.inc()
+        return changed

@@ -1,0 +1,189 @@
+"""What this agent knows of the other replicas: peers, disks, how far each one is.
+
+The member list comes from ZooKeeper (hints and periodic re-reads); snapshot CSNs come fresher with every
+answer to a push and, where somebody has to know now, by asking. Nothing here decides about safety but the
+disks, which say whose copies count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from tidelock.csnlog.cluster.members import Members, MemberView
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.errors import TidelockError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replication.core.copies import lagging
+from tidelock.replication.core.model import Held, Peer
+from tidelock.replication.peers import PeerClient
+
+#: States of a replica's session whose copies do not count and whom nobody waits for.
+_OUT = frozenset({"struck", "removed"})
+#: Pause before peers that are waited for are asked again.
+_POLL_S = 0.02
+
+
+class Membership:
+    """The other replicas, seen from this one.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        copies: int,
+        epoch_limit: int,
+        settings: AgentSettings,
+        members: Members,
+        client: PeerClient,
+        waiters: CsnWaiters,
+        clock: Callable[[], float],
+    ) -> None:
+        """Know nothing before the member list was read."""
+        self._replica, self._copies, self._epoch_limit, self._settings = (
+            replica,
+            copies,
+            epoch_limit,
+            settings,
+        )
+        self._members, self._client, self._waiters, self._clock = members, client, waiters, clock
+        self._heard: dict[ReplicaId, Csn] = {}
+        self._asking: asyncio.Task[dict[ReplicaId, Csn]] | None = None
+        #: Since when a replica gives no sign of life, by this agent's clock.
+        self._silent_since: dict[ReplicaId, float] = {}
+
+    @property
+    def view(self) -> Mapping[ReplicaId, MemberView]:
+        """Every registered replica, this one too."""
+        return self._members.snapshot()
+
+    def changed(self) -> None:
+        """The view has changed: note who is silent now, and since when."""
+        now, before = self._clock(), self._silent_since
+        self._silent_since = {
+            replica: before.get(replica, now) for replica, found in self.view.items() if not found.alive
+        }
+
+    def silent_s(self, replica: ReplicaId) -> float:
+        """Return for how long a replica has given no sign of life, as far as this agent has seen; else 0."""
+        since = self._silent_since.get(replica)
+        return 0.0 if since is None else self._clock() - since
+
+    def peers(self) -> tuple[Peer, ...]:
+        """Return the other registered replicas."""
+        return tuple(
+            self._peer(replica, member) for replica, member in self.view.items() if replica != self._replica
+        )
+
+    def _peer(self, replica: ReplicaId, found: MemberView) -> Peer:
+        session = found.session
+        return Peer(
+            replica=replica,
+            api=found.member.api,
+            data=found.member.data,
+            disk=session.disk if session else "",
+            alive=found.alive,
+            struck=session is not None and session.state in _OUT,
+            snapshot=self.snapshot_of(replica, found),
+        )
+
+    def snapshot_of(self, replica: ReplicaId, found: MemberView) -> Csn:
+        """Return the newest snapshot CSN heard of a replica."""
+        if replica == self._replica:
+            return self._waiters.reached
+        published = found.progress.snapshot if found.progress else CSN_NONE
+        return max(published, self._heard.get(replica, CSN_NONE))
+
+    def serving(self) -> list[ReplicaId]:
+        """Return the replicas that show a sign of life and have not been fenced, struck or removed."""
+        return [
+            replica
+            for replica, found in self.view.items()
+            if found.alive and found.session is not None and found.session.state == "serving"
+        ]
+
+    def open_snapshots(self) -> set[Csn]:
+        """Return what long transactions of the replicas that serve read at, as far as that was told."""
+        view = self.view
+        told = (view[replica].progress for replica in self.serving())
+        return {csn for progress in told if progress is not None for csn in progress.open}
+
+    def disks(self) -> dict[ReplicaId, str]:
+        """Return the disks of those others whose copies may count."""
+        return {peer.replica: peer.disk for peer in self.peers() if peer.disk and not peer.struck}
+
+    def heard(self, held: Held) -> None:
+        """A peer has said how far it is."""
+        self._heard[held.replica] = held.snapshot_csn  # not max: a peer with a new disk may be further back
+
+    def cluster_csn(self) -> Csn:
+        """Return the smallest snapshot CSN over the replicas that are not struck: readable everywhere."""
+        view = self.view
+        known = [
+            self.snapshot_of(peer, view[peer]) for peer in view if not self._peer(peer, view[peer]).struck
+        ]
+        return min(known, default=self._waiters.reached)
+
+    async def ask(self) -> dict[ReplicaId, Csn]:
+        """Ask the live peers how far they are; those that do not answer at once are left out.
+
+        Who asks while the question is under way gets the same answers: many commits may wait for one peer.
+        """
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_all(), name="ask peers")
+        return await asyncio.shield(self._asking)
+
+    async def _ask_all(self) -> dict[ReplicaId, Csn]:
+        peers = [peer for peer in self.peers() if peer.alive and not peer.struck]
+        answers = await asyncio.gather(*(self._ask(peer) for peer in peers))
+        found = {peer.replica: csn for peer, csn in zip(peers, answers, strict=True) if csn is not None}
+        self._heard.update(found)
+        return found
+
+    async def _ask(self, peer: Peer) -> Csn | None:
+        try:
+            async with asyncio.timeout(self._settings.peer_ask_timeout_s):
+                return (await self._client.status(peer.api)).snapshot_csn
+        except (TidelockError, TimeoutError):
+            return None
+
+    def lagging(self) -> tuple[ReplicaId, ...]:
+        """Return the live replicas that are more than ``max_lag`` behind this one."""
+        return lagging(
+            self.peers(), self._waiters.reached, self._settings.max_lag, epoch_limit=self._epoch_limit
+        )
+
+    async def wait_for_lagging(self, timeout_s: float) -> tuple[ReplicaId, ...]:
+        """Wait while some replica is too far behind; returns those that still are after ``timeout_s``."""
+        until = self._clock() + timeout_s
+        behind = self.lagging()
+        while behind and self._clock() < until:
+            await asyncio.sleep(_POLL_S)
+            await self.ask()
+            behind = self.lagging()
+        return behind
+
+    async def wait_applied(self, csn: Csn, everywhere: bool, timeout_s: float) -> tuple[ReplicaId, ...]:
+        """Wait until ``csn`` is applied on ``copies`` replicas, or on all live ones and as many at least.
+
+        All live ones may be none but this for a moment, when sessions to ZooKeeper have expired.
+
+        Returns who is missing after ``timeout_s``: of the live ones, or of all where copies are missing.
+        """
+        until = self._clock() + timeout_s
+        while True:
+            reached = await self.ask()
+            done = {replica for replica, at in reached.items() if at >= csn} | {self._replica}
+            others = [peer for peer in self.peers() if not peer.struck]
+            enough = len(done) >= self._copies
+            wanted = {peer.replica for peer in others if (peer.alive and everywhere) or not enough}
+            if enough and (wanted <= done or not everywhere):
+                return ()
+            if self._clock() > until:
+                return tuple(sorted(wanted - done))
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,118 @@
+"""What clients can ask about the changes of a table, of what is applied on this replica."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
+from tidelock.replica_agent.snapshots.pinned import Snapshots
+from tidelock.replica_agent.sql.request import ChangesRequest
+from tidelock.replica_agent.storage.change_reads import ChangeReader
+from tidelock.replica_agent.storage.change_sets import ChangePage
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.tables.schema import TableSchema
+
+
+class ChangeFeed:
+    """The changes of tables.
+
+    Args:
+        require: Raises unless the agent's state allows an action.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        waiters: CsnWaiters,
+        snapshots: Snapshots,
+        read_pins: ImplicitPins,
+        require: Callable[[Action], None],
+    ) -> None:
+        self._settings, self._waiters = settings, waiters
+        self._snapshots, self._read_pins, self._require = snapshots, read_pins, require
+
+    async def page(
+        self,
+        table: TableName,
+        since: Csn,
+        until: Csn | None,
+        *,
+        files_max: int | None = None,
+        bytes_max: int | None = None,
+        wait_s: float = 0.0,
+    ) -> tuple[TableSchema, ChangePage]:
+        """Return a table's schema and its change sets in (since, until], as many as fit, at least one.
+
+        What they name stays readable for a while, on every replica.
+
+        Args:
+            table: Full name.
+            since: CSN behind which they begin.
+            until: CSN up to which they go; None: what is applied here.
+            files_max: Most parts; None or more than `changes_files_max`: that.
+            bytes_max: Most bytes of the parts; None or more than `changes_bytes_max`: that.
+            wait_s: Without ``until``: wait so long for anything above ``since``, at most `wait_bound_s`.
+
+        Raises:
+            BadRequestError: ``since`` is above ``until``, a limit is not above 0, or there is no such wait.
+            UnknownTableError: There is no such table at ``until``.
+            SnapshotTooOldError: ``since`` is below the horizon of the table.
+            NoSuchCsnError: Above the end of the log.
+            StandbyError: Not applied here within `wait_bound_s`.
+        """
+        files = _limit("files_max", files_max, self._settings.changes_files_max)
+        size = _limit("bytes_max", bytes_max, self._settings.changes_bytes_max)
+        if not 0 <= wait_s <= self._settings.wait_bound_s:
+            msg = f"wait_s={wait_s} is outside 0..{self._settings.wait_bound_s} (wait_bound_s)"
+            raise BadRequestError(msg)
+        end = await self._reach(table, since, until)
+        if until is None and end == since:
+            await self._waiters.wait(Csn(since + 1), wait_s)
+            end = self._waiters.reached
+
+        def look() -> tuple[TableSchema, ChangePage]:
+            with closing(ChangeReader(self._settings.data_dir)) as reader:
+                page = reader.page(table, since, end, files_max=files, bytes_max=size)
+                return TableSchema.from_definition(reader.require_table(table, end).definition), page
+
+        schema, page = await asyncio.to_thread(look)
+        if page.sets:
+            self._read_pins.read_from(since)
+        return schema, page
+
+    async def rows(self, table: TableName, since: Csn, until: Csn) -> ChangesRequest:
+        """Return what a SQL process is to be asked for the changed rows in (since, until].
+
+        The range stays readable for a while. Errors as :meth:`page`, UnknownTableError left out.
+        """
+        await self._reach(table, since, until)
+        self._read_pins.read_from(since)
+        return ChangesRequest(until, since, table, self._settings.changes_files_max)
+
+    async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
+        """Return where the changes of (since, until] end, when all of them are applied here.
+
+        Errors as :meth:`page`.
+        """
+        if until is not None and until < since:
+            msg = f"the changes from CSN {since} to CSN {until}: the first must not be above the second"
+            raise BadRequestError(msg)
+        newest = since if until is None else until
+        self._require(Action.READ if newest <= self._waiters.reached else Action.LATEST)
+        await self._snapshots.require(since, table)
+        await self._snapshots.reach(newest)
+        return self._waiters.reached if until is None else until
+
+
+def _limit(name: str, asked: int | None, most: int) -> int:
+    if asked is not None and asked < 1:
+        msg = f"{name}={asked} is not above 0; leave it out for changes_{name}={most}"
+        raise BadRequestError(msg)
+    return most if asked is None else min(asked, most)

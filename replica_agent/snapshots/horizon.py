@@ -1,0 +1,157 @@
+"""Moves horizon and tail: the shell, with clock and turns, around the rules of replication and csnlog.
+
+Any agent may do it at any time. So that ZooKeeper is not asked by all, the first of the live replicas does it
+at each ``horizon_interval_s``, and the others now and then, in case that one cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tidelock.csnlog.cluster.members import MemberView
+from tidelock.csnlog.cluster.replica_progress import LEFT_OUT
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.store import Store
+from tidelock.csnlog.log import CsnLog, LogState
+from tidelock.csnlog.tail import delete_below, move_tail
+from tidelock.errors import UnavailableError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replication.core.horizon_rules import Bound, PinWatch, bounds
+from tidelock.replication.horizon import end_below, end_expired, look, raise_horizon, read_pins
+
+_log = structlog.get_logger("history")
+
+#: Every so many intervals an agent looks after horizon and tail although it is not its turn.
+_BACKUP_TURNS = 6
+#: Pause before an operator's request is tried again, and how often.
+_AGAIN_S = 0.1
+_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where the horizon stood and stands, and what holds it there."""
+
+    before: Csn
+    horizon: Csn
+    held_by: Bound
+
+    def say(self) -> None:
+        """Log it, if it moved."""
+        if self.horizon > self.before:
+            held = self.held_by
+            _log.info("horizon", before=self.before, now=self.horizon, held_by=held.kind, name=held.name)
+
+
+class HorizonMover:
+    """Horizon and tail as one agent sees and moves them.
+
+    Args:
+        members: The registered replicas.
+        retained: The CSN that was the newest one so many seconds ago, 0 if there was none.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        settings: AgentSettings,
+        store: Store,
+        log: CsnLog,
+        members: Callable[[], Mapping[ReplicaId, MemberView]],
+        retained: Callable[[float], Csn],
+        clock: Callable[[], float],
+    ) -> None:
+        """Know of no pin."""
+        self._replica, self._settings, self._store, self._csn_log = replica, settings, store, log
+        self._members, self._retained, self._clock = members, retained, clock
+        self._watch = PinWatch()
+        self._turn = itertools.count()
+        #: Below it no record is left.
+        self._deleted = CSN_NONE
+
+    async def advance(self) -> None:
+        """Move horizon and tail as far as they may go, if it is this replica's turn.
+
+        Raises:
+            FencedError, UnavailableError: The next turn goes on.
+        """
+        if self._csn_log.state is not LogState.FOLLOWING or not self._is_turn():
+            return
+        moved = await self._raise(Bound(self._retained(self._settings.history_retention_s), "retention"))
+        if moved is not None:
+            moved.say()
+        tail = await move_tail(self._store, self._csn_log.fenced, self._settings.log_keep_records)
+        if (
+            tail is not None
+            and tail > self._deleted
+            and await delete_below(self._store, self._csn_log.fenced, tail)
+        ):
+            self._deleted = tail
+
+    async def force(self, csn: Csn | None, *, drop_pins: bool) -> Moved:
+        """Raise the horizon by order of an operator, to a CSN or as far as it goes; no history is kept.
+
+        Pins below it end with ``drop_pins``. What live transactions read is never given up, nor what a
+        replica has not applied.
+
+        Raises:
+            UnavailableError: ZooKeeper could not be read or written; the horizon may have been raised.
+        """
+        for _ in range(_TRIES):
+            asked = Bound(self._csn_log.end if csn is None else csn, "asked")
+            if drop_pins:
+                await self._read_pins()
+                await end_below(self._csn_log.fenced, self._watch, asked.csn)
+            moved = await self._raise(asked)
+            if moved is not None:
+                moved.say()
+                return moved
+            await asyncio.sleep(_AGAIN_S)
+        raise UnavailableError("the horizon could not be raised now, others are taking pins; try again")
+
+    async def pinned(self, csn: Csn) -> bool:
+        """Tell whether anybody has pinned a CSN."""
+        await self._read_pins()
+        return csn in self._watch.csns.values()
+
+    async def _read_pins(self) -> None:
+        if not await read_pins(self._store, self._watch, self._clock):
+            raise UnavailableError("the pins cannot be read now: no connection to ZooKeeper; try again")
+
+    def held_by(self) -> Bound:
+        """Return what holds the horizon back, as far as this replica knows."""
+        counting = {
+            replica: found.progress
+            for replica, found in self._members().items()
+            if found.progress is not None
+            and found.session is not None
+            and found.session.state not in LEFT_OUT
+        }
+        kept = Bound(self._retained(self._settings.history_retention_s), "retention")
+        return bounds(self._watch.csns, counting, kept=kept)[0]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what GET /status shows: pins that were seen, and what holds the horizon back."""
+        return {"pins": len(self._watch.csns), "holding_back": self.held_by().describe()}
+
+    async def _raise(self, kept: Bound) -> Moved | None:
+        """Raise the horizon as far as it may go; None when something came in between."""
+        seen = await look(self._store, self._watch, self._clock)
+        if seen is None:
+            return None
+        await end_expired(self._csn_log.fenced, self._watch, seen.at)
+        lowest = bounds(self._watch.csns, seen.standing.progress, kept=kept)[0]
+        horizon = await raise_horizon(self._csn_log.fenced, seen, lowest.csn)
+        return None if horizon is None else Moved(seen.horizon, horizon, lowest)
+
+    def _is_turn(self) -> bool:
+        live = [replica for replica, found in self._members().items() if found.alive]
+        return self._replica == min(live, default=self._replica) or next(self._turn) % _BACKUP_TURNS == 0

@@ -1,0 +1,123 @@
+"""Pins of CSNs that are read without one: a path stays readable for a while after its last read, everywhere.
+
+Whoever reads ``/snapshots/<csn>/...`` holds no lease. So the replica that is read pins the CSN itself, once
+for all its readers, and renews that pin only while reads go on: at most one write to ZooKeeper in a quarter
+of ``unpinned_ttl_s`` for each CSN. A CSN that a client has pinned, at whatever replica, needs none.
+
+A pin is no part of the answer: reads do not wait for it, and go on when ZooKeeper does not answer. What
+cannot be pinned any more, since the horizon has passed it, is served for one table's retention alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from tidelock.csnlog.core.ids import Csn
+from tidelock.errors import TidelockError, UnknownTransactionError
+from tidelock.replica_agent.readers.config import READ_TOLD_SHARE
+from tidelock.replica_agent.snapshots.pinned import Snapshots
+
+_log = structlog.get_logger("read_pins")
+
+#: Share of ``unpinned_ttl_s`` after which a pin is renewed if its CSN is still read.
+_RENEWED_SHARE = 0.25
+
+
+class ImplicitPins:
+    """The pins of one replica.
+
+    Args:
+        ttl_s: How long a CSN stays pinned after its last read.
+        most: CSNs that are pinned at a time; further ones are not.
+        pinned: Tells whether anybody in the cluster has pinned a CSN.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        *,
+        ttl_s: float,
+        most: int,
+        pinned: Callable[[Csn], Awaitable[bool]],
+        clock: Callable[[], float],
+    ) -> None:
+        """Nothing is read yet."""
+        self._snapshots, self._ttl_s, self._most = snapshots, ttl_s, most
+        self._pinned, self._clock = pinned, clock
+        #: The pin of each CSN, and when it was made or renewed last.
+        self._pins: dict[Csn, tuple[str, float]] = {}
+        #: When it was last seen that a CSN needs no pin, or cannot have one.
+        self._left: dict[Csn, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy: set[Csn] = set()
+
+    def read(self, csn: Csn) -> None:
+        """A CSN is read: see to its pin, in the background."""
+        if csn in self._busy:
+            return
+        now = self._clock()
+        if csn in self._pins:
+            if now - self._pins[csn][1] >= self._ttl_s * _RENEWED_SHARE:
+                self._begin(csn, self._renew(csn))
+        elif now - self._left.get(csn, now - self._ttl_s) >= self._ttl_s * READ_TOLD_SHARE:
+            self._forget_old(now)
+            if len(self._pins) + len(self._busy) < self._most:
+                self._begin(csn, self._pin(csn))
+
+    def read_from(self, csn: Csn) -> None:
+        """Everything from a CSN on is read: a younger pin of an older CSN does as well.
+
+        So who follows a table, and begins behind another CSN each time, does not leave a pin at each.
+        """
+        made_after = self._clock() - self._ttl_s * _RENEWED_SHARE
+        if not any(older <= csn and made > made_after for older, (_, made) in self._pins.items()):
+            self.read(csn)
+
+    async def close(self) -> None:
+        """End what is under way; the pins expire."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, csn: Csn, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except TidelockError as error:
+                self._left[csn] = self._clock()
+                _log.info("not_pinned", csn=csn, reason=error.message)
+            finally:
+                self._busy.discard(csn)
+
+        self._busy.add(csn)
+        task = asyncio.create_task(run(), name=f"pin {csn}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pin(self, csn: Csn) -> None:
+        if self._snapshots.holds(csn) or await self._pinned(csn):
+            self._left[csn] = self._clock()
+            return
+        # It is renewed a while after the last renewal only, so its lease is longer by that.
+        pin = await self._snapshots.pin(csn, self._ttl_s * (1 + _RENEWED_SHARE + READ_TOLD_SHARE))
+        self._pins[csn] = (pin.id, self._clock())
+
+    async def _renew(self, csn: Csn) -> None:
+        pin = self._pins[csn][0]
+        try:
+            await self._snapshots.renew(pin)
+        except UnknownTransactionError:
+            del self._pins[csn]
+            await self._pin(csn)
+        else:
+            self._pins[csn] = (pin, self._clock())
+
+    def _forget_old(self, now: float) -> None:
+        """Forget what has expired since."""
+        self._pins = {csn: pin for csn, pin in self._pins.items() if now - pin[1] < 2 * self._ttl_s}
+        self._left = {csn: at for csn, at in self._left.items() if now - at < self._ttl_s * READ_TOLD_SHARE}

@@ -1,0 +1,339 @@
+"""Pinned snapshots: which CSN a reader gets, and the promise in ZooKeeper that it stays readable everywhere.
+
+A pin is one multi: check(csn/horizon at a version whose value is not above the pin), create(pins/<id>),
+set(pins). Whoever raises the horizon checks the version of ``pins`` in the same multi as the new horizon, so
+one of the two sees the other (design section 4, "Pins and horizon"; protocol-review F6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.codec import decode_csn, decode_pin, encode_pin
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.model import PinState
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Create, Delete, SetData, Store
+from tidelock.csnlog.log import CsnLog, LogState
+from tidelock.errors import (
+    BadRequestError,
+    NoSuchCsnError,
+    SnapshotTooOldError,
+    StandbyError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+
+_log = structlog.get_logger("snapshots")
+_TRIES = 10
+_TIME_MS_MAX = (1 << 63) - 1
+#: Deletes a pin's znode whatever its version is: its id is never given again.
+_ANY_VERSION = -1
+
+
+@dataclass(slots=True)
+class Pin:
+    """One pinned snapshot of a client of this replica; ``granted`` once its znode is made."""
+
+    id: str
+    csn: Csn
+    ttl_s: float
+    until: float
+    granted: bool = False
+
+
+class Snapshots:
+    """Chooses CSNs for readers and holds their pins.
+
+    Args:
+        peers: Asks the live peers for their snapshot CSN, within a short bound.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        boot: int,
+        copies: int,
+        settings: AgentSettings,
+        store: Store,
+        log: CsnLog,
+        reader: CatalogReader,
+        waiters: CsnWaiters,
+        peers: Callable[[], Awaitable[Mapping[ReplicaId, Csn]]],
+        clock: Callable[[], float],
+    ) -> None:
+        """Hold no pin at first."""
+        self._replica, self._boot, self._copies, self._settings = replica, boot, copies, settings
+        self._store, self._csn_log, self._reader, self._waiters = store, log, reader, waiters
+        self._peers, self._clock = peers, clock
+        self._pins: dict[str, Pin] = {}
+        #: Given back, or never granted: their znodes are to go, where there are any.
+        self._leaving: dict[str, None] = {}
+        #: The pins of former lives are known.
+        self._adopted = False
+        self._counter = 0
+
+    async def require(self, csn: Csn, table: TableName | None = None) -> None:
+        """Return when this replica can serve ``csn``: of one table, or of all.
+
+        Raises:
+            SnapshotTooOldError: Below the horizon.
+            NoSuchCsnError: Above the end of the log, read after a write barrier.
+            StandbyError: Not applied here within ``wait_bound_s``.
+        """
+        self._reader.require_kept(csn, table)
+        await self.reach(csn)
+
+    async def reach(self, csn: Csn) -> None:
+        """Return when this replica has applied ``csn``, for those who read there or above.
+
+        Raises:
+            NoSuchCsnError, StandbyError: As :meth:`require`.
+        """
+        if csn <= self._waiters.reached:
+            return
+        if csn > self._csn_log.end:
+            end = await self._csn_log.barrier()
+            if csn > end:
+                msg = f"there is no CSN {csn}: the log ends at {end}; read at that one, or at an older one"
+                raise NoSuchCsnError(msg, end_csn=end)
+        await self._applied(csn)
+
+    async def _applied(self, csn: Csn) -> None:
+        if not await self._waiters.wait(csn, self._settings.wait_bound_s):
+            msg = (
+                f"replica {self._replica} is at CSN {self._waiters.reached} and did not reach {csn} "
+                f"within {self._settings.wait_bound_s} s"
+            )
+            raise StandbyError(msg, snapshot_csn=self._waiters.reached)
+
+    async def choose(self, min_csn: Csn | None) -> Csn:
+        """Return the largest CSN applied here and on ``copies`` replicas in all, not below ``min_csn``.
+
+        So a reader that fails over never has to wait for more than the bound. StandbyError when ``min_csn``
+        is not reached in time.
+        """
+        deadline = self._clock() + self._settings.wait_bound_s
+        if min_csn is not None:
+            await self.reach(min_csn)
+        while True:
+            others = sorted((await self._peers()).values(), reverse=True)
+            own = self._waiters.reached
+            needed = self._copies - 1
+            common = min(own, others[needed - 1]) if 0 < needed <= len(others) else own
+            if min_csn is None or common >= min_csn:
+                return max(Csn(common), Csn(1))
+            if self._clock() > deadline:
+                return min_csn  # it is applied here; that the others lag only delays a failover
+            await asyncio.sleep(0.02)
+
+    async def at_time(self, at_ms: int) -> Csn:
+        """Return the newest CSN whose effective time is not after ``at_ms`` (Unix, ms).
+
+        Where this replica has applied nothing newer, there may be commits up to that time which it lacks. So
+        it first applies what is in the log, which takes a write barrier.
+
+        Raises:
+            BadRequestError: No time.
+            SnapshotTooOldError: No commit was made by then.
+            StandbyError: What is in the log was not applied here within ``wait_bound_s``.
+        """
+        if not 0 <= at_ms <= _TIME_MS_MAX:
+            msg = f"at_ms={at_ms} is no time; give milliseconds since 1970"
+            raise BadRequestError(msg)
+        if at_ms >= self._reader.meta("time_ms"):
+            await self._applied(await self._csn_log.barrier())
+        csn = self._reader.csn_at(at_ms)
+        if csn is None:
+            msg = f"no commit is known at or before time {at_ms} ms; give a later time, or a CSN"
+            raise SnapshotTooOldError(msg, min_csn=self._reader.horizon())
+        return csn
+
+    async def open(
+        self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None
+    ) -> Pin:
+        """Choose or check the CSN and pin it."""
+        if csn is not None and at_ms is not None:
+            msg = "give csn or at, not both"
+            raise BadRequestError(msg)
+        ttl = self._settings.snapshot_ttl_s if ttl_s is None else ttl_s
+        if not 0 < ttl <= self._settings.snapshot_ttl_max_s:
+            msg = (
+                f"ttl_s={ttl} is outside 0..{self._settings.snapshot_ttl_max_s} (snapshot_ttl_max_s); give "
+                "seconds above 0, up to that"
+            )
+            raise BadRequestError(msg)
+        if at_ms is not None:
+            csn = await self.at_time(at_ms)
+        if csn is None:
+            csn = await self.choose(min_csn)
+        else:
+            await self.require(csn)
+        return await self.pin(csn, ttl)
+
+    async def pin(self, csn: Csn, ttl_s: float) -> Pin:
+        """Pin a CSN that is applied here.
+
+        Raises:
+            SnapshotTooOldError: The horizon has passed it.
+            UnavailableError: There are too many pins, or ZooKeeper does not take it.
+        """
+        if len(self._pins) >= self._settings.snapshots_max:
+            msg = (
+                f"clients hold {len(self._pins)} snapshots at replica {self._replica}, the limit is "
+                f"snapshots_max={self._settings.snapshots_max}; close some, or use another replica"
+            )
+            raise UnavailableError(msg)
+        self._counter += 1
+        pin = Pin(f"{self._replica}-{self._boot}-{self._counter}", csn, ttl_s, self._clock() + ttl_s)
+        self._pins[pin.id] = pin  # from here on it counts as in use
+        try:
+            await self._write(pin)
+        except BaseException:
+            self._leave(pin.id)  # it may have been written all the same
+            raise
+        pin.granted = True
+        return pin
+
+    async def _write(self, pin: Pin) -> None:
+        path = tree.pin(pin.id)
+        for _ in range(_TRIES):
+            horizon = await self._store.get(tree.HORIZON)
+            if not isinstance(horizon, Ok):
+                break
+            oldest = decode_csn(horizon.value.data)
+            if oldest > pin.csn:
+                msg = f"CSN {pin.csn} is below the horizon {oldest}; read at a newer CSN"
+                raise SnapshotTooOldError(msg, min_csn=oldest)
+            change = (
+                Check(tree.HORIZON, horizon.value.version),
+                Create(path, self._data(pin)),
+                SetData(tree.PINS),
+            )
+            result = await self._csn_log.fenced(change)
+            match result:
+                case Ok() | Refused(reason=Reason.NODE_EXISTS):
+                    return  # exists: this very pin, made by a try whose reply was lost
+                case Refused(reason=Reason.BAD_VERSION) | Unknown():
+                    continue  # the horizon moved, or nobody knows: look again
+                case _:
+                    break
+        msg = f"the snapshot at CSN {pin.csn} could not be pinned in ZooKeeper; try again"
+        raise UnavailableError(msg)
+
+    def _find(self, pin_id: str) -> Pin:
+        pin = self._pins.get(pin_id)
+        if pin is None:
+            msg = (
+                f"replica {self._replica} holds no snapshot {pin_id}: it was closed or its lease ran "
+                "out; take a new one"
+            )
+            raise UnknownTransactionError(msg)
+        return pin
+
+    async def renew(self, pin_id: str) -> Pin:
+        """Begin the lease anew; the version of the pin's znode rises, which is what others see of it."""
+        pin = self._find(pin_id)
+        pin.until = self._clock() + pin.ttl_s  # this is the sign of life, whatever becomes of the write
+        result = await self._csn_log.fenced((SetData(tree.pin(pin.id), self._data(pin)),))
+        if isinstance(result, Ok):
+            return self._find(pin_id)
+        if isinstance(result, Refused) and result.reason is Reason.NO_NODE:
+            self._pins.pop(pin_id, None)
+            self._find(pin_id)
+        msg = f"the lease of snapshot {pin_id} could not be renewed now; try again"
+        raise UnavailableError(msg)
+
+    def _data(self, pin: Pin) -> bytes:
+        return encode_pin(PinState(pin.csn, pin.ttl_s, self._replica))
+
+    async def close(self, pin_id: str) -> None:
+        """Give the pin back; harmless when it is gone already. If ZooKeeper is not there it goes later."""
+        if self._leave(pin_id):
+            await self._delete(pin_id)
+
+    def _leave(self, pin_id: str) -> bool:
+        if self._pins.pop(pin_id, None) is None:
+            return False
+        self._leaving[pin_id] = None
+        return True
+
+    async def _delete(self, pin_id: str) -> None:
+        result = await self._csn_log.fenced((Delete(tree.pin(pin_id), _ANY_VERSION),))
+        if isinstance(result, Ok) or result == Refused(Reason.NO_NODE):
+            self._leaving.pop(pin_id, None)
+
+    async def sweep(self) -> None:
+        """Give back the pins whose lease ran out, and those that could not be given back before."""
+        now = self._clock()
+        for pin in [pin for pin in self._pins.values() if now > pin.until]:
+            _log.info("snapshot_expired", pin=pin.id, csn=pin.csn)
+            self._leave(pin.id)
+        if self._csn_log.state is not LogState.FOLLOWING:
+            return
+        if not self._adopted:
+            await self._adopt()
+        for pin_id in list(self._leaving):
+            await self._delete(pin_id)
+
+    async def _adopt(self) -> None:
+        """Take over the pins of this replica's former lives: their clients may renew them, or they expire."""
+        names = await self._store.children(tree.PINS)
+        if not isinstance(names, Ok):
+            return
+        for name in names.value:
+            replica, _, number = name.partition("-")
+            boot = number.partition("-")[0]
+            if replica != self._replica or not boot.isdecimal() or int(boot) >= self._boot:
+                continue
+            node = await self._store.get(tree.pin(name))
+            if isinstance(node, Ok):
+                state = decode_pin(node.value.data)
+                until = self._clock() + state.ttl_s
+                self._pins[name] = Pin(name, state.csn, state.ttl_s, until, granted=True)
+            elif node != Refused(Reason.NO_NODE):
+                return
+        self._adopted = True
+
+    async def forget_ended(self) -> None:
+        """Forget pins that others have ended, since they saw no renewal or by order of an operator."""
+        granted = [pin.id for pin in self._pins.values() if pin.granted]
+        names = await self._store.children(tree.PINS) if granted else None
+        if not isinstance(names, Ok):
+            return
+        for pin_id in {*granted} - {*names.value}:
+            # A list may come from a server that lags; a write does not.
+            with contextlib.suppress(UnknownTransactionError, UnavailableError):
+                await self.renew(pin_id)
+
+    def ids(self) -> frozenset[str]:
+        """Return the ids of all pins whose znodes are this replica's to make, renew and delete."""
+        return frozenset({*self._pins, *self._leaving})
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the pins of this replica's clients."""
+        now = self._clock()
+        return [
+            {"id": p.id, "csn": p.csn, "ttl_s": p.ttl_s, "left_s": round(p.until - now, 3)}
+            for p in self._pins.values()
+        ]
+
+    def holds(self, csn: Csn) -> bool:
+        """Tell whether a client of this replica has pinned a CSN."""
+        return any(pin.csn == csn and pin.granted for pin in self._pins.values())
+
+    def oldest(self, default: Csn) -> Csn:
+        """Return the smallest pinned CSN, or ``default``."""
+        return min((pin.csn for pin in self._pins.values()), default=default)

@@ -1,0 +1,244 @@
+"""The replica's catalog: one SQLite file (WAL, synchronous=FULL), written by one thread in natural batches.
+
+A job is a function of the connection. All jobs that wait when the thread becomes free share one durable
+transaction, so the
+price of an fsync is shared as well; a caller's future resolves only after that transaction is on disk. If a
+job of a batch
+fails, the batch is rolled back and its jobs run again one by one, so that a failure reaches its own caller
+    only: jobs must
+therefore depend on nothing but the database and their arguments.
+
+Not promised: order between jobs of different callers. Failure model: an exception of SQLite itself (disk
+full, I/O error) reaches every caller of the batch and nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from tidelock.csnlog import faults
+from tidelock.errors import ConfigError, CorruptError, DiskFullError, UnavailableError
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA
+
+CATALOG = faults.step("agent.catalog")
+
+_log = structlog.get_logger("catalog")
+
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], T]
+
+
+@dataclass(slots=True)
+class _Pending:
+    job: Job[Any]
+    done: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class Catalog:
+    """Owner of ``catalog.db``: creates it, writes it, and offers a reader for the event loop's thread.
+
+    Args:
+        data_dir: The agent's data directory.
+        initial: Meta rows of a new catalog (replica, disk, ...).
+        cache_bytes: SQLite page cache of the writer.
+
+    Raises:
+        ConfigError: The catalog was written by a newer version.
+        CorruptError: SQLite cannot read the file.
+    """
+
+    def __init__(self, data_dir: Path, *, initial: dict[str, Any], cache_bytes: int) -> None:
+        """Open or create the catalog and start the writer thread."""
+        self._path = data_dir / "catalog.db"
+        self._cache_bytes = cache_bytes
+        self._create(initial)
+        self.reader = CatalogReader(data_dir)
+        found = self.reader.meta("format")
+        if found != FORMAT:
+            msg = (
+                f"{self._path} has catalog format {found}, this version reads {FORMAT}: start the "
+                "version that wrote it"
+            )
+            raise ConfigError(msg)
+        self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+        #: Files to be taken away, with their undo rows (unused_files.py); for the thread of the event loop.
+        self.late_removals: set[str] = set()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="catalog", daemon=True)
+        self._thread.start()
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None, cached_statements=256)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA cache_size = -{self._cache_bytes // 1024}")
+        return db
+
+    def _create(self, initial: dict[str, Any]) -> None:
+        try:
+            db = self._connect()
+            try:
+                if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                    rows = {
+                        "format": FORMAT,
+                        "snapshot_csn": 0,
+                        "time_ms": 0,
+                        "boot": 0,
+                        "fence": -1,
+                        "tail": 0,
+                        "horizon": 0,
+                    }
+                    rows |= {"outcome_floor": 0} | initial
+                    db.execute("BEGIN IMMEDIATE")
+                    for statement in SCHEMA.split(";"):
+                        db.execute(statement)
+                    db.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
+                    db.execute("COMMIT")
+            finally:
+                db.close()
+        except sqlite3.DatabaseError as error:
+            msg = (
+                f"{self._path} cannot be read as a catalog ({error}); restore the data directory, or "
+                "empty it to clone anew"
+            )
+            raise CorruptError(msg) from error
+
+    async def write(self, job: Job[T]) -> T:
+        """Run ``job`` in the next durable transaction and return its result once it is on disk.
+
+        Raises:
+            CorruptError: SQLite cannot read its file, the job contradicts what is stored, or the writer has
+            ended: this replica cannot go on.
+        DiskFullError: No room; nothing of the job is stored.
+            UnavailableError: The catalog is closed, or SQLite failed otherwise; nothing of the job is stored.
+        """
+        if self._closed:
+            msg = "the catalog is closed: the agent is stopping"
+            raise UnavailableError(msg)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._queue.put(_Pending(job, done, loop))
+        return await done
+
+    async def close(self) -> None:
+        """Finish what is queued, then close the file."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self.reader.close()
+
+    # -- the writer thread
+    # ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        batch: list[_Pending] = []
+        try:
+            db = self._connect()
+            stop = False
+            while not stop:
+                batch, stop = self._next_batch()
+                if batch:
+                    self._run_batch(db, batch)
+            db.close()
+        except Exception as error:
+            _log.exception("catalog_ended")
+            self._refuse_all(batch, f"the writer of {self._path} has ended ({error})")
+
+    def _next_batch(self) -> tuple[list[_Pending], bool]:
+        """Wait for a job; return all that wait by then, and whether the catalog is to be closed."""
+        batch: list[_Pending] = []
+        stop = False
+        item = self._queue.get()
+        while True:
+            if item is None:
+                stop = True
+            else:
+                batch.append(item)
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return batch, stop
+
+    def _refuse_all(self, batch: list[_Pending], reason: str) -> None:
+        """Answer every job from now on, until the catalog is closed."""
+        stop = False
+        while True:
+            for item in batch:
+                _settle(item, error=CorruptError(f"{reason}; start the agent anew"))
+            if stop:
+                return
+            batch, stop = self._next_batch()
+
+    def _run_batch(self, db: sqlite3.Connection, batch: list[_Pending]) -> None:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            results = [item.job(db) for item in batch]
+            CATALOG.before_blocking()
+            db.execute("COMMIT")
+        except Exception as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            if len(batch) == 1:
+                _settle(batch[0], error=self._translate(error))
+            else:
+                for item in batch:
+                    self._run_batch(db, [item])
+            return
+        try:
+            CATALOG.after_blocking()
+        except Exception as error:  # the batch is stored, and nobody is told
+            for item in batch:
+                _settle(item, error=self._translate(error))
+            return
+        for item, result in zip(batch, results, strict=True):
+            _settle(item, result=result)
+
+    def _translate(self, error: Exception) -> Exception:
+        full = isinstance(error, sqlite3.OperationalError) and "full" in str(error)
+        if full or (
+            isinstance(error, OSError) and error.errno == errno.ENOSPC
+        ):  # the latter: the fault point
+            return DiskFullError(
+                "the catalog's disk is full; free space on the replica's data directory, then repeat"
+            )
+        if isinstance(error, sqlite3.IntegrityError):
+            return CorruptError(f"a change contradicts what {self._path} holds ({error})")
+        if isinstance(error, sqlite3.Error) and _damaged(error):
+            return CorruptError(
+                f"{self._path} is damaged ({error}); restore the data directory, or empty it to clone anew"
+            )
+        if isinstance(error, sqlite3.Error | OSError):
+            return UnavailableError(f"the catalog cannot be written ({error}); see the agent's log")
+        return error
+
+
+def _settle(item: _Pending, *, result: Any = None, error: Exception | None = None) -> None:
+    def finish() -> None:
+        if item.done.done():
+            return
+        if error is None:
+            item.done.set_result(result)
+        else:
+            item.done.set_exception(error)
+
+    if not item.loop.is_closed():
+        item.loop.call_soon_threadsafe(finish)
+
+
+def _damaged(error: sqlite3.Error) -> bool:
+    """Tell whether SQLite says that its file is no whole database; it does so by a primary result code."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}

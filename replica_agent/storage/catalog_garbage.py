@@ -1,0 +1,138 @@
+"""What leaves the catalog when nobody needs it any more, as jobs for :meth:`Catalog.write`; and what may.
+
+Each kind has a rule of its own (docs/protocol.md, section 10). Every job takes a bounded number of rows, so
+that commits, which share the writer, wait for a moment only; each can be repeated on whatever a crash has
+left.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+
+#: ``tidelock.replication.core.horizon_rules.collectable`` over ``parts p LEFT JOIN table_horizons h``: by the
+#: horizon of the part's table, where it has one of its own, else by the horizon ``:h``.
+COLLECTABLE_SQL = "p.removal_csn <= :h AND p.removal_csn <= coalesce(h.csn, :h)"
+
+
+def note_horizon(db: sqlite3.Connection, horizon: Csn, tail: Csn, kept: Mapping[TableName, Csn]) -> None:
+    """Make durable what is promised no more, before anything is deleted by it.
+
+    Args:
+        db: The catalog.
+        horizon: As seen in ZooKeeper.
+        tail: As seen in ZooKeeper.
+        kept: How far the history of each table with a retention of its own may go. Its first horizon is the
+            one that has held for it so far; that of a table which has lost its retention is the common one.
+    """
+    before = int(db.execute("SELECT value FROM meta WHERE key = 'horizon'").fetchone()[0])
+    now = max(before, horizon)
+    db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'tail'", (tail,))
+    db.execute("UPDATE meta SET value = ? WHERE key = 'horizon'", (now,))
+    db.executemany(
+        """
+        INSERT INTO table_horizons VALUES (?1, max(?2, min(?3, ?4)))
+        ON CONFLICT (table_name) DO UPDATE SET csn = max(csn, min(?3, ?4))
+        """,
+        [(table, before, csn, now) for table, csn in kept.items()],
+    )
+    known = [name for (name,) in db.execute("SELECT table_name FROM table_horizons")]
+    db.executemany(
+        "DELETE FROM table_horizons WHERE table_name = ?", [(name,) for name in known if name not in kept]
+    )
+
+
+def collect_parts(db: sqlite3.Connection, parts: Sequence[PartId]) -> list[str]:
+    """Forget removed parts that are below the horizon which is noted.
+
+    Returns the files that no part lies in any more, noted as undo rows.
+    """
+    sql = f"""
+        DELETE FROM parts AS p WHERE p.part = :part AND EXISTS (
+            SELECT 1 FROM meta LEFT JOIN table_horizons h ON h.table_name = p.table_name
+            WHERE meta.key = 'horizon' AND {COLLECTABLE_SQL.replace(":h", "meta.value")})
+        RETURNING file
+    """  # noqa: S608
+    files = [row[0] for part in parts for row in db.execute(sql, {"part": part}).fetchall()]
+    return jobs.release_files(db, files)
+
+
+def collect_manifests(db: sqlite3.Connection, parts: Sequence[PartId]) -> list[str]:
+    """Forget manifests below the tail: every replica has applied what they list; returns as above."""
+    sql = """
+        DELETE FROM parts WHERE part = ? AND kind = 'manifest'
+            AND creation_csn < (SELECT value FROM meta WHERE key = 'tail') RETURNING file
+    """
+    files = [row[0] for part in parts for row in db.execute(sql, (part,)).fetchall()]
+    return jobs.release_files(db, files)
+
+
+def collect_tables(db: sqlite3.Connection) -> int:
+    """Forget definitions that were superseded below the horizon of their table; returns how many."""
+    sql = """
+        DELETE FROM tables AS old WHERE EXISTS (
+            SELECT 1 FROM tables AS new JOIN meta ON meta.key = 'horizon'
+                LEFT JOIN table_horizons h ON h.table_name = new.name
+            WHERE new.name = old.name AND new.version > old.version
+                AND new.from_csn <= coalesce(h.csn, meta.value) AND new.from_csn <= meta.value)
+    """
+    return db.execute(sql).rowcount
+
+
+def collect_csns(db: sqlite3.Connection, csns: Sequence[Csn]) -> None:
+    """Forget the times of CSNs (:meth:`Collectables.unused_csns`)."""
+    db.executemany("DELETE FROM csns WHERE csn = ?", [(csn,) for csn in csns])
+
+
+class Removed(NamedTuple):
+    """A part that may go, its file if it has one, and the CSN that decides it."""
+
+    part: PartId
+    file: str | None
+    csn: Csn
+
+
+class Collectables(CatalogReader):
+    """What may be forgotten; for one thread, like its base."""
+
+    def removed_parts(self, after: Removed | None, limit: int) -> list[Removed]:
+        """Return parts that may be deleted, by removal CSN and id, those behind ``after``."""
+        sql = f"""
+            SELECT p.part, p.file, p.removal_csn
+            FROM parts p LEFT JOIN table_horizons h ON h.table_name = p.table_name
+            WHERE {COLLECTABLE_SQL} AND p.removal_csn >= :csn AND (p.removal_csn, p.part) > (:csn, :part)
+            ORDER BY p.removal_csn, p.part LIMIT :limit
+        """  # noqa: S608
+        csn, part = (after.csn, after.part) if after is not None else (CSN_NONE, "")
+        args = {"h": self.horizon(), "csn": csn, "part": part, "limit": limit}
+        return [Removed(*row) for row in self._db.execute(sql, args)]
+
+    def old_manifests(self, limit: int) -> list[Removed]:
+        """Return manifests that no replica needs any more."""
+        sql = """
+            SELECT part, file, creation_csn FROM parts WHERE table_name = '' AND kind = 'manifest'
+                AND creation_csn < (SELECT value FROM meta WHERE key = 'tail') LIMIT ?
+        """
+        return [Removed(*row) for row in self._db.execute(sql, (limit,))]
+
+    def unused_csns(self) -> list[Csn]:
+        """Return the CSNs whose times nobody asks for any more.
+
+        They are below every horizon, and no part was created at them: listings show when a part was
+        committed. The newest one not above the horizons stays, since it tells which CSN a time up to the next
+        one means.
+        """
+        floor = min([self.horizon(), *self.table_horizons().values()])
+        used = {
+            csn
+            for (csn,) in self._db.execute(
+                "SELECT DISTINCT creation_csn FROM parts WHERE creation_csn < ?", (floor,)
+            )
+        }
+        sql = "SELECT csn FROM csns WHERE csn < (SELECT max(csn) FROM csns WHERE csn <= ?)"
+        return [Csn(csn) for (csn,) in self._db.execute(sql, (floor,)) if csn not in used]

@@ -1,0 +1,401 @@
+"""Read access to a replica's catalog, for any process of the agent: what is visible, and where it lies.
+
+A :class:`CatalogReader` holds a read-only SQLite connection (WAL: never blocks the writer, never blocked by
+it) and keeps no other state. It is for one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
+from tidelock.errors import SnapshotTooOldError, UnknownTableError
+from tidelock.replication.core.model import PartKind, PartMeta
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """One part of the catalog.
+
+    Attributes:
+        part: Part id.
+        table: Full table name.
+        path: Hive-style partition path, ``""`` without partitions.
+        rows: Rows.
+        length: Bytes of the range.
+        checksum: XXH3-128 (hex) of the range.
+        creation_tid: Textual tid.
+        creation_csn: CSN or None while undecided.
+        file: Path below the data directory, None while the part is wanted.
+        offset: Where the range begins in the file.
+        blocks: XXH3-64 digests (8 bytes each, big-endian) of the range's 256 KiB blocks.
+        kind: ``part`` or ``manifest``.
+        state: ``held``, ``wanted`` or ``quarantined``.
+    """
+
+    part: PartId
+    table: TableName
+    path: str
+    rows: int
+    length: int
+    checksum: str
+    creation_tid: str
+    creation_csn: Csn | None
+    file: str | None
+    offset: int
+    blocks: bytes
+    kind: PartKind
+    state: str
+
+    @property
+    def meta(self) -> PartMeta:
+        """What another replica would have to know of the part."""
+        return PartMeta(
+            part=self.part,
+            table=self.table,
+            path=self.path,
+            rows=self.rows,
+            length=self.length,
+            checksum=self.checksum,
+            kind=self.kind,
+        )
+
+    @property
+    def name(self) -> str:
+        """The file's path below the table's folder in a snapshot."""
+        return f"{self.path}/{self.part}.parquet" if self.path else f"{self.part}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A table's definition as it stands at a CSN (``definition``: docs/protocol.md, section 2)."""
+
+    name: TableName
+    version: int
+    from_csn: Csn
+    definition: dict[str, Any]
+    arrow_schema: bytes
+    common_metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A committed transaction: its tid, its CSN, and that CSN's effective time (Unix, ms)."""
+
+    tid: str
+    csn: Csn
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndingLabel:
+    """A label whose time is over: the transaction that it named last, and whether it is a stream's."""
+
+    tid: str
+    name: str
+    stream: bool
+
+
+#: Columns of ``parts`` in the order of :class:`PartRow`.
+PART_COLUMNS = (
+    "part, table_name, path, rows, length, checksum, creation_tid, creation_csn, file, offset, "
+    "coalesce(blocks, x''), kind, state"
+)
+#: The last CSN of ``outcomes`` with an effective time before ``:before``. Times never run backwards, so the
+#: first one that is not so old ends it: what is kept, millions of rows, is not looked at.
+LAST_BEFORE = """
+    SELECT max(csn) FROM outcomes WHERE csn < coalesce(
+        (SELECT csn FROM outcomes WHERE time_ms >= :before ORDER BY csn LIMIT 1), 9223372036854775807)
+"""
+_TABLE = "name, version, from_csn, definition, arrow_schema, common_metadata"
+
+
+class CatalogReader:
+    """Read-only view of ``catalog.db``; every method is one consistent SQLite read."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Open the catalog below ``data_dir``; sqlite3.OperationalError when there is none."""
+        self._db = sqlite3.connect(
+            f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True, isolation_level=None, cached_statements=64
+        )
+        self._db.execute("PRAGMA query_only = ON")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def meta(self, key: str) -> Any:
+        """Return the value of one meta key, or None."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
+    def snapshot_csn(self) -> Csn:
+        """Return the largest CSN up to which everything is applied here."""
+        return Csn(self.meta("snapshot_csn"))
+
+    def horizon(self) -> Csn:
+        """Return the CSN below which nothing is promised."""
+        return Csn(self.meta("horizon"))
+
+    def table_horizons(self) -> dict[TableName, Csn]:
+        """Return the horizons of the tables that have a retention of their own; none is above the common."""
+        rows = self._db.execute("SELECT table_name, csn FROM table_horizons")
+        return {TableName(name): Csn(csn) for name, csn in rows}
+
+    def retentions(self) -> dict[TableName, float]:
+        """Return how many seconds the tables keep their history which have a retention of their own."""
+        of_any_version = """AND name IN (SELECT name FROM tables WHERE definition LIKE '%"retention_s"%')"""
+        rows = self._tables(of_any_version, {"s": self.snapshot_csn()})
+        found = {row.name: row.definition["properties"].get("retention_s") for row in rows}
+        return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
+
+    def keeps(self, csn: Csn, table: TableName) -> bool:
+        """Tell whether ``csn`` is still promised for one table."""
+        horizon = self.horizon()
+        return csn >= horizon or csn >= self.table_horizons().get(table, horizon)
+
+    def require_kept(self, csn: Csn, table: TableName | None = None) -> None:
+        """Raise SnapshotTooOldError unless ``csn`` is still promised: for one table, or for all."""
+        horizon = max(self.horizon(), CSN_IMPORT)
+        if csn >= horizon:
+            return
+        kept = self.table_horizons()
+        oldest = max(kept.get(table, horizon), CSN_IMPORT) if table is not None else horizon
+        if csn >= oldest:
+            return
+        about = f"table {table} at CSN {csn}" if table is not None else f"CSN {csn}"
+        msg = (
+            f"{about} is below the horizon {oldest}: the oldest readable CSN is {oldest}; read at a newer CSN"
+        )
+        longer = sorted(name for name, begin in kept.items() if begin <= csn and csn >= CSN_IMPORT)
+        if longer:
+            msg += f". Tables with a longer retention can be read there one by one: {', '.join(longer)}"
+        raise SnapshotTooOldError(msg, csn=csn, min_csn=oldest)
+
+    def csn_at(self, time_ms: int) -> Csn | None:
+        """Return the newest applied CSN whose effective time is not after ``time_ms``, or None."""
+        row = self._db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (time_ms,)).fetchone()
+        return None if row[0] is None else Csn(row[0])
+
+    def outcome(self, tid: str) -> tuple[Csn, int] | None:
+        """Return (CSN, effective time in ms) of a committed transaction, or None."""
+        row = self._db.execute("SELECT csn, time_ms FROM outcomes WHERE tid = ?", (tid,)).fetchone()
+        return (Csn(row[0]), row[1]) if row else None
+
+    def prepared(self) -> list[str]:
+        """Return the transactions of which something is undecided here, as textual tids.
+
+        They are prepared, have made parts, or have marked parts as removed.
+        """
+        sql = (
+            "SELECT tid FROM prepared UNION SELECT DISTINCT creation_tid FROM parts WHERE "
+            "creation_csn IS NULL UNION SELECT DISTINCT removal_tid FROM parts WHERE "
+            "removal_tid IS NOT NULL AND removal_csn IS NULL"
+        )
+        return [tid for (tid,) in self._db.execute(sql)]
+
+    def held(self, parts: Iterable[PartId]) -> set[PartId]:
+        """Return those of ``parts`` whose bytes are durable and believed right here."""
+        sql = "SELECT part FROM parts WHERE part = ? AND state = 'held'"
+        return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
+
+    def nameless(self, parts: Iterable[PartId]) -> set[PartId]:
+        """Return those of ``parts`` that are known by their bytes alone: early copies."""
+        sql = "SELECT part FROM parts WHERE part = ? AND table_name = '' AND kind = 'part'"
+        return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
+
+    def parts_of(self, tid: str) -> list[PartRow]:
+        """Return every part that a transaction has created and that is known here."""
+        return [
+            PartRow(*row)
+            for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE creation_tid = ?", (tid,))
+        ]
+
+    def run_of_batch(self, label: str, batch: int) -> Run | None:
+        """Return the commit of a batch of a streaming query, or None where that is not known any more."""
+        sql = "SELECT tid, csn, time_ms FROM outcomes WHERE label = ? AND batch = ? ORDER BY csn DESC LIMIT 1"
+        row = self._db.execute(sql, (label, batch)).fetchone()
+        return Run(*row) if row else None
+
+    def ending_labels(self, home: ReplicaId, before_ms: int, streams_before_ms: int) -> list[EndingLabel]:
+        """Return the labels that a home gives back: their outcomes go with those before a time (Unix, ms).
+
+        Args:
+            home: The home of their transactions.
+            before_ms: For plain labels.
+            streams_before_ms: For those of streaming queries whose last batch is older.
+        """
+        sql = f"""
+            SELECT tid, label, batch IS NOT NULL FROM outcomes o WHERE label IS NOT NULL AND CASE
+                WHEN batch IS NULL THEN csn <= ({LAST_BEFORE})
+                ELSE time_ms < :streams AND csn = (SELECT max(csn) FROM outcomes WHERE label = o.label)
+            END
+        """
+        rows = self._db.execute(sql, {"before": before_ms, "streams": streams_before_ms})
+        return [
+            EndingLabel(tid, label, bool(stream))
+            for tid, label, stream in rows
+            if Tid.parse(tid).home == home
+        ]
+
+    def files(self) -> tuple[set[str], list[str]]:
+        """Return the paths that parts may lie in, and those of undo rows."""
+        named = {path for (path,) in self._db.execute("SELECT path FROM files")}
+        return named, [path for (path,) in self._db.execute("SELECT path FROM undo")]
+
+    def not_held(self) -> list[PartRow]:
+        """Return the parts that must be fetched from a peer."""
+        return [
+            PartRow(*row)
+            for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE state <> 'held'")
+        ]
+
+    def table(self, name: TableName, at: Csn) -> TableRow | None:
+        """Return the table as defined at ``at``, or None if it does not exist there."""
+        rows = self._tables("AND name = :name", {"s": at, "name": name})
+        return rows[0] if rows else None
+
+    def require_table(self, name: TableName, at: Csn) -> TableRow:
+        """Return the table as defined at ``at``; UnknownTableError if it does not exist there."""
+        found = self.table(name, at)
+        if found is None:
+            msg = (
+                f"there is no table {name} at CSN {at}; `tidelock tables` lists them, a newer "
+                "snapshot may know more"
+            )
+            raise UnknownTableError(msg, table=name, csn=at)
+        return found
+
+    def table_version(self, name: TableName, at: Csn) -> int | None:
+        """Return the version of the table's definition at ``at``, or None; cheaper than :meth:`table`."""
+        sql = "SELECT state, max(version) FROM tables WHERE name = ? AND from_csn <= ?"
+        state, version = self._db.execute(sql, (name, at)).fetchone()
+        return version if state == "active" else None
+
+    def totals(self, table: TableName, at: Csn) -> tuple[int, int, int]:
+        """Return (parts, rows, bytes) of ``table`` visible at ``at``."""
+        sql = (
+            "SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length), 0) FROM parts WHERE "
+            f"table_name = :table AND kind = 'part' AND {VISIBLE_SQL}"
+        )
+        parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
+        return parts, rows, size
+
+    def tables(self, at: Csn) -> list[TableRow]:
+        """Return all tables that exist at ``at``, by name."""
+        return self._tables("", {"s": at})
+
+    def _tables(self, condition: str, args: dict[str, Any]) -> list[TableRow]:
+        sql = f"""
+            SELECT {_TABLE}, state, max(version) FROM tables WHERE from_csn <= :s {condition}
+            GROUP BY name ORDER BY name
+        """
+        return [
+            TableRow(TableName(name), version, Csn(csn), json.loads(definition), schema, common)
+            for name, version, csn, definition, schema, common, state, _ in self._db.execute(sql, args)
+            if state == "active"
+        ]
+
+    def parts(
+        self, table: TableName, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+    ) -> list[PartRow]:
+        """Return the parts of ``table`` visible at ``at``, by path and id.
+
+        With ``own`` inside that transaction, which has adopted the merges ``adopted``.
+        """
+        sql = (
+            f"SELECT {PART_COLUMNS} FROM parts WHERE table_name = :table AND kind = 'part' AND "
+            f"{VISIBLE_SQL} ORDER BY path, part"
+        )
+        args = {"table": table} | visible_args(at, own, adopted)
+        return [PartRow(*row) for row in self._db.execute(sql, args)]
+
+    def partition(
+        self, table: TableName, path: str, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+    ) -> list[PartRow]:
+        """Return the parts of one partition of ``table``, as :meth:`parts` does."""
+        sql = (
+            f"SELECT {PART_COLUMNS} FROM parts WHERE table_name = :table AND path = :path "
+            f"AND kind = 'part' AND {VISIBLE_SQL} ORDER BY part"
+        )
+        args = {"table": table, "path": path} | visible_args(at, own, adopted)
+        return [PartRow(*row) for row in self._db.execute(sql, args)]
+
+    def changed_partitions(self, table: TableName, since: Csn) -> set[str]:
+        """Return the partitions of ``table`` whose rows commits above ``since`` have changed.
+
+        Compaction changes no rows. What was collected since was removed below every CSN that is in use.
+        """
+        sql = """
+            SELECT path FROM parts WHERE table_name = :t AND creation_csn > :s AND creation_change
+            UNION SELECT path FROM parts WHERE removal_csn > :s AND table_name = :t AND removal_change
+        """
+        return {path for (path,) in self._db.execute(sql, {"t": table, "s": since})}
+
+    def replaced_since(self, table: TableName | None, since: Csn) -> list[Replaced]:
+        """Return what merges above ``since`` have replaced, in a table or (None) in all, in their order."""
+        # The plus keeps to the index of removals: few come between two looks, and a table has many parts.
+        sql = """
+            SELECT removal_tid, creation_tid, creation_csn FROM parts
+            WHERE removal_csn > :s AND (:t IS NULL OR +table_name = :t) AND NOT removal_change
+            ORDER BY removal_csn
+        """
+        return [Replaced(*row) for row in self._db.execute(sql, {"s": since, "t": table})]
+
+    def added_since(self, table: TableName, since: Csn) -> list[tuple[str, dict[str, Any] | None]]:
+        """Return (partition path, statistics) of the parts that commits above ``since`` have added.
+
+        Those of compaction are left out: they hold no new rows. Parts that are gone again count.
+        """
+        sql = "SELECT path, stats FROM parts WHERE table_name = ? AND creation_csn > ? AND creation_change"
+        return [
+            (path, None if stats is None else json.loads(stats))
+            for path, stats in self._db.execute(sql, (table, since))
+        ]
+
+    def part_counts(self) -> list[tuple[TableName, str, int]]:
+        """Return (table, partition path, parts) of every partition that has parts at the snapshot CSN."""
+        sql = """
+            SELECT table_name, path, count(*) FROM parts
+            WHERE removal_csn IS NULL AND creation_csn IS NOT NULL AND table_name <> ''
+            GROUP BY table_name, path
+        """
+        return [(TableName(table), path, count) for table, path, count in self._db.execute(sql)]
+
+    def paths(self, parts: Iterable[PartId]) -> dict[PartId, str]:
+        """Return the partition paths of those parts that are known here, visible or not."""
+        sql = "SELECT part, path FROM parts WHERE part = ?"
+        return dict(row for part in parts for row in self._db.execute(sql, (part,)))
+
+    def compactable(
+        self, table: TableName, path: str, at: Csn
+    ) -> list[tuple[PartId, int, int, str, Csn, int]]:
+        """Return what can be merged in a partition.
+
+        (part, rows, bytes, tid that created it, its CSN, the time of that in ms)
+
+        Visible at ``at`` and now, whole here, and not marked by a transaction that removes them.
+        """
+        sql = """
+            SELECT part, rows, length, creation_tid, creation_csn, coalesce(time_ms, 0)
+            FROM parts LEFT JOIN csns ON csn = creation_csn
+            WHERE table_name = ? AND path = ? AND removal_csn IS NULL AND removal_tid IS NULL
+            AND creation_csn <= ? AND state = 'held'
+        """
+        return list(self._db.execute(sql, (table, path, at)))
+
+    def part(self, part: PartId) -> PartRow | None:
+        """Return one part, committed or not, or None."""
+        row = self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE part = ?", (part,)).fetchone()
+        return PartRow(*row) if row else None
+
+    def statistics(self, part: PartId) -> dict[str, list[Any]]:
+        """Return what is known of a part's columns (:data:`part_stats.Statistics`); of some parts nothing."""
+        row = self._db.execute("SELECT stats FROM parts WHERE part = ?", (part,)).fetchone()
+        return json.loads(row[0]) if row and row[0] else {}

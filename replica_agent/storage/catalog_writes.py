@@ -1,0 +1,358 @@
+"""What is written to the catalog, as jobs for :meth:`tidelock.replica_agent.storage.catalog.Catalog.write`.
+
+Each function is one atomic change; its name says what is durable afterwards. SQL that changes the catalog
+stands here only.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart
+from tidelock.errors import CorruptError
+from tidelock.replica_agent.storage.catalog_reads import LAST_BEFORE
+from tidelock.replication.core.model import Location, PartMeta, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """A part whose bytes are durable here, and the undecided transaction that made it."""
+
+    meta: PartMeta
+    location: Location
+    tid: Tid
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedTable:
+    """The derived forms of a table definition, made once when it is applied."""
+
+    definition: dict[str, Any]
+    arrow_schema: bytes
+    common_metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedTid:
+    """A committed transaction with its resolved entries."""
+
+    tid: str
+    entries: Sequence[Entry]
+    label: str | None
+    data_change: bool
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRecord:
+    """One record of the log, ready to become visible.
+
+    ``tables`` holds the derived forms of its DDL entries.
+    """
+
+    csn: Csn
+    time_ms: int
+    tids: Sequence[AppliedTid]
+    tables: dict[tuple[str, int], DefinedTable]
+
+
+def set_meta(db: sqlite3.Connection, **values: Any) -> None:
+    """Store meta values."""
+    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+
+def note_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
+    """Note files that are about to be written: a restart deletes those that no row of ``files`` names."""
+    db.executemany("INSERT OR IGNORE INTO undo VALUES (?)", [(path,) for path in paths])
+
+
+def link_part(db: sqlite3.Connection, part: str, table: str, source: str, tid: Tid) -> bool:
+    """Make a part of another table known whose bytes are those of ``source``; False if that is not held."""
+    sql = """
+        INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
+                           file, offset, blocks, stats, kind, state)
+        SELECT ?, ?, path, rows, length, checksum, ?, file, offset, blocks, stats, kind, state
+        FROM parts WHERE part = ? AND state = 'held'
+    """
+    return db.execute(sql, (part, table, str(tid), source)).rowcount == 1
+
+
+def add_staged(
+    db: sqlite3.Connection,
+    parts: Sequence[StagedPart],
+    prepared: Iterable[Tid],
+    next_undo: Sequence[str] = (),
+) -> list[str]:
+    """Make parts known with their bytes, mark transactions as prepared, note the next file to be written.
+
+    A part that is known already (a push repeated after a lost answer, or wanted by an applied record) keeps
+    its CSNs; it only gains the bytes if it had none, or wrong ones. Files that held nothing but wrong bytes
+    become undo rows and are returned.
+
+    Args:
+        parts: All that lie in their files, whose sizes are the sums of theirs.
+    """
+    sql = "SELECT part, file FROM parts WHERE state <> 'held' AND file IS NOT NULL"
+    damaged = dict(db.execute(sql).fetchall())
+    files: dict[str, int] = {}
+    for part in parts:
+        files[part.location.file] = files.get(part.location.file, 0) + part.location.length
+    db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", files.items())
+    db.executemany("DELETE FROM undo WHERE path = ?", [(path,) for path in files])
+    note_undo(db, next_undo)
+    db.executemany(
+        """
+        INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
+                           file, offset, blocks, stats, kind, state)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held')
+        ON CONFLICT (part) DO UPDATE SET
+            file = excluded.file, offset = excluded.offset, blocks = excluded.blocks,
+            stats = coalesce(stats, excluded.stats), state = 'held' WHERE state <> 'held'
+        """,
+        [
+            (
+                p.meta.part, p.meta.table, p.meta.path, p.meta.rows, p.meta.length, p.meta.checksum,
+                str(p.tid),
+                p.location.file, p.location.offset, p.location.blocks,
+                json.dumps(p.meta.stats, separators=(",", ":")) if p.meta.stats else None, p.meta.kind,
+            )
+            for p in parts
+        ],
+    )  # fmt: skip
+    # A push may be slower than the log: what is applied is decided, and nothing would take its mark away.
+    db.executemany(
+        """
+        INSERT OR IGNORE INTO prepared
+        SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM outcomes WHERE tid = ?1)
+        """,
+        [(str(t), t.home, t.boot) for t in prepared],
+    )
+    return release_files(db, [damaged.get(part.meta.part) for part in parts]) if damaged else []
+
+
+def name_staged(db: sqlite3.Connection, parts: Sequence[StagedPart]) -> None:
+    """Say of the files of a sealed job what they are parts of; one that has no row yet gets it.
+
+    What has a row is not added again: its file may be a pack, of whose bytes these parts are but some.
+    """
+    sql = "SELECT 1 FROM parts WHERE part = ?"
+    add_staged(db, [part for part in parts if db.execute(sql, (part.meta.part,)).fetchone() is None], [])
+    describe(db, [part.meta for part in parts])
+
+
+def describe(db: sqlite3.Connection, parts: Iterable[PartMeta]) -> None:
+    """Say of undecided parts that are known by their bytes alone what they are parts of."""
+    db.executemany(
+        """
+        UPDATE parts SET table_name = ?, path = ?, rows = ?, stats = ?
+        WHERE part = ? AND table_name = '' AND kind = 'part' AND creation_csn IS NULL
+        """,
+        [
+            (
+                meta.table,
+                meta.path,
+                meta.rows,
+                json.dumps(meta.stats, separators=(",", ":")) if meta.stats else None,
+                meta.part,
+            )
+            for meta in parts
+        ],
+    )
+
+
+def mark_removed(db: sqlite3.Connection, tid: str, parts: Iterable[str]) -> tuple[str, str, int] | None:
+    """Mark parts as removed by an undecided transaction of this home, whose locks on them are held.
+
+    All or none: where a record that is applied here has removed one of them already, nothing is marked and
+    (part, tid, CSN) of that removal is returned. So nothing can come between the look and the mark.
+    """
+    names = list(parts)
+    for part in names:
+        row = db.execute(
+            "SELECT removal_tid, removal_csn FROM parts WHERE part = ? AND removal_csn IS NOT NULL", (part,)
+        ).fetchone()
+        if row is not None:
+            return part, *row
+    db.executemany("UPDATE parts SET removal_tid = ? WHERE part = ?", [(tid, part) for part in names])
+    return None
+
+
+def quarantine(db: sqlite3.Connection, part: str) -> bool:
+    """Mark a part whose bytes are wrong; returns whether it was held until now."""
+    return (
+        db.execute(
+            "UPDATE parts SET state = 'quarantined' WHERE part = ? AND state = 'held'", (part,)
+        ).rowcount
+        > 0
+    )
+
+
+def quarantine_files(db: sqlite3.Connection, files: Iterable[str]) -> int:
+    """Mark every held part of files that are gone from the disk; returns how many there were."""
+    sql = "UPDATE parts SET state = 'quarantined' WHERE file = ? AND state = 'held'"
+    return sum(db.execute(sql, (file,)).rowcount for file in files)
+
+
+def drop_undecided(db: sqlite3.Connection, tids: Iterable[str]) -> list[str]:
+    """Forget what is undecided of transactions that are over.
+
+    The rows of their parts go, and their marks on parts that they would have removed; files that nothing
+    names any more become undo rows and are returned. What a record has announced is decided, and stays.
+    """
+    files: set[str] = set()
+    for tid in tids:
+        rows = db.execute(
+            (
+                "SELECT DISTINCT file FROM parts WHERE creation_tid = ? AND creation_csn IS NULL AND "
+                "file IS NOT NULL"
+            ),
+            (tid,),
+        )
+        files.update(file for (file,) in rows)
+        db.execute("DELETE FROM parts WHERE creation_tid = ? AND creation_csn IS NULL", (tid,))
+        db.execute("DELETE FROM prepared WHERE tid = ?", (tid,))
+        db.execute(
+            "UPDATE parts SET removal_tid = NULL WHERE removal_tid = ? AND removal_csn IS NULL", (tid,)
+        )
+    return release_files(db, files)
+
+
+def release_files(db: sqlite3.Connection, files: Iterable[str | None]) -> list[str]:
+    """Turn those of the files into undo rows that no part lies in any more, and return them."""
+    sql = "SELECT 1 FROM parts WHERE file = ? LIMIT 1"
+    unused = [path for path in {*files} if path is not None and db.execute(sql, (path,)).fetchone() is None]
+    db.executemany("DELETE FROM files WHERE path = ?", [(path,) for path in unused])
+    note_undo(db, unused)
+    return unused
+
+
+def drop_unneeded_files(db: sqlite3.Connection) -> None:
+    """Turn files of which no part is left (all lie elsewhere by now) into undo rows, for the next sweep."""
+    sql = "DELETE FROM files WHERE NOT EXISTS (SELECT 1 FROM parts WHERE file = files.path) RETURNING path"
+    note_undo(db, [path for (path,) in db.execute(sql).fetchall()])
+
+
+def drop_parts(db: sqlite3.Connection, parts: Iterable[str]) -> list[str]:
+    """Forget single undecided parts (an upload that was cut).
+
+    Returns the files to delete, noted as undo rows.
+    """
+    sql = "DELETE FROM parts WHERE part = ? AND creation_csn IS NULL RETURNING file"
+    gone = [db.execute(sql, (part,)).fetchone() for part in parts]
+    return release_files(db, [row[0] for row in gone if row])
+
+
+def forget_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
+    """The files are gone from the disk."""
+    db.executemany("DELETE FROM undo WHERE path = ?", [(path,) for path in paths])
+
+
+def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
+    """Make records visible, all in one transaction.
+
+    Parts, removals, tables, outcomes, times and the snapshot CSN.
+    """
+    for record in records:
+        for applied in record.tids:
+            _apply_tid(db, record, applied)
+        change = any(applied.data_change for applied in record.tids)
+        db.execute("INSERT INTO csns VALUES (?, ?, ?)", (record.csn, record.time_ms, change))
+    last = records[-1]
+    set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms)
+
+
+def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid) -> None:
+    tid, csn, change = applied.tid, record.csn, applied.data_change
+    for entry in applied.entries:
+        match entry:
+            case AddPart():
+                # An early copy may be known by its bytes alone: what the part is, the record says.
+                done = db.execute(
+                    "UPDATE parts SET creation_csn = ?, creation_change = ?, table_name = ?, path = ?, "
+                    "rows = ? WHERE part = ? AND checksum = ? AND state = 'held'",
+                    (csn, change, entry.table, entry.path, entry.rows, entry.part, entry.checksum),
+                )
+                if (
+                    done.rowcount != 1
+                ):  # I9: nothing becomes visible whose bytes are not durable and verified here
+                    msg = (
+                        f"part {entry.part} of {tid} is not held with checksum {entry.checksum}; CSN "
+                        f"{csn} cannot be applied"
+                    )
+                    raise CorruptError(msg, part=entry.part, csn=csn)
+            case RemovePart():
+                done = db.execute(
+                    "UPDATE parts SET removal_tid = ?, removal_csn = ?, removal_change = ? "
+                    "WHERE part = ? AND creation_csn < ? AND removal_csn IS NULL",
+                    (tid, csn, change, entry.part, csn),
+                )
+                if done.rowcount != 1:  # I7: two removals of one part would double the rows that replace it
+                    msg = (
+                        f"part {entry.part} of {entry.table} is removed by {tid} at CSN {csn}, but is not "
+                        "there to be removed; this replica stops at the CSN before"
+                    )
+                    raise CorruptError(msg, removed=entry.part, csn=csn)
+            case DefineTable():
+                made = record.tables[entry.table, entry.version]
+                db.execute(
+                    "INSERT OR IGNORE INTO tables VALUES (?, ?, ?, ?, ?, ?, 'active')",
+                    (
+                        entry.table,
+                        entry.version,
+                        csn,
+                        json.dumps(made.definition),
+                        made.arrow_schema,
+                        made.common_metadata,
+                    ),
+                )
+    db.execute("UPDATE parts SET creation_csn = ? WHERE creation_tid = ? AND kind = 'manifest'", (csn, tid))
+    db.execute("DELETE FROM prepared WHERE tid = ?", (tid,))
+    db.execute(
+        "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?)",
+        (tid, csn, record.time_ms, applied.label, applied.batch),
+    )
+
+
+def prune_outcomes(db: sqlite3.Connection, older_than_ms: int, streams_older_than_ms: int) -> int:
+    """Forget outcomes older than the retention; returns the new floor (the largest CSN forgotten, or 0).
+
+    That of a streaming query's last batch is kept with its label.
+    """
+    floor = db.execute(LAST_BEFORE, {"before": older_than_ms}).fetchone()[0] or 0
+    if floor:
+        db.execute(
+            "DELETE FROM outcomes AS o WHERE csn <= ? AND (batch IS NULL OR time_ms < ? OR csn < "
+            "(SELECT max(csn) FROM outcomes WHERE label = o.label))",
+            (floor, streams_older_than_ms),
+        )
+        db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'outcome_floor'", (floor,))
+    return int(floor)
+
+
+def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:
+    """Note parts that are missing here; rows that exist stay as they are."""
+    db.executemany(
+        """
+        INSERT OR IGNORE INTO parts
+               (part, table_name, path, rows, length, checksum, creation_tid, kind, state)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'wanted')
+        """,
+        [
+            (
+                w.meta.part,
+                w.meta.table,
+                w.meta.path,
+                w.meta.rows,
+                w.meta.length,
+                w.meta.checksum,
+                str(w.tid),
+                w.meta.kind,
+            )
+            for w in wanted
+        ],
+    )

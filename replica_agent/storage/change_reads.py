@@ -1,0 +1,62 @@
+"""Change sets out of the catalog.
+
+A part that is removed stays in the catalog until the horizon of its table has passed its removal. So while
+``since`` is promised, every part that was added or removed above it is there, with its bytes, also one that
+compaction has replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from operator import itemgetter
+
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, CatalogReader, PartRow
+from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage, ChangeSet, admit
+
+# Both are read lazily in the order of their index; the plus keeps the second to the index of removals.
+_ADDED = f"""
+    SELECT creation_csn, 0, creation_tid, creation_csn, removal_csn, {PART_COLUMNS} FROM parts
+    WHERE table_name = :t AND creation_csn > :since AND creation_csn <= :until
+        AND creation_change AND kind = 'part'
+    ORDER BY creation_csn, path, part
+"""  # noqa: S608 - names of columns
+_REMOVED = f"""
+    SELECT removal_csn, 1, removal_tid, creation_csn, removal_csn, {PART_COLUMNS} FROM parts
+    WHERE removal_csn > :since AND removal_csn <= :until AND +table_name = :t
+        AND removal_change AND kind = 'part'
+    ORDER BY removal_csn, path, part
+"""  # noqa: S608 - names of columns
+
+
+class ChangeReader(CatalogReader):
+    """Reads change sets; for one thread, like its base."""
+
+    def page(self, table: TableName, since: Csn, until: Csn, *, files_max: int, bytes_max: int) -> ChangePage:
+        """Return the change sets of a table in (since, until], as many as fit, at least one; see `admit`.
+
+        ``until`` must be applied here.
+
+        Raises:
+            SnapshotTooOldError: ``since`` is below the horizon of the table.
+        """
+        page = admit(self._sets(table, since, until), since, until, files_max=files_max, bytes_max=bytes_max)
+        self.require_kept(since, table)  # after the look: what was promised then was all there
+        return page
+
+    def _sets(self, table: TableName, since: Csn, until: Csn) -> Iterator[ChangeSet]:
+        args = {"t": table, "since": since, "until": until}
+        rows = heapq.merge(
+            self._db.execute(_ADDED, args), self._db.execute(_REMOVED, args), key=itemgetter(0)
+        )
+        for csn, group in itertools.groupby(rows, key=itemgetter(0)):
+            sides: tuple[list[ChangedPart], list[ChangedPart]] = ([], [])
+            for _, side, tid, begin, end, *part in group:
+                sides[side].append(ChangedPart(PartRow(*part), tid, begin, end))
+            yield ChangeSet(csn, self._time_ms(csn), *sides)
+
+    def _time_ms(self, csn: Csn) -> int:
+        row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
+        return int(row[0]) if row else 0  # none is left only where the CSN is no more promised

@@ -1,0 +1,97 @@
+"""Change sets as values, and how many of them go into one answer. Pure but for the rows of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tidelock.csnlog.core.ids import Csn
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPart:
+    """A part that a commit has added or removed.
+
+    Attributes:
+        row: The part.
+        tid: The transaction that has added or removed it, textual.
+        since: CSN from which on it is visible.
+        until: CSN from which on it is visible no more, None for none so far.
+    """
+
+    row: PartRow
+    tid: str
+    since: Csn
+    until: Csn | None
+
+    def visible(self, csn: Csn) -> bool:
+        """Tell whether a snapshot at ``csn`` shows it."""
+        return self.since <= csn and (self.until is None or csn < self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """What the transactions of one CSN have done to a table; compaction left out.
+
+    Attributes:
+        csn: The CSN.
+        time_ms: Its effective time, Unix, ms.
+        added: Parts that are visible from it on.
+        removed: Parts that were visible up to it.
+    """
+
+    csn: Csn
+    time_ms: int
+    added: Sequence[ChangedPart]
+    removed: Sequence[ChangedPart]
+
+    @property
+    def parts(self) -> Sequence[ChangedPart]:
+        """All its parts."""
+        return (*self.added, *self.removed)
+
+    @property
+    def tids(self) -> Sequence[str]:
+        """Its transactions: several can share one CSN."""
+        return sorted({part.tid for part in self.parts})
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """The change sets of a table in (since, to], in the order of their CSNs.
+
+    Attributes:
+        since: CSN behind which it begins.
+        to: CSN up to which it tells everything.
+        complete: Whether that is all that was asked for.
+        sets: The change sets.
+    """
+
+    since: Csn
+    to: Csn
+    complete: bool
+    sets: Sequence[ChangeSet]
+
+
+def admit(
+    found: Iterable[ChangeSet], since: Csn, until: Csn, *, files_max: int, bytes_max: int
+) -> ChangePage:
+    """Take as many change sets as fit, but at least one: the work of a CSN cannot be cut.
+
+    Args:
+        found: The change sets of (since, until] in their order; read only as far as they are taken.
+        since: See :class:`ChangePage`.
+        until: Where the page ends if all fit.
+        files_max: Most parts, added and removed ones together.
+        bytes_max: Most bytes of these parts.
+    """
+    taken: list[ChangeSet] = []
+    files = size = 0
+    for one in found:
+        files += len(one.parts)
+        size += sum(part.row.length for part in one.parts)
+        if taken and (files > files_max or size > bytes_max):
+            return ChangePage(since, taken[-1].csn, complete=False, sets=taken)
+        taken.append(one)
+    return ChangePage(since, until, complete=True, sets=taken)

@@ -1,0 +1,143 @@
+"""Makes parts durable: many small ones into one pack file, with one fsync per natural batch.
+
+Used for the parts of this replica's own transactions when they are sealed, and for those that peers push.
+While one batch is being written the next collects. The undo row of a pack is durable before its first byte:
+the transaction that adds the rows of one pack also notes the name of the next (design section 4, Stage).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid, part_id
+from tidelock.errors import TidelockError
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replication.core.model import PartMeta
+from tidelock.replication.partfs import PartFs
+
+PACK = faults.step("agent.pack")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBytes:
+    """A small part in memory, with the transaction that made it."""
+
+    meta: PartMeta
+    data: bytes
+    tid: Tid
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    parts: Sequence[StagedBytes]
+    prepared: Sequence[Tid]
+    done: asyncio.Future[None]
+
+
+class PartNumbers:
+    """Numbers of the parts, manifests and packs that this boot makes."""
+
+    def __init__(self, replica: ReplicaId, boot: int) -> None:
+        """Start at 1 for a new boot."""
+        self.replica = replica
+        self.boot = boot
+        self._counter = itertools.count(1)
+
+    def next(self) -> PartId:
+        """Return the next id; it is never given again. Safe in any thread."""
+        return part_id(self.replica, self.boot, next(self._counter))
+
+
+class Stager:
+    """Writes what it is given, in batches; one batch at a time."""
+
+    def __init__(
+        self, catalog: Catalog, files: PartFs, numbers: PartNumbers, *, batch_bytes_max: int
+    ) -> None:
+        """Nothing is written before the first call of :meth:`store`."""
+        self._catalog = catalog
+        self._files = files
+        self._numbers = numbers
+        self._batch_bytes_max = batch_bytes_max
+        self._waiting: list[_Waiting] = []
+        self._reserved: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def store(self, parts: Sequence[StagedBytes], prepared: Sequence[Tid]) -> None:
+        """Return when the parts' bytes and rows, and the prepared marks, are durable.
+
+        Raises:
+            DiskFullError, UnavailableError: Nothing of this call is known to the catalog.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(parts, prepared, done))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work(), name="stager")
+        await done
+
+    async def _work(self) -> None:
+        while self._waiting:
+            batch = self._take()
+            try:
+                await self._write(batch)
+            except Exception as error:
+                await self._discard()
+                for item in batch:
+                    if not item.done.done():
+                        item.done.set_exception(error)
+            else:
+                for item in batch:
+                    if not item.done.done():
+                        item.done.set_result(None)
+
+    async def _discard(self) -> None:
+        """Give the space of a pack back that no row names; the next batch takes its name and its undo row."""
+        if self._reserved is not None:
+            with contextlib.suppress(TidelockError):
+                await asyncio.to_thread(self._files.delete, [self._reserved])
+                await asyncio.to_thread(self._files.empty_trash)
+
+    def _take(self) -> list[_Waiting]:
+        size, count = 0, 0
+        for item in self._waiting:
+            size += sum(part.meta.length for part in item.parts)
+            if count and size > self._batch_bytes_max:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        parts = self._absent(part for item in batch for part in item.parts)
+        prepared = [tid for item in batch for tid in item.prepared]
+        staged: list[jobs.StagedPart] = []
+        following: list[str] = []
+        if parts:
+            path = self._reserved or self._files.pack_path(self._numbers.next())
+            if self._reserved is None:
+                await self._catalog.write(partial(jobs.note_undo, paths=[path]))
+                self._reserved = path
+            await PACK.before()
+            locations = await asyncio.to_thread(self._files.write_pack, path, [part.data for part in parts])
+            await PACK.after()
+            staged = [
+                jobs.StagedPart(part.meta, at, part.tid) for part, at in zip(parts, locations, strict=True)
+            ]
+            following = [self._files.pack_path(self._numbers.next())]
+        unused = await self._catalog.write(lambda db: jobs.add_staged(db, staged, prepared, following))
+        self._catalog.late_removals.update(unused)
+        if following:
+            self._reserved = following[0]
+
+    def _absent(self, parts: Iterable[StagedBytes]) -> list[StagedBytes]:
+        """Leave out what is here already: a small part may come by a push and by a fetch at the same time."""
+        wanted = {part.meta.part: part for part in parts}
+        held = self._catalog.reader.held(wanted)
+        return [part for name, part in wanted.items() if name not in held]

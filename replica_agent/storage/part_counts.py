@@ -1,0 +1,91 @@
+"""How many parts each partition of each table has now: for back-pressure, and to find what to compact.
+
+Kept in memory, since every insert asks: counted once when the agent starts, then moved on by every record
+that is applied here. Parts of undecided transactions do not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, TableName
+from tidelock.csnlog.core.model import AddPart, RemovePart
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replication.core.model import ResolvedRecord
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition of a table.
+
+    Attributes:
+        parts: Its parts that are visible at the snapshot CSN of this replica.
+        csn: When that changed last; the start of the agent counts as a change.
+    """
+
+    parts: int = 0
+    csn: Csn = CSN_NONE
+
+
+class PartCounts:
+    """The counts of this replica, for the thread of the event loop."""
+
+    def __init__(self, reader: CatalogReader) -> None:
+        """Count what is in the catalog."""
+        self._reader = reader
+        self._tables: dict[TableName, dict[str, Partition]] = {}
+        self._sizes: Counter[int] = Counter()  # how many partitions have so many parts
+        #: Parts of the partition that has most.
+        self.largest = 0
+        at = reader.snapshot_csn()
+        for table, path, parts in reader.part_counts():
+            self._count(table, path, parts, at)
+
+    def applied(self, records: Sequence[ResolvedRecord]) -> None:
+        """Follow records that the catalog has just applied."""
+        for record in records:
+            entries = [entry for tid in record.tids for entry in tid.entries]
+            for entry in entries:
+                if isinstance(entry, AddPart):
+                    self._count(entry.table, entry.path, 1, record.csn)
+            self._removed([entry for entry in entries if isinstance(entry, RemovePart)], record.csn)
+
+    def _removed(self, entries: Sequence[RemovePart], csn: Csn) -> None:
+        """Take removed parts off; their rows are still in the catalog, since nothing collects above S."""
+        paths = self._reader.paths([entry.part for entry in entries])
+        for entry in entries:
+            self._count(entry.table, paths[entry.part], -1, csn)
+
+    def _count(self, table: TableName, path: str, change: int, csn: Csn) -> None:
+        partitions = self._tables.setdefault(table, {})
+        found = partitions.setdefault(path, Partition())
+        self._sizes[found.parts] -= 1
+        found.parts, found.csn = found.parts + change, csn
+        self._sizes[found.parts] += 1
+        if not found.parts:
+            del partitions[path]
+        self.largest = max(self.largest, found.parts)
+        while self.largest and not self._sizes[self.largest]:
+            del self._sizes[self.largest]
+            self.largest -= 1
+
+    def of(self, table: TableName, path: str) -> int:
+        """Return the number of parts of one partition."""
+        found = self._tables.get(table, {}).get(path)
+        return found.parts if found else 0
+
+    def tables(self) -> list[TableName]:
+        """Return the tables that have parts."""
+        return [table for table, partitions in self._tables.items() if partitions]
+
+    def partitions(self, table: TableName) -> Iterator[tuple[str, Partition]]:
+        """Return the partitions of a table that have parts."""
+        return iter([*self._tables.get(table, {}).items()])
+
+    def total(self, table: TableName, paths: Iterable[str] | None = None) -> int:
+        """Return the number of parts of a table, or of some of its partitions."""
+        partitions = self._tables.get(table, {})
+        chosen = partitions if paths is None else paths
+        return sum(partitions[path].parts for path in chosen if path in partitions)

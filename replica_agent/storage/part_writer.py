@@ -1,0 +1,359 @@
+"""Rows become parts: the body of an insert is checked, split by partition and encoded, in bounded memory.
+
+A part is encoded row group by row group and hashed on the way. It stays in memory while it is small; a large
+one goes into a sink that the caller opened and makes durable, so nothing here touches the disk. Whatever
+goes wrong, the caller discards every part and every sink of the insert.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelock.csnlog.core.ids import PartId
+from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.part_layout import parquet_options, sorted_by
+from tidelock.partition_paths import split
+from tidelock.replica_agent.config.allocator import give_back
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.arrow_body import END, InsertBody
+from tidelock.replica_agent.storage.part_target import PartTarget, Sink
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """A finished part.
+
+    Attributes:
+        part: Its id.
+        path: Partition path, ``""`` without partitions.
+        rows: Rows.
+        length: Bytes of the Parquet range.
+        checksum: XXH3-128 of the range, 32 hexadecimal digits.
+        blocks: XXH3-64 digests of its 256 KiB blocks, 8 bytes each, big-endian.
+        stats: See :data:`part_stats.Statistics`.
+        data: The bytes of a small part; None if they went to the sink.
+    """
+
+    part: PartId
+    path: str
+    rows: int
+    length: int
+    checksum: str
+    blocks: bytes
+    stats: Statistics
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartMaker:
+    """What every part of an insert needs: the table, the limits, an id, and a sink should it become large.
+
+    ``open_file`` is called in the thread that encodes, before the first byte of the part that it names.
+    """
+
+    schema: TableSchema
+    settings: AgentSettings
+    new_part: Callable[[], PartId]
+    open_file: Callable[[PartId], Sink]
+
+
+class PartWriter:
+    """Collects the rows of one part, encodes them row group by row group, ends as an :class:`EncodedPart`."""
+
+    def __init__(self, maker: PartMaker, path: str) -> None:
+        self._maker = maker
+        self._path = path
+        self._part = maker.new_part()
+        self._target = PartTarget(
+            functools.partial(maker.open_file, self._part), maker.settings.inline_part_bytes_max
+        )
+        self._batches: list[pa.RecordBatch] = []
+        self._batch_rows = 0
+        self._batch_bytes = 0
+        self._rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._metadata: list[Any] = []
+
+    @property
+    def length(self) -> int:
+        """Bytes encoded so far."""
+        return self._target.length
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that wait in memory: rows not yet encoded, and encoded ones not yet in a file."""
+        return self._batch_bytes + self._target.memory_bytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take conformed rows (columns of the files); encodes when a row group is full."""
+        settings = self._maker.settings
+        while batch.num_rows:
+            piece = batch.slice(0, settings.row_group_rows - self._batch_rows)
+            batch = batch.slice(piece.num_rows)
+            self._batches.append(piece)
+            self._batch_rows += piece.num_rows
+            self._batch_bytes += piece.nbytes
+            if self._batch_rows >= settings.row_group_rows or self._batch_bytes >= settings.row_group_bytes:
+                self._encode(self._target)
+
+    def spill(self) -> None:
+        """Move all that waits in memory to the sink; the row group becomes smaller than it might be."""
+        self._encode(self._target)
+        self._target.spill()
+
+    def finish(self) -> EncodedPart:
+        """Encode the rest and return the part; the writer takes nothing more."""
+        if self._writer is None and self._is_small():
+            whole = pa.BufferOutputStream()  # the target would be called a hundred times
+            self._encode(whole)
+            self._close()
+            self._target.write(whole.getvalue().to_pybytes())
+        else:
+            self._encode(self._target)
+            self._close()
+        data = self._target.finish()
+        digest = self._target.digest
+        return EncodedPart(
+            part=self._part,
+            path=self._path,
+            rows=self._rows,
+            length=digest.length,
+            checksum=digest.checksum(),
+            blocks=digest.blocks(),
+            stats=statistics_of(self._metadata[0], self._maker.schema),
+            data=data,
+        )
+
+    def abandon(self) -> None:
+        """Write nothing more; left alone, the Parquet writer would write a footer when it is deleted."""
+        self._target.discard()
+        if self._writer is not None:
+            with contextlib.suppress(Exception):  # it may be broken by the error that led here
+                self._writer.close()
+
+    def _is_small(self) -> bool:
+        return self._batch_bytes <= self._maker.settings.inline_part_bytes_max
+
+    def _encode(self, output: object) -> None:
+        """Write the collected rows as one row group, sorted; the first one decides where all go."""
+        if not self._batches:
+            return
+        schema = self._maker.schema
+        rows, self._batches = pa.Table.from_batches(self._batches), []
+        if schema.sort_by:
+            rows = sorted_by(rows, schema.sort_by)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                output,
+                schema.file_arrow,
+                metadata_collector=self._metadata,
+                **parquet_options(rows.num_rows, self._is_small()),
+            )
+        self._writer.write_table(rows, row_group_size=self._batch_rows)
+        self._rows += self._batch_rows
+        self._batch_rows, self._batch_bytes = 0, 0
+
+    def _close(self) -> None:
+        assert self._writer is not None, "a part has rows"
+        self._writer.close()
+
+
+class _Partitions:
+    """The open writers of one insert."""
+
+    def __init__(self, maker: PartMaker) -> None:
+        self._maker = maker
+        self._writers: dict[str, PartWriter] = {}
+        self._seen: set[str] = set()
+        self._rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPart]:
+        """Take a batch of the stream; yields the parts that have become large enough."""
+        schema = self._maker.schema
+        batch = schema.conform(batch, self._rows)
+        self._rows += batch.num_rows
+        for path, rows in split(batch, schema.partition_by):
+            writer = self._writers.get(path) or self._open(path)
+            writer.add(rows)
+            if writer.length >= self._maker.settings.part_bytes_max:
+                yield self._finish(path)
+        self._relieve()
+
+    def finish(self) -> Iterator[EncodedPart]:
+        """Yield the parts that are still open."""
+        while self._writers:
+            yield self._finish(next(iter(self._writers)))
+
+    def abandon(self) -> None:
+        """Write nothing more to any sink."""
+        for writer in self._writers.values():
+            writer.abandon()
+
+    def _finish(self, path: str) -> EncodedPart:
+        part = self._writers[path].finish()
+        del self._writers[path]
+        return part
+
+    def _open(self, path: str) -> PartWriter:
+        limit = self._maker.settings.partitions_per_insert_max
+        self._seen.add(path)
+        if len(self._seen) > limit:
+            raise TooLargeError(
+                f"an insert into {self._maker.schema.name} touches more than {limit} partitions "
+                "(partitions_per_insert_max); sort the rows by partition and insert them in several calls",
+                limit=limit,
+                found=len(self._seen),
+            )
+        writer = self._writers[path] = PartWriter(self._maker, path)
+        return writer
+
+    def _relieve(self) -> None:
+        """Keep several writers together within the memory that a single one may use."""
+        if len(self._writers) <= 1:
+            return
+        total = sum(writer.memory_bytes for writer in self._writers.values())
+        while total > self._maker.settings.row_group_bytes:
+            largest = max(self._writers.values(), key=lambda writer: writer.memory_bytes)
+            total -= largest.memory_bytes
+            largest.spill()
+
+
+def _encode(
+    source: Any, end: Callable[[], tuple[bytes, bool]], maker: PartMaker
+) -> Generator[EncodedPart, None, None]:
+    """Read an IPC stream and yield its parts.
+
+    Args:
+        source: What the Arrow reader can read from.
+        end: Returns, when all is read, the last bytes and whether more follow.
+        maker: What the parts need.
+    """
+    reader = _reading(pa.ipc.open_stream, source)
+    _reading(maker.schema.check, reader.schema)  # before any row
+    partitions = _Partitions(maker)
+    try:
+        while (batch := _reading(_next_batch, reader)) is not None:
+            yield from partitions.add(batch)
+        # A stream that was cut between two messages reads like a complete one.
+        tail, more = end()
+        if tail != END or more:
+            raise _not_a_stream("bytes follow its end" if more else "its end is missing")
+        yield from partitions.finish()
+    finally:
+        partitions.abandon()
+
+
+def _end(encoded: Generator[EncodedPart, None, None]) -> None:
+    """Give back what a large insert held: Arrow keeps freed row groups for the next ones, maybe for ever."""
+    encoded.close()
+    pa.default_memory_pool().release_unused()
+    give_back()
+
+
+def _next_batch(reader: Any) -> pa.RecordBatch | None:
+    try:
+        batch = reader.read_next_batch()
+    except StopIteration:
+        return None
+    # The sender is not trusted: offsets, UTF-8 and digits of decimals are used without further checks from
+    # here on.
+    batch.validate(full=True)
+    return batch
+
+
+def _reading(function: Callable[[Any], Any], argument: Any) -> Any:
+    try:
+        return function(argument)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: names in the schema
+        raise _not_a_stream(str(error)) from error
+
+
+def _not_a_stream(problem: str) -> BadRequestError:
+    return BadRequestError(f"the rows are not one complete Arrow IPC stream: {problem}; nothing was kept")
+
+
+def encode_small(body: bytes, maker: PartMaker) -> list[EncodedPart]:
+    """Turn a complete body into parts, in the calling thread.
+
+    Raises:
+        BadRequestError: Not a complete Arrow IPC stream.
+        SchemaMismatchError: The rows do not fit the table.
+        TooLargeError: More partitions than ``partitions_per_insert_max``, or a folder's name is too long.
+    """
+    source = pa.BufferReader(body)
+
+    def end() -> tuple[bytes, bool]:
+        position = source.tell()
+        return body[max(position - len(END), 0) : position], position < len(body)
+
+    return list(_encode(source, end, maker))
+
+
+class InsertStream:
+    """One insert whose body comes in chunks."""
+
+    def __init__(self, maker: PartMaker) -> None:
+        self._maker = maker
+
+    async def parts(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[EncodedPart, None]:
+        """Yield the parts as they are finished; the caller takes each one's bytes (or its sink) at once.
+
+        When this generator has ended, by an error or by ``aclose()`` too, no thread writes to a sink any
+        more.
+
+        Raises:
+            BadRequestError, SchemaMismatchError: As :func:`encode_small`.
+            TooLargeError: As there, or the body is larger than ``insert_bytes_max``.
+            Exception: Whatever ``chunks`` or a sink raised.
+        """
+        loop = asyncio.get_running_loop()
+        slots = asyncio.Semaphore(self._maker.settings.insert_chunks_ahead)
+        body = InsertBody(
+            self._maker.settings.row_group_bytes, lambda: loop.call_soon_threadsafe(slots.release)
+        )
+        encoded = _encode(body, body.end, self._maker)
+        # Its own thread: it waits for the client, and a slow client must not take a thread from anybody else.
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="insert")
+        feeder = asyncio.create_task(self._feed(chunks, body, slots), name="insert-body")
+        try:
+            while (part := await loop.run_in_executor(thread, next, encoded, None)) is not None:
+                yield part
+        finally:
+            body.feed(ConnectionAbortedError("the insert was given up"))
+            feeder.cancel()
+            await asyncio.gather(feeder, return_exceptions=True)
+            await loop.run_in_executor(thread, _end, encoded)
+            thread.shutdown()  # it is idle now
+
+    async def _feed(self, chunks: AsyncIterable[bytes], body: InsertBody, slots: asyncio.Semaphore) -> None:
+        received = 0
+        try:
+            async for chunk in chunks:
+                received += len(chunk)
+                self._check_size(received)
+                if chunk:
+                    await slots.acquire()
+                    body.feed(chunk)
+            body.feed(b"")
+        except Exception as error:
+            body.feed(error)
+
+    def _check_size(self, received: int) -> None:
+        limit = self._maker.settings.insert_bytes_max
+        if received > limit:
+            raise TooLargeError(
+                f"the rows of an insert have more than {limit} bytes (insert_bytes_max); split it",
+                limit=limit,
+                found=received,
+            )

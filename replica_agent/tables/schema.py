@@ -1,0 +1,413 @@
+"""The schema of a table: its definition as the log carries it, in the forms that Arrow and Spark want.
+
+A :class:`TableSchema` is made from a request, which is checked, or from a definition, which was checked when
+it was committed. It also judges rows: a batch from :meth:`TableSchema.conform` has exactly the table's
+types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelock.csnlog.core.ids import TableName
+from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError
+from tidelock.replica_agent.tables.column_types import NO_KEY, NO_PARTITION, takes, to_arrow, to_text
+
+DEFAULT_NAMESPACE = "default"
+COLUMNS_MAX = 2000
+#: What a table may be told besides its columns, with the values allowed; None: checked on its own.
+PROPERTIES: dict[str, tuple[str, ...] | None] = {
+    "compaction": ("on", "off"),
+    "on_duplicate": ("refuse", "replace"),
+    "retention_s": None,
+    "unique_key": None,
+}
+
+#: Seconds, up to 300 years.
+_SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?", re.ASCII)
+# A leading underscore would hide the folder from Spark, which silently ignores such paths.
+_TABLE = re.compile(r"[a-z0-9][a-z0-9_]{0,127}")
+_COLUMN = re.compile(r"[a-z0-9_]{1,128}")
+#: Names that mean something else in SQL over a snapshot.
+_NO_NAMESPACE = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
+#: Columns that a change feed adds to those of the table (design 5.2).
+_RESERVED = frozenset({"_change_type", "_commit_csn", "_commit_time"})
+
+
+def full_name(name: str) -> TableName:
+    """Return ``namespace.table`` for a name with or without namespace; BadRequestError when it is none."""
+    namespace, dot, table = name.rpartition(".")
+    if not dot:
+        namespace = DEFAULT_NAMESPACE
+    if not (_TABLE.fullmatch(namespace) and _TABLE.fullmatch(table)):
+        raise BadRequestError(
+            f"{name!r} is not a table name; expected `table` or `namespace.table`, each of a-z, 0-9 and _ "
+            "(at most 128 characters, the first no _)",
+            table=name,
+        )
+    if namespace in _NO_NAMESPACE:
+        raise BadRequestError(f"namespace {namespace} is reserved for SQL; choose another", table=name)
+    return TableName(f"{namespace}.{table}")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; ``type`` is its Spark name (docs/protocol.md, section 2)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+    @property
+    def arrow(self) -> pa.Field:
+        """The column as an Arrow field."""
+        return pa.field(self.name, to_arrow(self.type), self.nullable)
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Where the rows of a derived table come from.
+
+    Attributes:
+        source: The table whose inserts it follows.
+        sql: One SELECT over ``inserted``, the rows of one insert into ``source``.
+    """
+
+    source: TableName
+    sql: str
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The definition of a table.
+
+    Attributes:
+        name: Full name.
+        columns: All columns in their order, those of the partitions included.
+        partition_by: Columns whose values are folders; they are not stored in the files.
+        sort_by: Columns that rows are sorted by within a row group.
+        properties: See :data:`PROPERTIES`.
+        derivation: Of a derived table; None for any other.
+        dependents: Tables that are derived from this one, in the order in which they were created.
+    """
+
+    name: TableName
+    columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    derivation: Derivation | None = None
+    dependents: tuple[TableName, ...] = ()
+
+    @classmethod
+    def from_request(
+        cls,
+        name: str,
+        arrow_schema: pa.Schema,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        *,
+        derivation: Derivation | None = None,
+        columns_max: int = COLUMNS_MAX,
+        retention_s_min: float = 0.0,
+    ) -> TableSchema:
+        """Check the definition of a new table and return its schema.
+
+        Its history may be kept for longer than that of all tables (``retention_s_min``), not for less.
+
+        Raises:
+            BadRequestError: A name is malformed or doubled, a column to partition or sort by does not exist
+                or cannot serve, no column is left for the files, a property is unknown, or the unique key is
+                none.
+            UnsupportedTypeError: A column's type is not on the closed list.
+            TooLargeError: More than ``columns_max`` columns.
+        """
+        table = full_name(name)
+        if len(arrow_schema) > columns_max:
+            found = len(arrow_schema)
+            raise TooLargeError(
+                f"table {table} would have {found} columns; the limit is {columns_max} (columns_max): spread "
+                "them over several tables",
+                limit=columns_max,
+                found=found,
+            )
+        try:
+            _check_names(table, arrow_schema.names)
+            columns = tuple(Column(f.name, to_text(f.name, f.type), bool(f.nullable)) for f in arrow_schema)
+        except UnicodeDecodeError as error:  # Arrow hands on the bytes that it was sent
+            raise BadRequestError(
+                f"the schema of table {table} holds a text that is not UTF-8: {error}"
+            ) from error
+        layout = (tuple(partition_by), tuple(sort_by), dict(properties or {}))
+        schema = cls(table, columns, *layout, derivation)
+        schema._check_layout()
+        schema._check_properties()
+        schema._check_retention(retention_s_min)
+        schema._check_key()
+        return schema
+
+    @classmethod
+    def from_definition(cls, definition: Mapping[str, Any]) -> TableSchema:
+        """Return the schema of a committed definition (docs/protocol.md, section 2)."""
+        source = definition.get("derived_from")
+        return cls(
+            TableName(definition["name"]),
+            tuple(Column(c["name"], c["type"], c["nullable"]) for c in definition["columns"]),
+            tuple(definition["partition_by"]),
+            tuple(definition["sort_by"]),
+            dict(definition["properties"]),
+            Derivation(TableName(source), definition["derived_sql"]) if source else None,
+            tuple(TableName(name) for name in definition.get("dependents", ())),
+        )
+
+    def definition(self) -> dict[str, Any]:
+        """Return the JSON form that the log carries; what a table is not is left out."""
+        definition: dict[str, Any] = {
+            "name": self.name,
+            "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in self.columns],
+            "partition_by": list(self.partition_by),
+            "sort_by": list(self.sort_by),
+            "properties": dict(self.properties),
+        }
+        if self.derivation:
+            definition |= {"derived_from": self.derivation.source, "derived_sql": self.derivation.sql}
+        if self.dependents:
+            definition["dependents"] = list(self.dependents)
+        return definition
+
+    @cached_property
+    def unique_key(self) -> tuple[str, ...]:
+        """The columns of which no two rows have the same values; empty for a table that takes any rows."""
+        return tuple(
+            name.strip() for name in self.properties.get("unique_key", "").split(",") if name.strip()
+        )
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a row that is inserted takes the place of one with the same key, or is refused."""
+        return self.properties.get("on_duplicate") == "replace"
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """All columns, those of the partitions included."""
+        return pa.schema([column.arrow for column in self.columns])
+
+    @cached_property
+    def file_arrow(self) -> pa.Schema:
+        """The columns that are stored in the files."""
+        return pa.schema([column.arrow for column in self.columns if column.name not in self.partition_by])
+
+    @cached_property
+    def partition_columns(self) -> tuple[Column, ...]:
+        """The columns of the partitions, in the order of the folders."""
+        by_name = {column.name: column for column in self.columns}
+        return tuple(by_name[name] for name in self.partition_by)
+
+    def arrow_bytes(self) -> bytes:
+        """Return all columns as an Arrow IPC schema message."""
+        return bytes(self.arrow.serialize().to_pybytes())
+
+    def common_metadata(self) -> bytes:
+        """Return a Parquet file without rows, from which Spark takes the schema of the table's folder.
+
+        With all columns, although the files lack those of the partitions: Spark takes their values from the
+        paths and prunes by them just the same (seen with 4.3), and an empty table shows its whole schema.
+        """
+        sink = pa.BufferOutputStream()
+        pq.write_metadata(self.arrow, sink, store_schema=False, store_decimal_as_integer=True)
+        return bytes(sink.getvalue().to_pybytes())
+
+    def check(self, found: pa.Schema) -> None:
+        """Raise SchemaMismatchError unless rows with the schema ``found`` can be rows of this table.
+
+        The message and ``details`` (``missing``, ``extra``, ``doubled``, ``wrong``) name every column that
+        does not fit. Order and memory layout do not matter (:func:`column_types.takes`); values show in
+        :meth:`conform`.
+        """
+        if found.equals(self.arrow):
+            return
+        expected = {column.name: column for column in self.columns}
+        names = Counter(found.names)
+        missing = [name for name in expected if name not in names]
+        extra = [name for name in names if name not in expected]
+        doubled = [name for name, count in names.items() if count > 1]
+        wrong = [
+            {"column": f.name, "expected": expected[f.name].type, "found": str(f.type)}
+            for f in found
+            if f.name in expected and not takes(expected[f.name].arrow.type, f.type)
+        ]
+        if not (missing or extra or doubled or wrong):
+            return
+        problems = [f"column {name} ({expected[name].type}) is missing" for name in missing]
+        problems += [f"column {name} is not in the table" for name in extra]
+        problems += [f"column {name} comes more than once" for name in doubled]
+        problems += [
+            f"column {w['column']} is {w['found']}, expected {w['expected']} ({to_arrow(w['expected'])})"
+            for w in wrong
+        ]
+        raise SchemaMismatchError(
+            f"the rows do not fit table {self.name}: {'; '.join(problems)}; nothing of them was kept, insert "
+            "them with the table's columns",
+            table=self.name,
+            missing=missing,
+            extra=extra,
+            doubled=doubled,
+            wrong=wrong,
+        )
+
+    def conform(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
+        """Return the batch with the table's columns, order and types; its schema has passed :meth:`check`.
+
+        Args:
+            batch: Rows.
+            first_row: Number of the first of them in the whole insert, for the message.
+
+        Raises:
+            SchemaMismatchError: A value does not fit its column, or a required column holds a null.
+        """
+        if not batch.schema.equals(self.arrow):
+            arrays = [self._cast(column, batch.column(column.name), first_row) for column in self.columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+        for index in self._required:
+            values = batch.column(index)
+            if values.null_count:
+                name, row = self.columns[index].name, first_row + pc.index(values.is_null(), True).as_py()
+                raise SchemaMismatchError(
+                    f"column {name} of table {self.name} is required, but row {row} (from 0) holds a null; "
+                    "give it a value, or leave the row out",
+                    table=self.name,
+                    column=name,
+                    row=row,
+                )
+        return batch
+
+    @cached_property
+    def _required(self) -> tuple[int, ...]:
+        return tuple(index for index, column in enumerate(self.columns) if not column.nullable)
+
+    def _cast(self, column: Column, values: pa.Array, first_row: int) -> pa.Array:
+        arrow = column.arrow.type
+        if values.type.equals(arrow):
+            return values
+        try:
+            return values.cast(arrow)
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatchError(
+                f"column {column.name} of table {self.name} is {column.type}; a value in rows {first_row} to "
+                f"{first_row + len(values) - 1} (counted from 0) does not fit: {error}; change it, or leave "
+                "the row out",
+                table=self.name,
+                column=column.name,
+                first_row=first_row,
+            ) from error
+
+    def _check_layout(self) -> None:
+        by_name = {column.name: column for column in self.columns}
+        for use, names in (("partition", self.partition_by), ("sort", self.sort_by)):
+            if doubled := _doubled(names):
+                raise BadRequestError(f"{use}_by of table {self.name} names {doubled} twice", column=doubled)
+            for name in names:
+                if name not in by_name:
+                    raise BadRequestError(
+                        f"{use}_by of table {self.name} names {name}, which is not a column; "
+                        f"its columns are {', '.join(by_name)}",
+                        column=name,
+                    )
+        for name in self.partition_by:
+            if why := NO_PARTITION.get(by_name[name].type):
+                raise BadRequestError(
+                    f"table {self.name} cannot be partitioned by {name} ({by_name[name].type}): {why}",
+                    column=name,
+                )
+        for name in self.sort_by:
+            if name in self.partition_by:
+                raise BadRequestError(
+                    f"sort_by of table {self.name} names {name}, which has one value per file; leave it out",
+                    column=name,
+                )
+        if len(self.partition_by) == len(self.columns):
+            raise BadRequestError(
+                f"all columns of table {self.name} are partitions; a file needs at least one"
+            )
+
+    def _check_properties(self) -> None:
+        for key, value in self.properties.items():
+            if key not in PROPERTIES:
+                raise BadRequestError(
+                    f"table {self.name} has the unknown property {key!r}; known are {', '.join(PROPERTIES)}",
+                    property=key,
+                )
+            allowed = PROPERTIES[key]
+            if allowed is not None and value not in allowed:
+                raise BadRequestError(
+                    f"property {key} of table {self.name} is {value!r}, not {' or '.join(allowed)}",
+                    property=key,
+                )
+
+    def _check_retention(self, least_s: float) -> None:
+        text = self.properties.get("retention_s")
+        if text is not None and not (_SECONDS.fullmatch(text) and float(text) >= least_s):
+            raise BadRequestError(
+                f"property retention_s of table {self.name} is {text!r}; give a number of seconds, not below "
+                f"{least_s:g}, for which the history of every table is kept (history_retention_s)",
+                property="retention_s",
+            )
+
+    def _check_key(self) -> None:
+        """Refuse a unique key that could not be kept (docs/transactions.md)."""
+        asked = self.properties.keys() & {"unique_key", "on_duplicate"}
+        if not asked:
+            return
+        by_name = {column.name: column for column in self.columns}
+        key = self.unique_key
+        problem = None
+        if not key:
+            problem = f"{' and '.join(sorted(asked))} without a column: name them, as in unique_key=a,b"
+        elif doubled := _doubled(key):
+            problem = f"it names {doubled} twice"
+        elif missing := [name for name in key if name not in by_name]:
+            problem = f"{missing[0]} is not a column; its columns are {', '.join(by_name)}"
+        elif null := [name for name in key if by_name[name].nullable]:
+            problem = f"{null[0]} may hold nulls, which are equal to nothing; make it required"
+        elif none := [name for name in key if by_name[name].type in NO_KEY]:
+            kind = by_name[none[0]].type
+            problem = f"{none[0]} is {kind}: {NO_KEY[kind]}"
+        elif outside := [name for name in self.partition_by if name not in key]:
+            problem = (
+                f"partition column {outside[0]} is not in it, and a key could be in two partitions: add it"
+            )
+        if problem:
+            raise BadRequestError(f"table {self.name} cannot have this unique key: {problem}", key=list(key))
+
+
+def _doubled(names: Iterable[str]) -> str | None:
+    """Return a name that comes twice, or None."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def _check_names(table: str, names: Sequence[str]) -> None:
+    if not names:
+        raise BadRequestError(f"table {table} has no column", table=table)
+    if doubled := _doubled(name.lower() for name in names):
+        raise BadRequestError(f"table {table} has column {doubled} twice (ignoring case)", column=doubled)
+    for name in names:
+        if not _COLUMN.fullmatch(name):
+            raise BadRequestError(
+                f"column {name!r} of table {table} is not a name of a-z, 0-9 and _ "
+                "(at most 128 characters); rename it",
+                column=name,
+            )
+        if name in _RESERVED:
+            raise BadRequestError(
+                f"column {name} of table {table} is reserved for change feeds; rename it", column=name
+            )

@@ -1,0 +1,68 @@
+"""Column statistics of a part: read from the Parquet footer when it is written, used to leave parts out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelock.replica_agent.tables.schema import Column, TableSchema
+
+#: A text that is longer is left out.
+TEXT_MAX = 64
+
+#: Column -> [smallest, largest, nulls] as JSON values. Dates are days and timestamps microseconds since
+#: 1970, decimals are text; the bounds are None for columns of nulls, float, double and binary columns, and
+#: texts above TEXT_MAX.
+Statistics = dict[str, list[Any]]
+
+
+def statistics_of(metadata: Any, schema: TableSchema) -> Statistics:
+    """Return the statistics in a Parquet footer, over all row groups; a column without any is left out."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    found = {}
+    for column in schema.columns:
+        if column.name not in schema.partition_by:
+            known = [group.column(places[column.name]).statistics for group in groups]
+            if all(item is not None and item.has_null_count for item in known):
+                found[column.name] = _of_column(column.type, known)
+    return found
+
+
+def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
+    nulls = sum(group.null_count for group in groups)
+    if kind in {"float", "double", "binary"}:
+        return [None, None, nulls]
+    # As stored: Python has no date beyond the year 9999.
+    raw = kind in {"date", "timestamp", "timestamp_ntz"}
+    if any(not group.has_min_max and group.num_values for group in groups):
+        return [None, None, nulls]
+    bounds = [
+        (group.min_raw, group.max_raw) if raw else (group.min, group.max)
+        for group in groups
+        if group.has_min_max
+    ]
+    if not bounds:
+        return [None, None, nulls]
+    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    if kind == "string" and max(len(low), len(high)) > TEXT_MAX:
+        return [None, None, nulls]
+    if kind.startswith("decimal"):
+        return [f"{low:f}", f"{high:f}", nulls]
+    return [low, high, nulls]
+
+
+def bounds_of(known: Sequence[Any], column: Column) -> Any:
+    """Return what is true for every value of a column, as an Arrow expression."""
+    low, high, nulls = known
+    if low is None:
+        return pc.scalar(True)
+    field, arrow = pc.field(column.name), column.arrow.type
+    if column.type.startswith("decimal"):
+        low, high = Decimal(low), Decimal(high)
+    bounds = (field >= pa.scalar(low, arrow)) & (field <= pa.scalar(high, arrow))
+    return bounds | field.is_null() if nulls else bounds

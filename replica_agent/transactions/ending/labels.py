@@ -1,0 +1,165 @@
+"""Labels as transactions use them: the early answer at begin, the place in the commit multi, what is known.
+
+A label makes a piece of work count once. The commit multi decides (:mod:`tidelock.csnlog.core.labels` says
+how); what is asked before it only saves the work of a run that comes too late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.labels import LabelRead, Make, Move, OtherKind, Taken, judge
+from tidelock.csnlog.core.model import LabelState
+from tidelock.csnlog.log import CsnLog
+from tidelock.errors import (
+    BadRequestError,
+    LabelExistsError,
+    RefusedError,
+    TidelockError,
+    TooLargeError,
+    UnavailableError,
+)
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, Run
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+
+#: Largest number of a batch: 63 bits, as CSNs.
+_BATCH_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LabelStatus:
+    """What is committed under a label.
+
+    Attributes:
+        tid: The transaction that committed under it last.
+        batch: Its number where the label is a streaming query's.
+        csn: Of that commit; None where that is not applied here, or forgotten.
+        time_ms: Its effective time (Unix, ms).
+    """
+
+    tid: str
+    batch: int | None
+    csn: Csn | None
+    time_ms: int | None
+
+
+class Labels:
+    """The labels of this replica's transactions."""
+
+    def __init__(
+        self, log: CsnLog, reader: CatalogReader, waiters: CsnWaiters, settings: AgentSettings
+    ) -> None:
+        self._log, self._reader, self._waiters, self._settings = log, reader, waiters, settings
+
+    def require_form(self, label: str | None, batch: int | None) -> None:
+        """Raise BadRequestError or TooLargeError where these cannot be a label and the number of a batch."""
+        if label is None:
+            if batch is not None:
+                raise BadRequestError(f"batch={batch} without a label; give the label of its streaming query")
+            return
+        if not label:
+            raise BadRequestError("the label is empty; leave it out, or name the run")
+        found, limit = len(label.encode()), self._settings.label_bytes_max
+        if found > limit:
+            msg = f"label has {found} bytes, the limit is label_bytes_max={limit}; shorten it"
+            raise TooLargeError(msg, limit=limit, found=found)
+        if batch is not None and not 0 <= batch <= _BATCH_MAX:
+            raise BadRequestError(f"batch={batch} is outside 0..{_BATCH_MAX}")
+
+    async def refuse_repeated(self, label: str, batch: int | None) -> None:
+        """Refuse a run that comes too late, before it works. None that may still be the first is refused.
+
+        Raises:
+            LabelExistsError: It was committed before.
+            BadRequestError: The label is a stream's and no batch is given, or the other way.
+        """
+        try:
+            found = await self._log.label(label)
+        except UnavailableError:
+            return  # the commit looks again
+        await self._place(label, batch, found, self._settings.wait_bound_s, "")
+
+    async def place(self, label: str, batch: int | None, tid: str, timeout_s: float) -> Move | None:
+        """Return how the commit multi of a transaction moves the label, or None where it makes it.
+
+        Raises:
+            LabelExistsError, BadRequestError: As :meth:`refuse_repeated`.
+            UnavailableError: The label could not be read.
+        """
+        found = await self._log.label(label)
+        return await self._place(label, batch, found, timeout_s, f"; {tid} was rolled back")
+
+    async def _place(
+        self, label: str, batch: int | None, found: LabelRead, timeout_s: float, end: str
+    ) -> Move | None:
+        match judge(batch, found):
+            case Make():
+                return None
+            case Move() as move:
+                return move
+            case Taken(state):
+                raise await self._taken(label, batch, state, timeout_s, end)
+            case OtherKind(state):
+                raise _other_kind(label, batch, state, end)
+
+    async def _taken(
+        self, label: str, batch: int | None, state: LabelState, timeout_s: float, end: str
+    ) -> RefusedError:
+        run = await self._run(label, batch, state, timeout_s)
+        at = f"at CSN {run.csn}" if run else "at a CSN that is not known here"
+        details = {"label": label, "csn": run.csn if run else None, "tid": run.tid if run else None}
+        if batch is None:
+            msg = f"label {label!r} was committed before, {at}: what it stands for is there{end}"
+            return LabelExistsError(f"{msg}; take another label for other rows", **details)
+        if batch == state.batch:
+            msg = f"batch {batch} of {label!r} was committed before, {at}: its rows are there{end}"
+        else:
+            msg = f"{label!r} has gone on to batch {state.batch}, batch {batch} comes too late{end}"
+        return LabelExistsError(msg, **details, batch=state.batch)
+
+    async def status(self, label: str) -> LabelStatus | None:
+        """Return what is committed under a label, None for one that is free.
+
+        It contains every commit that was acknowledged anywhere before the call.
+
+        Raises:
+            TooLargeError: It cannot be a label.
+            UnavailableError: The log could not be read.
+        """
+        self.require_form(label, None)
+        found = (await self._log.label(label, newest=True)).state
+        if found is None:
+            return None
+        run = await self._run(label, found.batch, found, self._settings.wait_bound_s)
+        csn, time_ms = (run.csn, run.time_ms) if run else (None, None)
+        return LabelStatus(found.tid, found.batch, csn, time_ms)
+
+    async def _run(self, label: str, batch: int | None, state: LabelState, timeout_s: float) -> Run | None:
+        """Return the commit that has made a label what it is, or of an earlier batch; None if not known here.
+
+        It may be of another replica, and a moment old.
+        """
+        if self._reader.outcome(state.tid) is None:
+            until = time.monotonic() + timeout_s
+            with contextlib.suppress(TidelockError, TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    end = await self._log.barrier()
+                await self._waiters.wait(end, max(0.0, until - time.monotonic()))
+        if batch == state.batch:
+            found = self._reader.outcome(state.tid)
+            return Run(state.tid, *found) if found else None
+        return None if batch is None else self._reader.run_of_batch(label, batch)
+
+
+def _other_kind(label: str, batch: int | None, state: LabelState, end: str) -> BadRequestError:
+    if batch is None:
+        msg = f"label {label!r} is a streaming query's, at batch {state.batch}{end}; give the batch too"
+    else:
+        msg = f"label {label!r} was committed without a batch, by {state.tid}{end}; name the query otherwise"
+    return BadRequestError(msg, label=label, tid=state.tid, batch=state.batch)

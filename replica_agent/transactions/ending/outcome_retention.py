@@ -1,0 +1,71 @@
+"""Forgets outcomes that are older than their retention, and gives their labels back.
+
+A label is kept as long as the outcome of its transaction at the transaction's home, and only that home
+deletes its znode: under its own fence, while the znode names that transaction. So nobody can have taken the
+label anew between the look and the deletion. From then on a transaction with this label is new work.
+
+That of a streaming query stays longer, from its last move on, and with it the outcome of the last batch. Its
+deletion raises the version of ``labels``: whoever has read the label before cannot move its next life
+(:mod:`tidelock.csnlog.core.labels`), and of two homes that delete only one does, the other looks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tidelock.csnlog.cluster.replica_progress import Fenced
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Delete, Op, SetData, Store
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import EndingLabel
+
+#: Labels that are looked at, and deleted with one request.
+_BATCH = 100
+_NO_LABEL = Refused(Reason.NO_NODE)
+
+
+class OutcomeRetention:
+    """What this replica keeps of outcomes, and the labels of its own transactions."""
+
+    def __init__(self, replica: ReplicaId, catalog: Catalog, store: Store, fenced: Fenced) -> None:
+        """Forget nothing yet."""
+        self._replica, self._catalog, self._store, self._fenced = replica, catalog, store, fenced
+
+    async def forget(self, before_ms: int, streams_before_ms: int) -> None:
+        """Forget the outcomes of records that became visible before a time (Unix, ms).
+
+        They stay for now where a label among them cannot be given back. That of a streaming query's last
+        batch stays until it is older than ``streams_before_ms``.
+
+        Raises:
+            FencedError, UnavailableError, DiskFullError: The next call goes on.
+        """
+        labels = self._catalog.reader.ending_labels(self._replica, before_ms, streams_before_ms)
+        for begin in range(0, len(labels), _BATCH):
+            if not await self._give_back(labels[begin : begin + _BATCH]):
+                return
+        await self._catalog.write(lambda db: jobs.prune_outcomes(db, before_ms, streams_before_ms))
+
+    async def _give_back(self, labels: Sequence[EndingLabel]) -> bool:
+        """Delete those labels that still name their transaction; False when one may still be there."""
+        parent = await self._store.get(tree.LABELS)
+        if not isinstance(parent, Ok):
+            return False
+        paths = [tree.label(label.name) for label in labels]
+        nodes = await asyncio.gather(*map(self._store.get, paths))
+        deletes: list[Op] = []
+        streams = False
+        for label, path, node in zip(labels, paths, nodes, strict=True):
+            if isinstance(node, Ok):
+                if codec.decode_label(node.value.data).tid == label.tid:
+                    deletes.append(Delete(path, node.value.version))
+                    streams = streams or label.stream
+            elif node != _NO_LABEL:
+                return False
+        if streams:
+            deletes.append(SetData(tree.LABELS, version=parent.value.version))
+        return not deletes or isinstance(await self._fenced(tuple(deletes)), Ok)

@@ -1,0 +1,71 @@
+"""Whether what a serializable transaction has read still stands at the end of the log (design 4, Commit).
+
+The order decides: the version of ``csn/head`` first, then the log to its end in the same session, then, when
+all of that is applied here, what has changed since the transaction's snapshot. Every commit sets
+``csn/head``, so one that comes after this look makes the multi of the transaction fail its check, and it
+looks again (protocol review F11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.log import CsnLog
+from tidelock.errors import SerializationConflictError, UnavailableError
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.transactions.registry import Excluded, Transaction
+
+
+class Validation:
+    """Validates read sets at this home."""
+
+    def __init__(self, reader: CatalogReader, log: CsnLog, waiters: CsnWaiters) -> None:
+        self._reader, self._csn_log, self._waiters = reader, log, waiters
+
+    async def validate(self, tx: Transaction, timeout_s: float) -> int:
+        """Return the version of ``csn/head`` at which nothing that the transaction has read had changed.
+
+        Raises:
+            SerializationConflictError: A commit since its snapshot has changed rows, or the definition, of
+                what it has read.
+            UnavailableError: The end of the log was not applied here in time.
+        """
+        version, end = await self._csn_log.head()
+        if not await self._waiters.wait(end, max(0.0, timeout_s)):
+            raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
+        since = tx.tid.snapshot
+        reads = dict(tx.reads)
+        if tx.untold:  # any table, all of it
+            reads = dict.fromkeys((table.name for table in self._reader.tables(self._waiters.reached)), None)
+        changed = {table: self._reader.changed_partitions(table, since) for table in reads}
+        table = first_conflict(reads, changed)
+        if table is None:
+            table = next((table for table in reads if self._redefined(table, tx)), None)
+        if table is not None:
+            raise SerializationConflictError(
+                f"{tx.tid} has read table {table} at CSN {since}, and a commit up to CSN {end} has changed "
+                "what it read; run it again",
+                table=table,
+                csn=end,
+            )
+        return version
+
+    def _redefined(self, table: TableName, tx: Transaction) -> bool:
+        now = self._reader.table_version(table, self._waiters.reached)
+        return now != self._reader.table_version(table, tx.tid.snapshot)
+
+
+def first_conflict(
+    reads: Mapping[TableName, Excluded], changed: Mapping[TableName, set[str]]
+) -> TableName | None:
+    """Return a table of which a partition has changed that may have been read, or None.
+
+    A partition counts as read unless the transaction has excluded it; so do those that came to be since
+    (phantoms).
+    """
+    for table, excluded in reads.items():
+        if changed[table] - (excluded or frozenset()):
+            return table
+    return None

@@ -1,0 +1,62 @@
+"""What a transaction has staged in one table's folder: the area, and where its files lie."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tidelock.csnlog.core.ids import PartId, ReplicaId
+from tidelock.replica_agent.transactions.staging_area import StagingArea
+from tidelock.replication.core.model import Location, PartMeta
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of an area: the part that it may become.
+
+    Who takes it notes an undo row before the first byte. Here it gets a row of ``parts``, as an early copy,
+    when its task is committed, or, of one that another replica has taken, when it has been fetched. What it
+    is a part of, that row learns when its job is sealed.
+
+    Attributes:
+        part: Its id; never given again, whatever becomes of the file.
+        path: Its own file below the data directory.
+        meta: Its bytes, once they are durable somewhere.
+        location: Where an upload to this replica has put them.
+        taken_by: Another replica that takes the file; its bytes are fetched from there.
+        known: It may have a row of ``parts``, here and at peers.
+    """
+
+    part: PartId
+    path: str
+    meta: PartMeta | None = None
+    location: Location | None = None
+    taken_by: ReplicaId | None = None
+    known: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class TableWrites:
+    """One table's folder in one transaction.
+
+    Attributes:
+        files: By their numbers in the area; also those that are being written.
+        length: Bytes of all of them, those that have come of an upload that runs here included.
+        elsewhere: Those that other replicas take or have taken, by the ids of their parts.
+        turn: Held by what takes time and must see the area as it has left it.
+    """
+
+    area: StagingArea = field(default_factory=StagingArea)
+    files: dict[int, StagedFile] = field(default_factory=dict)
+    length: int = 0
+    elsewhere: dict[PartId, int] = field(default_factory=dict)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def take(self, numbers: Iterable[int]) -> list[StagedFile]:
+        """Forget files, and return those that are durable; an upload removes its own."""
+        found = [file for number in numbers if (file := self.files.pop(number, None)) is not None]
+        for file in found:
+            self.elsewhere.pop(file.part, None)
+        self.length -= sum(file.meta.length for file in found if file.meta is not None)
+        return [file for file in found if file.meta is not None]

@@ -1,0 +1,488 @@
+"""The staging folder of one table in one transaction: which files it holds, and which of them enter. Pure.
+
+A file system small enough for Hadoop's FileOutputCommitter version 1, and strict where that is lenient: files
+get into place only from committed tasks, one job at a time, and count only when their job is sealed. So
+retries, speculative attempts, aborted ones and zombies come to nothing, whatever their order: what they leave
+is in no committed task, or of a job that is over.
+
+One job at a time: all work in the same ``_temporary``, so that one would commit, or abort, the tasks of
+another. The second is refused by its first request, behind which Spark's committer cleans nothing up.
+
+Nothing here touches a disk. A file is a number; operations say which numbers are not wanted any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tidelock.errors import BadRequestError, TooLargeError, UnsealedWriteError
+from tidelock.replica_agent.transactions.staging_paths import (
+    ATTEMPT_DEPTH,
+    DEPTH_MAX,
+    ROOT,
+    TASK_DEPTH,
+    TEMPORARY,
+    Kind,
+    StagingPath,
+    dynamic_job,
+    is_below,
+    job_folder,
+    job_of_file,
+    kind_of,
+    require_names,
+    text_of,
+)
+
+#: Names the setting, since whoever sees the message has to change it.
+_VERSION = "mapreduce.fileoutputcommitter.algorithm.version"
+
+#: Segments that lead to what an attempt, and a committed task, has written.
+_DEPTHS = {Kind.ATTEMPT: ATTEMPT_DEPTH, Kind.TASK: TASK_DEPTH}
+#: Folders and jobs that are kept in mind, besides the folders that files may need.
+NAMES_MAX: Final = 10_000
+
+
+class Phase(Enum):
+    """Where the job that writes to the table stands."""
+
+    #: None is at work.
+    IDLE = "idle"
+    #: It has its ``_temporary``.
+    RUNNING = "running"
+    #: ``_temporary`` is gone; what was moved into place waits for the seal.
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or folder as a listing shows it; ``length`` is None for a folder."""
+
+    name: str
+    length: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A file that a job has moved into place."""
+
+    number: int
+    place: StagingPath
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What a delete has done.
+
+    Attributes:
+        existed: Whether there was anything.
+        dropped: Files that are not wanted any more.
+        replaces: Folder in whose place other rows are to come: the table's or a partition's, or None.
+        seals: The deletion was the last act of a job that replaces partitions: it is to be sealed.
+    """
+
+    existed: bool
+    dropped: tuple[int, ...] = ()
+    replaces: StagingPath | None = None
+    seals: bool = False
+
+
+def replaces(place: StagingPath) -> bool:
+    """Tell whether to delete this is to replace rows: all of the table's, or those of a partition."""
+    return place == ROOT or (kind_of(place) is Kind.RESULT and job_folder(place) == ROOT and "=" in place[-1])
+
+
+@dataclass(slots=True)
+class _File:
+    number: int
+    job: str
+    length: int | None = None  # None: still being written
+
+
+class StagingArea:
+    """See the module. No operation that raises has changed anything, but perhaps what `unsealed` says."""
+
+    def __init__(self) -> None:
+        self._files: dict[StagingPath, _File] = {}
+        self._folders: set[StagingPath] = {ROOT}
+        self._places: dict[int, StagingPath] = {}
+        self._last = 0
+        self._phase = Phase.IDLE
+        #: Its UUID, as soon as one of its requests tells it; and where it has its ``_temporary``.
+        self._job: str | None = None
+        self._works_in: StagingPath = ROOT
+        self._over: set[str] = set()
+        self._settled: set[str] = set()
+        self._marked = False
+        #: Rows were removed for the job at work, or the next; or for one that may have been refused since.
+        self._replacing = False
+        self._doubted = False
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def entry(self, place: StagingPath) -> Entry | None:
+        """Return what is at a place, None for nothing."""
+        name = place[-1] if place else ""
+        if file := self._files.get(place):
+            return Entry(name, file.length or 0)
+        return Entry(name, None) if place in self._folders else None
+
+    def entries(self, folder: StagingPath) -> list[Entry]:
+        """Return what is in a folder, by name."""
+        depth = len(folder) + 1
+        inside = [p for p in (*self._files, *self._folders) if len(p) == depth and is_below(p, folder)]
+        return [entry for place in sorted(inside) if (entry := self.entry(place)) is not None]
+
+    def below(self, folder: StagingPath) -> tuple[int, ...]:
+        """Return the files in a folder, however deep."""
+        return tuple(file.number for place, file in self._files.items() if is_below(place, folder))
+
+    def unsealed(self) -> str | None:
+        """Return why the transaction cannot be committed as things are, None if nothing stands in the way."""
+        if self._is_at_work() or any(TEMPORARY in place for place in self._folders):
+            return f"the job {self._job or 'that writes to it'} has not ended"
+        if self._files:
+            jobs = ", ".join(sorted({file.job for file in self._files.values()}))
+            return f"files of job {jobs} were not sealed: it has failed, or has left no _SUCCESS"
+        if self._replacing:
+            return "its rows were removed for a write that has not ended"
+        if self._doubted:
+            return "its rows were removed for one of two writes that began at once, and one was refused"
+        return None
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def make_folder(self, place: StagingPath) -> bool:
+        """Make a folder and those that lead to it; False where a file is in the way.
+
+        Raises:
+            BadRequestError: A job was to begin by it, and another is at work, or has left the table without
+                rows that it was to replace; or no job has begun that it could be for.
+            TooLargeError: It is too deep, or there are too many.
+        """
+        self._require_room(place)
+        if any(place[:depth] in self._files for depth in range(1, len(place) + 1)):
+            return False
+        kind, folder, job = kind_of(place), job_folder(place), dynamic_job(place)
+        if kind is Kind.SCAFFOLD:
+            self._require_turn(folder, job)
+            self._begin(folder, job)
+        elif kind in _DEPTHS and self._phase is not Phase.RUNNING:
+            raise BadRequestError(f"no job has begun that {text_of(place)} could be of")
+        self._add_folders(place)
+        return True
+
+    def check_create(self, place: StagingPath, *, overwrite: bool) -> str:
+        """Return the job of a file that may be made here.
+
+        Raises:
+            BadRequestError: It is no file of Spark's Parquet writer, or not where an attempt writes; its job
+                is over; another job writes to the table, or has left it without rows that it was to replace;
+                there is something, and it is not to be replaced.
+            TooLargeError: It is too deep, or there are too many folders.
+        """
+        self._require_room(place)
+        job = job_of_file(place)
+        if kind_of(place) is not Kind.ATTEMPT or job is None or dynamic_job(place) not in {None, job}:
+            raise BadRequestError(
+                f"{text_of(place)} cannot be written: only Spark's Parquet writer with its "
+                f"FileOutputCommitter ({_VERSION}=1) writes here, each attempt below _temporary"
+            )
+        self._require_turn(job_folder(place), job)
+        if place in self._folders or (place in self._files and not overwrite):
+            raise BadRequestError(f"{text_of(place)} exists already")
+        if any(place[:depth] in self._files for depth in range(1, len(place))):
+            raise BadRequestError(f"a file is where a folder of {text_of(place)} would be")
+        return job
+
+    def create(self, place: StagingPath, *, overwrite: bool) -> tuple[int, tuple[int, ...]]:
+        """Begin a file; returns its number, and those that it replaces. Raises as :meth:`check_create`."""
+        job = self.check_create(place, overwrite=overwrite)
+        dropped = self._drop([place])
+        self._begin(job_folder(place), job)
+        self._add_folders(place[:-1])
+        self._last += 1
+        self._files[place] = _File(self._last, job)
+        self._places[self._last] = place
+        return self._last, dropped
+
+    def finish(self, number: int, length: int) -> bool:
+        """A file is written; False if it was deleted meanwhile, and is not wanted."""
+        place = self._places.get(number)
+        if place is None:
+            return False
+        self._files[place].length = length
+        return True
+
+    def abandon(self, number: int) -> None:
+        """A file could not be written."""
+        place = self._places.get(number)
+        if place is not None:
+            self._drop([place])
+
+    def rename(self, source: StagingPath, target: StagingPath) -> bool:
+        """Move a file or a folder with all in it; False where Hadoop expects False.
+
+        Raises:
+            BadRequestError: The committer may not do this; see the module.
+            TooLargeError: The new place is too deep, or a name in it too long.
+        """
+        require_names(target)
+        if self.entry(source) is None or self.entry(target) is not None or is_below(target, source):
+            return False
+        if self.entry(target[:-1]) is None or target[:-1] in self._files:
+            return False
+        moved = [place for place in self._files if is_below(place, source)]
+        if any(self._files[place].length is None for place in moved):
+            raise BadRequestError(f"{text_of(source)} is still being written")
+        self._check_move(source, target)
+        for place in moved:
+            file = self._files.pop(place)
+            self._files[target + place[len(source) :]] = file
+            self._places[file.number] = target + place[len(source) :]
+        for folder in [place for place in self._folders if is_below(place, source)]:
+            self._folders.remove(folder)
+            self._folders.add(target + folder[len(source) :])
+        return True
+
+    def delete(self, place: StagingPath, *, recursive: bool) -> Deletion:
+        """Delete a file or a folder; what only the caller can do stands in the answer.
+
+        Raises:
+            BadRequestError: The folder is not empty, and all in it is not to be deleted; or rows were to be
+                replaced, and a job is at work.
+            TooLargeError: The place is too deep, or there are too many folders, or jobs.
+        """
+        if replaces(place):
+            return self._replace(place)
+        if not recursive and self.entries(place):
+            raise BadRequestError(f"{text_of(place)} is not empty")
+        if (job := dynamic_job(place)) is not None and place == job_folder(place):
+            return self._delete_job(place, job)
+        if place == (*self._works_in, TEMPORARY):
+            self._marked = False  # it is aborted although it has got so far
+            self._close()
+        if self.entry(place) is None:
+            return Deletion(existed=False)
+        return Deletion(existed=True, dropped=self._drop_below(place))
+
+    def mark(self, place: StagingPath) -> bool:
+        """Take a ``_SUCCESS``; returns whether it seals.
+
+        Raises:
+            UnsealedWriteError: Tasks of the job are still at work, or it is not this job's turn.
+        """
+        if self._phase is Phase.RUNNING:
+            raise _not_closed()
+        folder = job_folder(place)
+        if folder != self._works_in:
+            raise UnsealedWriteError(f"{text_of(place)} is of no job that could be sealed now")
+        self._marked = folder != ROOT
+        return not self._marked
+
+    # -- sealing -------------------------------------------------------------------------------------------
+
+    def closing(self) -> list[InPlace]:
+        """Return the files of the job that has ended, which are to become parts.
+
+        Raises:
+            UnsealedWriteError: It has not ended.
+        """
+        if self._is_at_work():
+            raise _not_closed()
+        mine = [
+            (file, place)
+            for place, file in self._files.items()
+            if file.job == self._job and kind_of(place) is Kind.RESULT
+        ]
+        return [InPlace(file.number, place) for file, place in sorted(mine, key=lambda item: item[1])]
+
+    def seal(self, sealed: Iterable[InPlace]) -> None:
+        """The files of :meth:`closing` are parts: their job has ended well. Another may have begun since."""
+        self._drop([item.place for item in sealed])
+        if self._phase is Phase.CLOSING:
+            files = [*self._files]
+            self._folders = {place for place in self._folders if any(is_below(file, place) for file in files)}
+            self._folders.add(ROOT)
+            self._end()
+            self._replacing = False
+
+    def settle(self, job: str, wanted: Iterable[StagingPath]) -> tuple[int, ...]:
+        """End a job by naming the files that count, in the place of a committer's renames.
+
+        They are put into place; all others of the job are not wanted, nor is what comes later of it.
+
+        Returns:
+            The files that are not wanted any more.
+
+        Raises:
+            UnsealedWriteError: A file is not there, or not whole; or the job was ended, and what it has
+                written deleted.
+            BadRequestError: Another job writes to the table, or has left it without rows that it was to
+                replace; or two files would have one place.
+        """
+        if job in self._settled:
+            return ()  # asked for again
+        if job in self._over:
+            raise UnsealedWriteError(f"job {job} was ended before its files were named; nothing was kept")
+        self._require_turn(ROOT, job)
+        moved: dict[StagingPath, StagingPath] = {}
+        for place in wanted:
+            file = self._files.get(place)
+            depth = _DEPTHS.get(kind_of(place))
+            if file is None or file.length is None or file.job != job or depth is None:
+                raise UnsealedWriteError(f"{text_of(place)} of job {job} is not there, or not whole")
+            target = place[depth:]
+            if target in moved or target in self._files:
+                raise BadRequestError(f"two files of job {job} are called {text_of(target)}")
+            moved[target] = place
+        for target, place in moved.items():
+            file = self._files.pop(place)
+            self._files[target] = file
+            self._places[file.number] = target
+            self._add_folders(target[:-1])
+        self._phase, self._job, self._works_in, self._marked = Phase.CLOSING, job, ROOT, False
+        self._over.add(job)
+        self._settled.add(job)
+        self._folders = {place for place in self._folders if place[:1] != (TEMPORARY,)}
+        return self._drop(
+            [place for place, file in self._files.items() if file.job == job and place not in moved]
+        )
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _require_room(self, place: StagingPath) -> None:
+        """Raise TooLargeError unless a place may be made, or a job kept in mind."""
+        require_names(place)
+        limit = NAMES_MAX + DEPTH_MAX * len(self._files)
+        found = len(self._folders) + len(self._over)
+        if place not in self._folders and found >= limit:
+            raise TooLargeError(
+                f"there are {found} folders and jobs in this table's folder of the transaction, the limit is "
+                f"{limit}: write in several transactions",
+                limit=limit,
+                found=found,
+            )
+
+    def _require_turn(self, folder: StagingPath, job: str | None) -> None:
+        """Raise BadRequestError unless a job that works in a folder may go on, or else begin.
+
+        A request that does not tell the job can only begin one: were it taken for a repetition, two jobs that
+        begin at once would share a ``_temporary``.
+        """
+        if job in self._over:
+            raise BadRequestError(
+                f"job {job} is over, and this attempt of it comes too late; nothing was kept"
+            )
+        at_work = self._is_at_work()
+        goes_on = job is not None and self._job in {None, job} and folder == self._works_in
+        # One that replaces partitions removes nothing before it begins.
+        owed = self._replacing and (self._phase is Phase.CLOSING or folder != ROOT)
+        if not goes_on if at_work else owed:
+            # Of two jobs that begin at once nobody can tell which one had them removed.
+            self._doubted |= self._replacing and job is None
+            if at_work:
+                raise self._at_work()
+            raise BadRequestError(
+                f"{self._name()} has removed rows of this table, and was not sealed: what is added now would "
+                "be committed without the rows that were to replace them; overwrite all of the table, or "
+                "roll back"
+            )
+
+    def _is_at_work(self) -> bool:
+        """One that replaces partitions is, until it has deleted its folder."""
+        moves = self._phase is Phase.CLOSING and self._works_in != ROOT and self._works_in in self._folders
+        return self._phase is Phase.RUNNING or moves
+
+    def _at_work(self) -> BadRequestError:
+        return BadRequestError(
+            f"{self._name()} is still writing to this table in this transaction; write one after the other, "
+            "or roll back if it has failed"
+        )
+
+    def _name(self) -> str:
+        return f"job {self._job}" if self._job else "a job"
+
+    def _begin(self, folder: StagingPath, job: str | None) -> None:
+        """What is made below ``_temporary`` begins a job, unless it is at work."""
+        if self._phase is not Phase.RUNNING:
+            self._end()
+            self._phase, self._works_in = Phase.RUNNING, folder
+        self._job = job
+
+    def _close(self) -> None:
+        if self._phase is Phase.RUNNING:
+            self._phase = Phase.CLOSING
+            if self._job is not None:
+                self._over.add(self._job)
+
+    def _end(self) -> None:
+        self._close()
+        self._phase, self._job, self._works_in, self._marked = Phase.IDLE, None, ROOT, False
+
+    def _delete_job(self, folder: StagingPath, job: str) -> Deletion:
+        """Spark deletes the folder of a job last, well or badly; also of one that has worked in the table's.
+
+        So a job that was aborted before its first file is known by this alone, and what comes later of it is
+        refused.
+        """
+        if job not in self._over:
+            self._require_room(folder)
+        existed, dropped = self.entry(folder) is not None, self._drop_below(folder)
+        # Of an aborted one that replaces partitions files are left.
+        seals = self._phase is Phase.CLOSING and self._job == job and self._marked and not dropped
+        if self._phase is Phase.RUNNING and self._job == job:
+            dropped += self._drop_below((*self._works_in, TEMPORARY))
+            self._close()
+        self._over.add(job)
+        return Deletion(existed, dropped, seals=seals)
+
+    def _replace(self, place: StagingPath) -> Deletion:
+        """Rows of the table, or of a partition, are to go, and what this transaction has staged there."""
+        self._require_room(place)
+        if self._phase is Phase.RUNNING or (place == ROOT and self._is_at_work()):
+            raise self._at_work()
+        if place == ROOT:
+            self._end()
+            self._doubted = False
+        dropped = self._drop_below(place)
+        # Who is told that there was something takes it that there is a folder to rename into.
+        self._add_folders(place[:-1])
+        self._replacing = True
+        return Deletion(existed=True, dropped=dropped, replaces=place)
+
+    def _check_move(self, source: StagingPath, target: StagingPath) -> None:
+        kinds = kind_of(source), kind_of(target)
+        same = job_folder(source) == job_folder(target)
+        if kinds == (Kind.ATTEMPT, Kind.RESULT):
+            raise BadRequestError(
+                f"a task was to be committed straight into the table, before its job: set {_VERSION}=1 "
+                "(spark.hadoop." + _VERSION + "), and write again"
+            )
+        if same and kinds in {(Kind.ATTEMPT, Kind.TASK), (Kind.TASK, Kind.RESULT)}:
+            return
+        if self._marked and kinds == (Kind.RESULT, Kind.RESULT) and job_folder(target) == ROOT and not same:
+            return
+        raise BadRequestError(
+            f"{text_of(source)} cannot be moved to {text_of(target)}: only Spark's FileOutputCommitter "
+            f"({_VERSION}=1) writes here"
+        )
+
+    def _add_folders(self, place: StagingPath) -> None:
+        self._folders.update(place[:depth] for depth in range(1, len(place) + 1))
+
+    def _drop_below(self, folder: StagingPath) -> tuple[int, ...]:
+        self._folders = {place for place in self._folders if not is_below(place, folder)} | {ROOT}
+        return self._drop([place for place in self._files if is_below(place, folder)])
+
+    def _drop(self, places: Iterable[StagingPath]) -> tuple[int, ...]:
+        files = [file for place in places if (file := self._files.pop(place, None)) is not None]
+        for file in files:
+            del self._places[file.number]
+        return tuple(file.number for file in files)
+
+
+def _not_closed() -> UnsealedWriteError:
+    return UnsealedWriteError("tasks of the job that writes to this table are still at work")

@@ -1,0 +1,75 @@
+"""Holds inserts back from a partition that has too many parts: first slower, then refused.
+
+Every part costs each query that scans it several requests, so a partition that gets small parts faster than
+compaction merges them makes reads slow long before anything breaks. The writer is who can help it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from tidelock.errors import TooManyPartsError
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.part_counts import PartCounts
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.transactions.registry import Transaction
+
+_OFF: Final = "compaction of this table is off (property compaction)"
+_ON: Final = "compaction does not keep up"
+
+
+class BackPressure:
+    """Asked before an insert adds a part to a partition."""
+
+    def __init__(self, settings: AgentSettings, counts: PartCounts, metrics: Metrics) -> None:
+        """Hold nobody back yet."""
+        self._settings, self._counts, self._metrics = settings, counts, metrics.compaction
+
+    async def admit(self, tx: Transaction, schema: TableSchema, path: str, added: int = 0) -> None:
+        """Return when a part may be added to a partition, at the latest after ``insert_delay_max_s``.
+
+        Args:
+            tx: What it has staged there itself counts too.
+            schema: Of the table.
+            path: The partition.
+            added: Parts among those that this insert itself has made, and that do not count.
+
+        Raises:
+            TooManyPartsError: The partition has ``parts_refuse_insert`` parts or more.
+        """
+        settings = self._settings
+        found = self._counts.of(schema.name, path)
+        if found + len(tx.memory) + len(tx.stored) < settings.parts_delay_insert:
+            return  # without a look at each part of the transaction
+        found += sum(part.table == schema.name and part.path == path for part in tx.parts) - added
+        if found >= settings.parts_refuse_insert:
+            self._metrics.inserts_refused.inc()
+            raise _refusal(schema, path, found, settings.parts_refuse_insert)
+        pause_s = delay_s(
+            found, settings.parts_delay_insert, settings.parts_refuse_insert, settings.insert_delay_max_s
+        )
+        if pause_s:
+            self._metrics.inserts_delayed.inc()
+            await asyncio.sleep(pause_s)
+
+
+def delay_s(found: int, delay_from: int, refuse_from: int, longest_s: float) -> float:
+    """Return how long an insert waits that finds so many parts: evenly more, from none to ``longest_s``."""
+    if found < delay_from:
+        return 0.0
+    return longest_s * (found - delay_from + 1) / (refuse_from - delay_from)
+
+
+def _refusal(schema: TableSchema, path: str, found: int, limit: int) -> TooManyPartsError:
+    where = f"partition {path} of table {schema.name}" if path else f"table {schema.name}"
+    why = _OFF if schema.properties.get("compaction") == "off" else _ON
+    return TooManyPartsError(
+        f"{where} has {found} parts, and inserts are refused from parts_refuse_insert={limit} on: {why}; "
+        f"insert larger batches, and have parts merged by `tidelock admin optimize {schema.name}`",
+        table=schema.name,
+        partition=path,
+        found=found,
+        limit=limit,
+    )

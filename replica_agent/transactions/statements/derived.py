@@ -1,0 +1,167 @@
+"""Derived tables: what their SQL makes of the rows of each insert into their source is inserted with it.
+
+The definition of a source names its dependents, and that of a dependent its source and its SQL; both change
+in the commit that creates the dependent. An insert of a transaction that began before knows nothing of the
+dependent, and is refused at its commit, which checks the version of the definition it went by. So no row of
+an insert is ever visible in one of the tables without the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyarrow import types
+
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.model import DefineTable
+from tidelock.errors import BadRequestError, RefusedError, TooLargeError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
+from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.sql.request import SqlRequest, quote
+from tidelock.replica_agent.tables.schema import Column, Derivation, TableSchema
+from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.statements.inserts import Adding, Inserts
+from tidelock.replication.core.model import PartMeta
+
+
+class DerivedTables:
+    """Creates derived tables, and fills them."""
+
+    def __init__(self, settings: AgentSettings, inserts: Inserts, sql: SqlPool) -> None:
+        self._settings, self._inserts, self._sql = settings, inserts, sql
+
+    async def defining(self, schema: TableSchema, at: Csn) -> list[DefineTable]:
+        """Return the definitions that create a table: its own, and of a derived one also that of its source.
+
+        Args:
+            schema: Of a table that does not exist at ``at``.
+            at: The CSN whose tables count.
+
+        Raises:
+            BadRequestError: The SQL is no SELECT over ``inserted``, its columns are not those of the table,
+                or the source replaces rows.
+            UnknownTableError: There is no such source, or the SQL names another table that there is not.
+            TooLargeError: Too long a chain, or too many tables with one source.
+        """
+        made = DefineTable(schema.name, 0, schema.definition())
+        if schema.derivation is None:
+            return [made]
+        version, source = self._inserts.schema(schema.derivation.source, at)
+        self._check_source(schema, source, at)
+        self._check_columns(schema, await self._columns(schema.derivation, at))
+        followed = dataclasses.replace(source, dependents=(*source.dependents, schema.name))
+        return [made, DefineTable(source.name, version + 1, followed.definition())]
+
+    async def follow(
+        self,
+        tx: Transaction,
+        schema: TableSchema,
+        parts: Sequence[PartMeta],
+        *,
+        at: Csn,
+        adding: Adding,
+    ) -> None:
+        """Insert into the dependents of a table what their SQL makes of rows that were inserted into it.
+
+        Args:
+            tx: It has just staged the rows.
+            schema: Of the table.
+            parts: All rows of the insert, and no others.
+            at: The CSN that the statement reads at.
+            adding: Adds rows to a dependent, and so to those that are derived from it.
+
+        Raises:
+            RefusedError: The transaction cannot be committed any more.
+        """
+        if not parts:
+            return
+        await self._inserts.write_out(tx)
+        for name in schema.dependents:
+            _, dependent = self._inserts.schema(name, at)
+            assert dependent.derivation is not None, "a dependent is derived"
+            rows = DerivedRows(
+                dependent.derivation.sql, source=schema.name, parts=tuple(part.part for part in parts)
+            )
+            request = MutationRequest(at, str(tx.tid), name, rows, tuple(tx.adopted.tids))
+            try:
+                async with self._sql.mutate(request) as derived:
+                    await adding(tx, name, derived.pieces(), at=at)
+            except RefusedError as error:
+                # Its class says what is wrong, not where: the user has inserted into another table.
+                message = (
+                    f"table {name}, derived from {schema.name}, cannot follow the insert: {error.message}"
+                )
+                raise type(error)(message, **(error.details | {"derived": name})) from error
+            tx.note_reads(derived.ended.read_set())
+
+    def _check_source(self, schema: TableSchema, source: TableSchema, at: Csn) -> None:
+        if source.replaces:
+            raise BadRequestError(
+                f"table {source.name} replaces rows (on_duplicate=replace), which a derived table cannot "
+                f"follow; derive {schema.name} from one that refuses duplicates, or that has no unique key",
+                table=source.name,
+            )
+        limit = self._settings.dependents_max
+        if len(source.dependents) >= limit:
+            raise TooLargeError(
+                f"{len(source.dependents)} tables are derived from {source.name} already, the limit is "
+                f"dependents_max={limit}; derive {schema.name} from one of them",
+                limit=limit,
+                found=len(source.dependents) + 1,
+            )
+        depth, above = 1, source
+        while above.derivation is not None:
+            depth += 1
+            _, above = self._inserts.schema(above.derivation.source, at)
+        if depth > self._settings.derived_depth_max:
+            raise TooLargeError(
+                f"{schema.name} would be number {depth} in a chain of derived tables, the limit is "
+                f"derived_depth_max={self._settings.derived_depth_max}; derive it from a table nearer to "
+                f"{above.name}",
+                limit=self._settings.derived_depth_max,
+                found=depth,
+            )
+
+    async def _columns(self, derivation: Derivation, at: Csn) -> pa.Schema:
+        """Run the SQL over no rows and return its columns."""
+        source = ".".join(map(quote, derivation.source.split(".")))
+        rows = derivation.sql.rstrip("; \t\r\n")
+        # On lines of its own, so that a comment in it ends before the bracket.
+        sql = f"WITH inserted AS (SELECT * FROM {source} LIMIT 0) SELECT * FROM (\n{rows}\n) LIMIT 0"  # noqa: S608 - it is meant to be SQL
+        pieces = [piece async for piece in self._sql.run(SqlRequest(csn=at, tid=None, sql=sql))]
+        with pa.ipc.open_stream(b"".join(pieces)) as reader:
+            return reader.schema
+
+    def _check_columns(self, schema: TableSchema, found: pa.Schema) -> None:
+        columns = {column.name: column for column in schema.columns}
+        names = found.names
+        problems = [f"column {name} is not in the table" for name in names if name not in columns]
+        problems += [
+            f"column {name} comes twice" for name in sorted({n for n in names if names.count(n) > 1})
+        ]
+        problems += [f"column {name} is missing" for name in columns if name not in names]
+        problems += [
+            f"column {field.name} is {field.type}, expected {columns[field.name].type}: cast it"
+            for field in found
+            if field.name in columns and not fits(columns[field.name], field.type)
+        ]
+        if problems:
+            raise BadRequestError(
+                f"derived_sql does not give rows of table {schema.name}: {'; '.join(problems)}",
+                table=schema.name,
+            )
+
+
+def fits(column: Column, found: pa.DataType) -> bool:
+    """Whether each value of an SQL type is one of a column's, or is refused when it comes."""
+    expected = column.arrow.type
+    if found.equals(expected) or types.is_null(found):
+        return True
+    if types.is_integer(expected) or types.is_decimal(expected):
+        # Sums of integers are hugeint, sums of decimals have 38 digits.
+        scale = getattr(expected, "scale", 0)
+        return bool(types.is_integer(found) or (types.is_decimal(found) and found.scale <= scale))
+    return column.type == "double" and bool(types.is_floating(found))

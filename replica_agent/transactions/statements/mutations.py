@@ -1,0 +1,208 @@
+"""Statements that change rows inside a transaction: delete, update, merge, and INSERT INTO ... SELECT.
+
+A SQL process finds the parts with matching rows; they are locked, looked at and marked as removed
+(:mod:`tidelock.replica_agent.transactions.statements.removals`) before the first of their other rows is
+taken, and these are staged as the rows of an insert are. Parts that the transaction has made itself are
+dropped last, since the process reads them to the end. A statement that does not come to its end leaves the
+transaction to be rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.errors import CorruptError, SerializationConflictError, TooLargeError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, MutationRequest, UpdateRows
+from tidelock.replica_agent.sql.pool import Mutation, SqlPool
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.statements.removals import TRIES, Removals
+from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, keeping_keys
+from tidelock.replication.core.model import PartMeta
+from tidelock.replication.partfs import PartFs, Scratch
+
+#: Bytes of a body that are written at a time.
+_WRITE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mutated:
+    """What a statement has changed; parts of its own that it has replaced count too."""
+
+    rows_deleted: int = 0
+    rows_updated: int = 0
+    rows_inserted: int = 0
+    parts_removed: int = 0
+    parts_added: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """What a statement has changed, and the parts that it has added."""
+
+    counts: Mutated
+    added: Sequence[PartMeta]
+
+
+class Mutations:
+    """Changes rows for the transactions of this home."""
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        catalog: Catalog,
+        files: PartFs,
+        transactions: Transactions,
+        inserts: Inserts,
+        removals: Removals,
+        keys: UniqueKeys,
+        sql: SqlPool,
+    ) -> None:
+        self._settings, self._catalog, self._files = settings, catalog, files
+        self._transactions, self._inserts, self._removals = transactions, inserts, removals
+        self._keys, self._sql = keys, sql
+
+    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> Mutated:
+        """Delete the rows of a table for which a condition is true.
+
+        Raises:
+            BadRequestError, SchemaMismatchError, UnknownTableError: The statement is wrong.
+            SerializationConflictError: Another transaction removes, or has removed, a part with such rows.
+            TooLargeError, DiskFullError: A limit was passed. After each error: rollback only.
+        """
+        async with self._transactions.removing(tx):
+            return (await self._change(tx, full_name(table), action)).counts
+
+    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> Mutated:
+        """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`."""
+        async with self._transactions.removing(tx):
+            return (await self._change(tx, full_name(table), action)).counts
+
+    async def merge(
+        self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
+    ) -> Mutated:
+        """Bring the rows of an Arrow IPC stream into a table by key; errors as :meth:`delete`.
+
+        Args:
+            tx: An open transaction of this home.
+            table: Its name.
+            action: What to do; its ``source`` is set here.
+            body: The stream.
+            length: Its bytes, if they are known.
+        """
+        async with self._transactions.removing(tx), self._kept(body, length) as path:
+            found = msgspec.structs.replace(action, source=str(path))
+            return (await self._change(tx, full_name(table), found)).counts
+
+    async def insert(
+        self, tx: Transaction, schema: TableSchema, body: AsyncIterable[bytes], path: str | None
+    ) -> tuple[int, Sequence[PartMeta]]:
+        """Insert rows into a table with a unique key; arguments and errors as of `Additions.add`."""
+        action = MergeRows(
+            "",
+            schema.unique_key,
+            update=schema.replaces,
+            insert=True,
+            upsert=True,
+            unique="replace" if schema.replaces else "refuse",
+        )
+        async with self._transactions.removing(tx), self._kept(body, None) as source:
+            found = msgspec.structs.replace(action, source=str(source))
+            done = await self._change(tx, schema.name, found, path)
+        return done.counts.rows_inserted + done.counts.rows_updated, done.added
+
+    async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> Mutated:
+        """Add the rows of an INSERT INTO ... SELECT that a SQL process has begun to read at ``at``."""
+        async with self._transactions.removing(tx):
+            _, parts = await self._inserts.adding(tx, rows.affected.table, rows.pieces(), at=at)
+            tx.note_reads(rows.ended.read_set())
+            return Mutated(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
+
+    async def _change(
+        self, tx: Transaction, table: TableName, action: Action, path: str | None = None
+    ) -> _Changed:
+        """Run a statement; again, if compaction has replaced its parts before they were locked."""
+        for left in reversed(range(TRIES)):
+            at = self._removals.adopt(tx, table)
+            try:
+                return await self._once(tx, table, action, at, path)
+            except SerializationConflictError as conflict:
+                if not left or not await self._removals.moved(tx, table, at, conflict):
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _once(
+        self, tx: Transaction, table: TableName, action: Action, at: Csn, path: str | None
+    ) -> _Changed:
+        _, schema = self._inserts.schema(table, at)
+        action = keeping_keys(schema, action)
+        await self._inserts.write_out(tx)
+        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.adopted.tids))
+        async with self._sql.mutate(request) as mutation:
+            parts = [self._part(part) for part in mutation.affected.parts]
+            own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
+            committed = [part for part in parts if part not in own]
+            if mutation.affected.rows_to_insert:
+                await self._keys.claim(tx, schema, mutation.affected.keys, at)
+            await self._removals.remove_parts(tx, table, committed)
+            _, added = await self._inserts.stage(tx, table, mutation.pieces(), at=at, path=path)
+            ended = mutation.ended
+        await self._removals.remove_parts(tx, table, own)
+        tx.note_reads(ended.read_set())
+        rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)
+        return _Changed(Mutated(*rows, len(parts), len(added)), added)
+
+    def _part(self, part: Any) -> PartRow:
+        row = self._catalog.reader.part(part)
+        if row is None:
+            raise CorruptError(f"part {part} is gone from the catalog while a statement reads it", part=part)
+        return row
+
+    @contextlib.asynccontextmanager
+    async def _kept(self, body: AsyncIterable[bytes], length: int | None) -> AsyncIterator[Path]:
+        """Keep a body in a file as long as it is needed.
+
+        Raises:
+            TooLargeError: It is larger than ``insert_bytes_max``.
+            DiskFullError: There is no room for it.
+        """
+        self._bounded(length or 0)
+        scratch = await asyncio.to_thread(self._files.scratch)
+        try:
+            await self._write(scratch, body)
+            yield scratch.path
+        finally:
+            await asyncio.to_thread(scratch.remove)
+
+    async def _write(self, scratch: Scratch, body: AsyncIterable[bytes]) -> None:
+        received, waiting = 0, bytearray()
+        async for chunk in body:
+            received += len(chunk)
+            self._bounded(received)
+            waiting += chunk
+            if len(waiting) >= _WRITE_BYTES:
+                await asyncio.to_thread(scratch.write, bytes(waiting))
+                waiting.clear()
+        await asyncio.to_thread(scratch.write, bytes(waiting))
+
+    def _bounded(self, received: int) -> None:
+        limit = self._settings.insert_bytes_max
+        if received > limit:
+            raise TooLargeError(
+                f"the rows have more than {limit} bytes (insert_bytes_max); send them in several statements",
+                limit=limit,
+                found=received,
+            )

@@ -1,0 +1,265 @@
+"""Takes parts out of tables inside a transaction: lock, look, mark (design section 4, "Removals").
+
+The locks in ZooKeeper come first and keep every other replica away; then the catalog is asked whether all
+parts are still there, in the same catalog transaction that marks them. In the other order a removal that is
+committed between the look and the lock would be missed (protocol review M1, M5b). Parts that the transaction
+has made itself are dropped: nobody else has seen them.
+
+Each statement first adopts what compaction has made since of the parts that it sees
+(:mod:`tidelock.csnlog.core.visibility`), so it works on parts that are there to be removed, however much was
+inserted meanwhile. A part that it sees and that is gone all the same was changed by somebody: a conflict.
+
+A compaction comes here twice: it marks nothing while it works, and takes its locks when its copies are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.errors import BadRequestError, SerializationConflictError, UnsupportedInTransactionError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.unused_files import remove_files
+from tidelock.replica_agent.tables.partitions import path_in
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.transactions.registry import Isolation, Transaction, Transactions
+from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable, Wide
+from tidelock.replication.locks.removal_locks import Locks
+from tidelock.replication.partfs import PartFs
+
+#: How often a statement begins anew because compaction was faster: each time on parts that are newer.
+TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a statement has taken out of a table: rows and parts, own uncommitted ones included."""
+
+    rows: int
+    parts: int
+
+
+class Removals:
+    """Removes parts for the transactions of this home."""
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        catalog: Catalog,
+        files: PartFs,
+        transactions: Transactions,
+        inserts: Inserts,
+        locks: Locks,
+        waiters: CsnWaiters,
+    ) -> None:
+        self._settings, self._catalog, self._files = settings, catalog, files
+        self._transactions, self._inserts, self._locks = transactions, inserts, locks
+        self._waiters = waiters
+
+    def adopt(self, tx: Transaction, table: TableName) -> Csn:
+        """Begin a statement that removes: let it see what merges have made of the rows that it sees.
+
+        Returns:
+            The CSN that it reads at.
+        """
+        newest = self._waiters.reached
+        at = tx.begin_statement(newest)
+        tx.adopted.look(self._catalog.reader, table, at=at, newest=newest)
+        return at
+
+    # -- statements over whole partitions --------------------------------------------------------------------
+
+    async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> Removed:
+        """Remove all rows of one partition that the statement sees.
+
+        Args:
+            tx: An open transaction of this home.
+            table: Its name.
+            values: Every partition column with its value; None for null.
+
+        Raises:
+            SerializationConflictError: Another transaction removes, or has removed, parts of it.
+            UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
+        """
+        async with self._transactions.removing(tx):
+            name, schema = self._table(tx, table)
+            path = path_in(schema, values)
+            return await self._cover(tx, name, OnePartition(path), path)
+
+    async def truncate(self, tx: Transaction, table: str) -> Removed:
+        """Remove all rows of a table that the statement sees; errors as :meth:`drop_partition`."""
+        async with self._transactions.removing(tx):
+            name, _ = self._table(tx, table)
+            return await self._cover(tx, name, WholeTable(), None)
+
+    async def move_partition(
+        self, tx: Transaction, source: str, target: str, values: Mapping[str, Any]
+    ) -> Removed:
+        """Move the rows of one partition into another table of equal schema, without rewriting them.
+
+        Raises:
+            BadRequestError: The tables differ in columns, partitions or sort order, or are the same.
+            UnsupportedInTransactionError: The other table has a unique key.
+            Others as :meth:`drop_partition`.
+        """
+        async with self._transactions.removing(tx):
+            name, schema = self._table(tx, source)
+            into, other = self._table(tx, target)
+            _require_equal(schema, other)
+            if other.unique_key:
+                raise UnsupportedInTransactionError(
+                    f"table {into} has a unique key, which rows that are moved unread are not checked for; "
+                    "insert them with INSERT INTO ... SELECT, and drop the partition of the source",
+                    table=into,
+                )
+            path = path_in(schema, values)
+            parts = await self._covered(tx, name, OnePartition(path), path)
+            await self._inserts.link(tx, into, parts)
+            return await self._take(tx, name, parts)
+
+    async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> Removed:
+        return await self._take(tx, table, await self._covered(tx, table, wide, path))
+
+    async def _covered(
+        self, tx: Transaction, table: TableName, wide: Wide, path: str | None
+    ) -> list[PartRow]:
+        """Lock a partition (None: the table), and return what the statement sees of it."""
+        await self._inserts.write_out(tx)
+        for left in reversed(range(TRIES)):
+            at = self.adopt(tx, table)
+            try:
+                await self._lock(tx, LockAsk(table, {}, (wide,)))
+                break
+            except SerializationConflictError as conflict:
+                again = await self.moved(tx, table, at, conflict)
+                # Of whatever parts a compaction was: those that the statement sees are looked at below.
+                if not left or tx.torn or not (again or _compacted(conflict)):
+                    raise
+        at = self.adopt(tx, table)  # compaction may have come before the lock; no more of it can
+        self._note_read(tx, table, path, at)
+        reader, own = self._catalog.reader, str(tx.tid)
+        if path is None:
+            return reader.parts(table, at, own, tx.adopted.tids)
+        return reader.partition(table, path, at, own, tx.adopted.tids)
+
+    async def moved(
+        self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
+    ) -> bool:
+        """Tell whether a statement at the CSN ``at`` that conflicted may begin anew.
+
+        Its rows are in newer parts by now, which a compaction has made; or it reads what is committed, and
+        that is more by now. A compaction that it has met is waited for until it is applied here.
+        """
+        if _compacted(conflict):
+            await self._waiters.wait(conflict.details["csn"], self._settings.wait_bound_s)
+        if tx.torn:
+            return False
+        return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.adopted.tids
+
+    def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
+        """Which rows it removes depends on those that are there: it reads the partition (None: the table)."""
+        if path is None or tx.isolation is not Isolation.SERIALIZABLE:
+            tx.note_reads({table: None})
+            return
+        paths = {part.path for part in self._catalog.reader.parts(table, at)}  # those of S: merges add none
+        tx.note_reads({table: frozenset(paths - {path})})
+
+    def _table(self, tx: Transaction, table: str) -> tuple[TableName, TableSchema]:
+        name = full_name(table)
+        version, schema = self._inserts.schema(name, tx.begin_statement(self._waiters.reached))
+        tx.use(name, version)
+        return name, schema
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    async def remove_parts(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> Removed:
+        """Remove parts that a statement sees (see :meth:`adopt`).
+
+        Raises:
+            SerializationConflictError: One is locked by another transaction, or is gone.
+        """
+        others = {part.part: part.path for part in parts if part.creation_tid != str(tx.tid)}
+        if others:
+            await self._lock(tx, LockAsk(table, others, ()))
+        return await self._take(tx, table, parts)
+
+    async def replace_parts(self, tx: Transaction) -> None:
+        """Lock and mark what a compaction replaces; at the first conflict it gives way, without waiting."""
+        for table in sorted(set(tx.removed.values())):
+            rows = [self._catalog.reader.part(part) for part, of in tx.removed.items() if of == table]
+            parts = [row for row in rows if row is not None]
+            ask = LockAsk(table, {part.part: part.path for part in parts}, ())
+            await self._locks.take(tx.tid, ask, at=tx.tid.snapshot, merge=True)
+            await self._mark(tx, table, [part.part for part in parts])
+
+    def committed(self, tx: Transaction, csn: Csn) -> None:
+        """Keep the locks of a committed transaction until every replica knows of its removals."""
+        self._locks.committed(tx.tid, csn)
+
+    async def release(self, tx: Transaction) -> None:
+        """Give back the locks of a transaction that is rolled back; what cannot go now goes later."""
+        await self._locks.release(tx.tid)
+
+    async def _lock(self, tx: Transaction, ask: LockAsk) -> None:
+        """Lock what a statement removes. What is applied here is in nobody's way: the mark looks at it."""
+        at = self._waiters.reached
+        await self._locks.take(tx.tid, ask, at=at, wait_s=self._settings.lock_wait_s)
+        self._transactions.require_open(tx)  # killed, or its lease ran out: the rollback has been here before
+
+    async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> Removed:
+        own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
+        mine = {part.part for part in own}
+        others = [part for part in parts if part.part not in mine]
+        await self._mark(tx, table, [part.part for part in others])
+        tx.removed |= {part.part: table for part in others}
+        if own:
+            await self._drop(tx, own)
+        return Removed(sum(part.rows for part in parts), len(parts))
+
+    async def _mark(self, tx: Transaction, table: TableName, parts: Sequence[PartId]) -> None:
+        if not parts:
+            return
+        gone = await self._catalog.write(lambda db: jobs.mark_removed(db, str(tx.tid), parts))
+        if gone is not None:
+            part, holder, csn = gone
+            raise SerializationConflictError(
+                f"part {part} of table {table} was removed by {holder} at CSN {csn}, after what {tx.tid} "
+                "reads; roll back, and run it again",
+                table=table,
+                part=part,
+                holder=holder,
+            )
+
+    async def _drop(self, tx: Transaction, parts: Iterable[PartRow]) -> None:
+        """Forget parts that the transaction has made itself; they are never announced."""
+        names = [part.part for part in parts]
+        for part in names:
+            tx.stored.pop(part, None)
+        unused = await self._catalog.write(lambda db: jobs.drop_parts(db, names))
+        await remove_files(self._catalog, self._files, unused)
+
+
+def _compacted(conflict: SerializationConflictError) -> bool:
+    """Whether what stands in the way is a compaction that is committed."""
+    return bool(conflict.details.get("merge")) and conflict.details.get("csn") is not None
+
+
+def _require_equal(source: TableSchema, target: TableSchema) -> None:
+    if source.name == target.name:
+        raise BadRequestError(f"a partition of {source.name} cannot be moved into {target.name} itself")
+    for what in ("columns", "partition_by", "sort_by"):
+        found, expected = getattr(source, what), getattr(target, what)
+        if found != expected:
+            raise BadRequestError(
+                f"a partition moves between tables of equal schema only; {what} of {source.name} and "
+                f"{target.name} differ: insert the rows instead",
+                table=target.name,
+            )

@@ -1,0 +1,9 @@
+"""Writes through the file system: uploaded Parquet files of jobs become parts of a transaction.
+
+May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
+    replica_agent/tables, replica_agent/storage, replica_agent/sql, replica_agent/transactions,
+    replica_agent/transactions/statements, replica_agent/replicas.
+Entry points: `Uploads`, `UploadRedirector`, `TokenIssuer`.
+On failure: a file that is no part of its table is refused with the reason; files of unsealed jobs never
+    enter.
+"""

@@ -1,0 +1,170 @@
+"""Whether a Parquet file that somebody else has written can be a part of a table; what its footer says of it.
+
+Only the footer is read, and a column where that does not tell of its nulls. What is let through means the
+same to every reader of the table (design 5.1): the columns of its files by name, with exactly their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelock.errors import CorruptError, SchemaMismatchError
+from tidelock.replica_agent.tables.partitions import values_of
+from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
+
+#: What Spark, Arrow and DuckDB can all decompress.
+_CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4", "LZ4_RAW"})
+#: Spark's mark on files whose dates before 1582 are days of the Julian calendar.
+_LEGACY_DATES = b"org.apache.spark.legacyDateTime"
+#: Spark's version. Before 3.0 there was that calendar only, and no mark; Spark reads such files accordingly.
+_SPARK_VERSION = b"org.apache.spark.version"
+_GREGORIAN_SINCE = 3
+_DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
+_MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.write does)"
+
+
+def partition_path(place: tuple[str, ...], schema: TableSchema) -> str:
+    """Return the partition that folders name; SchemaMismatchError if they name none of the table."""
+    path = "/".join(place)
+    try:
+        values_of(path, schema)
+    except CorruptError as error:
+        folders = "/".join(f"{column.name}=<{column.type}>" for column in schema.partition_columns)
+        columns = ", ".join(f'"{name}"' for name in schema.partition_by)
+        raise SchemaMismatchError(
+            f"files for table {schema.name} were written into {path or 'no partition'!r}, and its partitions "
+            f"are {folders or 'none'!r}: write with partitionBy({columns}), each column of its type",
+            table=schema.name,
+            columns=list(schema.partition_by),
+        ) from error
+    return path
+
+
+def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, Statistics]:
+    """Return the number of rows of a file, and its statistics, if it can be a part of a table.
+
+    Raises:
+        SchemaMismatchError: It cannot; names the column, and what to change.
+    """
+    try:
+        with pq.ParquetFile(source) as file:
+            _check_file(file, schema)
+            _check_columns(file, schema)
+            _check_required(file, schema)
+            _check_bounds(file, schema)
+            return file.metadata.num_rows, statistics_of(file.metadata, schema)
+    except (pa.ArrowException, OSError) as error:
+        raise SchemaMismatchError(
+            f"a file for table {schema.name} cannot be read as Parquet: {error}; write it again",
+            table=schema.name,
+        ) from error
+
+
+def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
+    keys = file.metadata.metadata or {}
+    if _LEGACY_DATES in keys:
+        raise SchemaMismatchError(
+            f"files for table {schema.name} hold dates of the Julian calendar: set "
+            "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED (tl.write does)",
+            table=schema.name,
+        )
+    version = keys.get(_SPARK_VERSION, b"").decode(errors="replace")
+    major = version.partition(".")[0]
+    dated = any(column.type in _DATES for column in schema.columns)
+    if dated and major.isdecimal() and int(major) < _GREGORIAN_SINCE:
+        raise SchemaMismatchError(
+            f"files for table {schema.name} were written by Spark {version}, whose dates before 1582 are "
+            "days of the Julian calendar: write with Spark 3.5 or newer",
+            table=schema.name,
+        )
+    for group in _groups(file.metadata):
+        for column in (group.column(number) for number in range(group.num_columns)):
+            if column.compression not in _CODECS:
+                # Arrow has no name for the lz4 of Hadoop, which Spark calls lz4.
+                name = {"UNKNOWN": "lz4 as Hadoop frames it"}.get(column.compression, column.compression)
+                raise SchemaMismatchError(
+                    f"column {column.path_in_schema} for table {schema.name} is compressed by {name}, which "
+                    "not every reader knows: use snappy, zstd or lz4_raw",
+                    table=schema.name,
+                    column=column.path_in_schema,
+                )
+
+
+def _check_columns(file: pq.ParquetFile, schema: TableSchema) -> None:
+    found = {field.name: field for field in file.schema.to_arrow_schema()}
+    expected = {column.name: column for column in schema.columns}
+    stored = [column for column in schema.columns if column.name not in schema.partition_by]
+    for name in found:
+        if name in schema.partition_by:
+            _refuse(
+                schema, name, "is a column of its partitions, and is stored in the files: use partitionBy"
+            )
+        if name not in expected:
+            _refuse(schema, name, "is not in the table: leave it out, or give it the name of a column")
+    if len(file.schema.names) != len(set(file.schema.names)):
+        _refuse(schema, ", ".join(file.schema.names), "has a name that comes more than once")
+    physical = {file.schema.column(number).path: file.schema.column(number) for number in range(len(found))}
+    for column in stored:
+        if column.name not in found:
+            _refuse(schema, column.name, f"({column.type}) is missing")
+        _check_type(schema, column, found[column.name].type, physical.get(column.name))
+
+
+def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored: Any) -> None:
+    if stored is not None and stored.physical_type == "INT96":
+        _refuse(
+            schema, column.name, f"is stored as int96, and the table's type is {column.type}: {_MICROSECONDS}"
+        )
+    if found.equals(column.arrow.type):
+        return
+    hint = f": {_MICROSECONDS}" if pa.types.is_timestamp(found) and column.type == "timestamp" else ""
+    _refuse(
+        schema, column.name, f"is {found}, expected {column.type} ({column.arrow.type}){hint or ': cast it'}"
+    )
+
+
+def _check_required(file: pq.ParquetFile, schema: TableSchema) -> None:
+    """Spark declares every column of a file as nullable; whether a required one holds a null is looked up."""
+    for column in schema.columns:
+        if column.nullable or column.name in schema.partition_by:
+            continue
+        index = file.schema_arrow.get_field_index(column.name)
+        known = [group.column(index).statistics for group in _groups(file.metadata)]
+        if all(item is not None and item.has_null_count for item in known):
+            nulls = sum(item.null_count for item in known)
+        else:
+            nulls = sum(batch.column(0).null_count for batch in file.iter_batches(columns=[column.name]))
+        if nulls:
+            _refuse(
+                schema, column.name, f"is required, and {nulls} rows of a file hold a null: give them values"
+            )
+
+
+def _check_bounds(file: pq.ParquetFile, schema: TableSchema) -> None:
+    """The smallest and largest text of a column are used as they stand in its footer."""
+    for column in schema.columns:
+        if column.type == "string" and column.name not in schema.partition_by:
+            index = file.schema_arrow.get_field_index(column.name)
+            known = [group.column(index).statistics for group in _groups(file.metadata)]
+            try:
+                _ = [(item.min, item.max) for item in known if item is not None and item.has_min_max]
+            except UnicodeDecodeError:
+                _refuse(schema, column.name, "holds texts that are not UTF-8: make it binary, or decode them")
+
+
+def _groups(metadata: Any) -> Iterable[Any]:
+    return (metadata.row_group(number) for number in range(metadata.num_row_groups))
+
+
+def _refuse(schema: TableSchema, column: str, problem: str) -> NoReturn:
+    raise SchemaMismatchError(
+        f"column {column} for table {schema.name} {problem}; nothing of the job was kept",
+        table=schema.name,
+        column=column,
+    )

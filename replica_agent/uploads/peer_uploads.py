@@ -1,0 +1,145 @@
+"""Takes files of transactions whose home is another replica, which is asked before and told after.
+
+What is taken is an early copy: a row of ``parts`` by its bytes alone, of an undecided transaction. It is
+durable before its home is told, since that will say that the file is there. Whatever ends the upload
+otherwise takes it back; after a crash the undo row does, or the janitor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.errors import TidelockError, TokenFinishedError, TooLargeError, UnavailableError
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.unused_files import remove_files
+from tidelock.replica_agent.uploads.grants import UploadGrant, UploadGrants
+from tidelock.replica_agent.uploads.receiving import UploadReceiver
+from tidelock.replication.backoff import wait_s
+from tidelock.replication.core.model import PartMeta, Peer, bytes_alone
+from tidelock.replication.partfs import PartFs
+from tidelock.replication.peers import PeerClient, UploadBegun
+
+UPLOAD = faults.step("agent.upload")
+
+#: How often a home is told that a file is durable here, before the upload fails.
+_TRIES = 3
+
+
+class PeerUploads:
+    """Takes files.
+
+    Args:
+        replica: This one.
+        peers: The other replicas now.
+        retry_wait_max_s: Longest pause before a home is told once more.
+        taken: Called with each file that has been taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        catalog: Catalog,
+        files: PartFs,
+        client: PeerClient,
+        grants: UploadGrants,
+        peers: Callable[[], Collection[Peer]],
+        retry_wait_max_s: float,
+        receiver: UploadReceiver,
+        taken: Callable[[], None],
+    ) -> None:
+        """Take nothing yet."""
+        self._receiver, self._taken = receiver, taken
+        self._replica, self._catalog, self._files, self._client = replica, catalog, files, client
+        self._grants, self._peers, self._retry_wait_max_s = grants, peers, retry_wait_max_s
+        self._running: dict[asyncio.Task[object], str] = {}
+
+    def tids(self) -> frozenset[str]:
+        """Return the transactions of which files come in now."""
+        return frozenset(self._running.values())
+
+    def cut(self, tids: Collection[str]) -> None:
+        """These transactions are over: end their uploads."""
+        gone = frozenset(tids)
+        for task in [task for task, tid in self._running.items() if tid in gone]:
+            del self._running[task]
+            task.cancel()
+
+    async def take(self, text: str, content: AsyncIterator[bytes]) -> None:
+        """Take the file of a grant; when this returns it is durable here, and its home counts on it.
+
+        Raises:
+            TokenForgedError, TokenForeignError, TokenExpiredError: As :class:`UploadGrants`.
+            TokenFinishedError: The transaction has ended, before or meanwhile.
+            BadRequestError: It was cut, or deleted meanwhile; or as :meth:`Writes.upload`.
+            TooLargeError: As the home says.
+            DiskFullError, UnavailableError: Nothing of it was kept.
+        """
+        grant = self._grants.accept(text)
+        home = next((peer for peer in self._peers() if peer.replica == grant.tid.home), None)
+        if home is None:
+            raise UnavailableError(f"replica {grant.tid.home} is not known here; create the file again")
+        task = asyncio.current_task()
+        assert task is not None
+        begun = await self._client.begin_upload(home.api, text, self._replica)
+        self._running[task] = str(grant.tid)
+        try:
+            await self._write(home.api, grant, begun, content)
+            self._taken()
+        except BaseException as error:
+            await asyncio.shield(self._give_up(home.api, grant, begun))
+            if isinstance(error, asyncio.CancelledError) and task not in self._running:
+                raise TokenFinishedError(
+                    f"transaction {grant.tid} has ended while a file was written", tid=str(grant.tid)
+                ) from error
+            raise
+        finally:
+            self._running.pop(task, None)
+
+    async def _write(
+        self, home: str, grant: UploadGrant, begun: UploadBegun, content: AsyncIterator[bytes]
+    ) -> None:
+        def grown(length: int) -> None:
+            if length > begun.bytes_max:
+                raise TooLargeError(
+                    f"a file of {grant.tid} has more than {begun.bytes_max} bytes, which is what its home "
+                    "allows (insert_bytes_max, staged_bytes_max): write smaller ones",
+                    limit=begun.bytes_max,
+                )
+
+        path = self._files.part_path(begun.part)
+        await self._catalog.write(lambda db: jobs.note_undo(db, [path]))
+        sink = self._files.begin(begun.part)  # only opens a file; in a thread it might be lost
+        location = await self._receiver.receive(content, sink, grown)
+        meta = bytes_alone(begun.part, location.length, sink.checksum)
+        staged = jobs.StagedPart(meta, location, grant.tid)
+        await self._catalog.write(lambda db: jobs.add_staged(db, [staged], []))
+        await UPLOAD.before()
+        await self._tell(home, grant, meta)
+        await UPLOAD.after()
+
+    async def _tell(self, home: str, grant: UploadGrant, meta: PartMeta) -> None:
+        for failures in range(1, _TRIES + 1):
+            try:
+                await self._client.end_upload(home, grant.tid, grant.table, self._replica, meta)
+            except UnavailableError:
+                if failures == _TRIES:
+                    raise
+                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+            else:
+                return
+
+    async def _give_up(self, home: str, grant: UploadGrant, begun: UploadBegun) -> None:
+        """Leave nothing of a file; the home learns it at once, or when its attempt is deleted."""
+        path = self._files.part_path(begun.part)
+        self._catalog.late_removals.add(path)
+        with contextlib.suppress(TidelockError):
+            unused = await self._catalog.write(lambda db: jobs.drop_parts(db, [begun.part]))
+            await remove_files(self._catalog, self._files, sorted({path, *unused}))
+        with contextlib.suppress(TidelockError):
+            await self._client.fail_upload(home, grant.tid, grant.table, self._replica, begun.part)

@@ -1,0 +1,54 @@
+"""How much one transaction may have staged, through the file system and besides."""
+
+from __future__ import annotations
+
+from tidelock.errors import TooLargeError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.transactions.registry import Transaction
+
+
+class UploadQuota:
+    """Judges by the settings of this agent. Parts that the transaction has already count as well."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+
+    def require_file(self, tx: Transaction) -> None:
+        """Raise TooLargeError unless the transaction may stage one file more."""
+        limit = self._settings.staged_files_max
+        found = len(tx.stored) + sum(len(writes.files) for writes in tx.writes.values())
+        if found >= limit:
+            raise TooLargeError(
+                f"{tx.tid} has {found} files and parts, the limit is staged_files_max={limit}: write fewer, "
+                "larger files (repartition by the partition columns), or in several transactions",
+                limit=limit,
+                found=found,
+            )
+
+    def room(self, tx: Transaction) -> int:
+        """Return how many bytes more the transaction may stage; below 0 when it has too many."""
+        stored = sum(meta.length for meta in tx.stored.values())
+        return self._settings.staged_bytes_max - stored - sum(w.length for w in tx.writes.values())
+
+    def require_bytes(self, tx: Transaction, length: int) -> None:
+        """Raise TooLargeError if a file has grown too large, or with it all that is staged.
+
+        Args:
+            tx: Its bytes include those of the file.
+            length: Of the file, so far.
+        """
+        limit = self._settings.insert_bytes_max
+        if length > limit:
+            raise TooLargeError(
+                f"a file has more than {limit} bytes (insert_bytes_max): write smaller ones "
+                "(spark.sql.files.maxRecordsPerFile)",
+                limit=limit,
+                found=length,
+            )
+        if self.room(tx) < 0:
+            limit = self._settings.staged_bytes_max
+            raise TooLargeError(
+                f"{tx.tid} would have more than {limit} bytes staged (staged_bytes_max): write in several "
+                "transactions",
+                limit=limit,
+            )

@@ -1,0 +1,99 @@
+"""From the body of an upload to a durable file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+from aiohttp import web
+
+from tidelock.errors import BadRequestError, UnavailableError
+from tidelock.replication.core.model import Location
+from tidelock.replication.partfs import BUFFER_BYTES, PartSink
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: They wait for the disk most of the time.
+_THREADS: Final = 4
+
+
+class UploadReceiver:
+    """Takes bodies, with threads of its own: what writes and reads large files keeps no commit waiting.
+
+    Nothing ends a body that pauses: Spark sends nothing while it fills a row group, which may take as long as
+    it likes. It ends with its transaction, or its connection.
+
+    Args:
+        uploads_max: Most bodies at once; each needs up to three times ``BUFFER_BYTES``.
+    """
+
+    def __init__(self, uploads_max: int) -> None:
+        """Take nothing yet."""
+        self._uploads_max, self._running = uploads_max, 0
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def receive(
+        self, content: AsyncIterator[bytes], sink: PartSink, grown: Callable[[int], None]
+    ) -> Location:
+        """Write a body in pieces worth a thread's turn; if it raises, nothing of the file is left.
+
+        Args:
+            content: The body.
+            sink: Takes it.
+            grown: Told the bytes that the file has now; raises when no more of it is wanted.
+
+        Raises:
+            BadRequestError: The body was cut.
+            DiskFullError, UnavailableError: As :class:`PartSink`; or ``uploads_max`` come in already.
+        """
+        self._running += 1
+        try:
+            self._require_room()
+            pieces: list[bytes] = []
+            size = 0
+            async for piece in content:
+                pieces.append(piece)
+                size += len(piece)
+                if size >= BUFFER_BYTES:
+                    await self.run(sink.write, b"".join(pieces))
+                    pieces, size = [], 0
+                    grown(sink.length)
+            if pieces:
+                await self.run(sink.write, b"".join(pieces))
+                grown(sink.length)
+            return await self.run(sink.finish)
+        except BaseException as error:
+            await self.run(sink.abandon)
+            if isinstance(error, web.RequestPayloadError | ConnectionError):
+                raise BadRequestError("the file was cut on its way; nothing of it was kept") from error
+            raise
+        finally:
+            self._running -= 1
+
+    def _require_room(self) -> None:
+        if self._running > self._uploads_max:
+            raise UnavailableError(
+                f"{self._uploads_max} files are being written to this replica (uploads_max); nothing of this "
+                "one was kept: write fewer at once, or try again"
+            )
+
+    async def run(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Run a blocking call in a thread; who is cancelled meanwhile goes on when that has ended.
+
+        Else a file would be discarded while a thread still writes, or renames, it.
+        """
+        loop = asyncio.get_running_loop()
+        work = asyncio.ensure_future(loop.run_in_executor(self._threads, partial(call, *args, **named)))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            raise

@@ -1,0 +1,67 @@
+"""Which replicas can take a file now: they serve, keep up, and have room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from tidelock.errors import TidelockError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import AgentState
+from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replication.core.model import Peer
+from tidelock.replication.peers import PeerClient
+
+#: How old an answer may be before it is asked for anew.
+FRESH_S: Final = 1.0
+#: How old it may be while that is under way, so that nobody waits for a replica that is frozen. A writer that
+#: is sent to a replica which has died since fails: that is the price of asking seldom, and of not waiting.
+STALE_S: Final = 3.0
+
+
+class UploadTargets:
+    """Asks the peers, at most once in :data:`FRESH_S`; tells what is not older than :data:`STALE_S`.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, membership: Membership, client: PeerClient, clock: Callable[[], float]
+    ) -> None:
+        """Know nobody yet."""
+        self._settings, self._membership, self._client, self._clock = settings, membership, client, clock
+        self._asked_at = float("-inf")
+        self._found: tuple[Peer, ...] = ()
+        self._asking: asyncio.Task[None] | None = None
+
+    async def now(self) -> tuple[Peer, ...]:
+        """Return the peers that can take a file."""
+        age = self._clock() - self._asked_at
+        if age > FRESH_S:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask_all(), name="ask for targets")
+            if age > STALE_S:
+                await asyncio.shield(self._asking)
+        return self._found
+
+    async def _ask_all(self) -> None:
+        serving, lagging = self._membership.serving(), self._membership.lagging()
+        peers = [
+            peer
+            for peer in self._membership.peers()
+            if peer.replica in serving and peer.replica not in lagging and not peer.struck
+        ]
+        able = await asyncio.gather(*(self._is_able(peer) for peer in peers))
+        self._found = tuple(peer for peer, yes in zip(peers, able, strict=True) if yes)
+        self._asked_at = self._clock()
+
+    async def _is_able(self, peer: Peer) -> bool:
+        try:
+            async with asyncio.timeout(self._settings.peer_ask_timeout_s):
+                found = await self._client.status(peer.api)
+        except (TidelockError, TimeoutError):
+            return False
+        known = (found.id, found.disk, found.state) == (peer.replica, peer.disk, AgentState.SERVING.value)
+        return known and found.free_bytes >= self._settings.part_bytes_max

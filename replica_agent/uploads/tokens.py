@@ -1,0 +1,145 @@
+"""Tokens: signed capabilities for one open transaction, which travel inside of paths. Pure.
+
+A signed text (:mod:`signed`), so a token is one segment of a path. Who holds one may do what its claims say
+until it expires or the transaction ends, whichever comes first; whether that has ended is for the
+transaction's home to say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
+from tidelock.errors import TokenExpiredError, TokenForeignError, TokenRightError
+from tidelock.replica_agent.uploads import signed
+
+_CONTEXT: Final = b"tidelock token 1\0"
+
+
+class Right(Enum):
+    """What a token allows."""
+
+    #: Add rows to its tables.
+    APPEND = "append"
+    #: Take rows out of its tables, to put others in their place.
+    REPLACE = "replace"
+    #: See its tables as the transaction does, its own changes included.
+    READ = "read"
+    #: Keep the transaction alive.
+    HEARTBEAT = "heartbeat"
+    #: End it: by a commit, or a rollback.
+    COMMIT = "commit"
+
+
+#: What a token allows if nothing is asked for; whoever is to read, keep alive or end must have it said.
+DEFAULT_RIGHTS: Final = (Right.APPEND, Right.REPLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClaims:
+    """What a token says.
+
+    Attributes:
+        cluster: Id of the cluster.
+        tid: The transaction.
+        rights: What may be done in it.
+        tables: In which tables; None for all.
+        expires_s: Unix time from which on it is worth nothing.
+    """
+
+    cluster: str
+    tid: Tid
+    rights: frozenset[Right]
+    tables: frozenset[TableName] | None
+    expires_s: int
+
+    def require(self, right: Right, table: TableName) -> None:
+        """Raise TokenRightError unless the token allows this in that table."""
+        self.require_right(right)
+        self.require_table(table)
+
+    def require_right(self, right: Right) -> None:
+        """Raise TokenRightError unless the token allows this."""
+        if right not in self.rights:
+            held = ", ".join(sorted(item.value for item in self.rights)) or "nothing"
+            raise TokenRightError(
+                f"the token allows {held}, and {right.value} is asked for; make one with that right "
+                f"(tx.token(rights=...))",
+                right=right.value,
+            )
+
+    def require_table(self, table: TableName) -> None:
+        """Raise TokenRightError unless the token is for this table."""
+        if self.tables is not None and table not in self.tables:
+            raise TokenRightError(
+                f"the token is for {', '.join(sorted(self.tables)) or 'no table'}, and {table} is asked for; "
+                "make one for that table (tx.token(tables=...))",
+                table=table,
+            )
+
+
+def key_of(secret: str, cluster: str, boot_key: bytes) -> bytes:
+    """Return the key of a cluster's tokens: derived from its shared secret, or ``boot_key`` without one."""
+    if not secret:
+        return boot_key
+    return hmac.digest(secret.encode(), _CONTEXT + cluster.encode(), hashlib.sha256)
+
+
+def sign(key: bytes, claims: TokenClaims) -> str:
+    """Return the token that says this."""
+    fields: dict[str, Any] = {
+        "c": claims.cluster,
+        "t": str(claims.tid),
+        "r": sorted(right.value for right in claims.rights),
+        "e": claims.expires_s,
+    }
+    if claims.tables is not None:
+        fields["n"] = sorted(claims.tables)
+    return signed.sign(key, _CONTEXT, fields)
+
+
+def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: float) -> TokenClaims:
+    """Return what a token says, if it is of this cluster, for a transaction of this home, and not expired.
+
+    Raises:
+        TokenForeignError: It says that it is of another cluster, or of another home. Without a shared secret
+            such a one cannot be verified here, so this is asked before its signature.
+        TokenForgedError: It is no token, or was not signed by this key.
+        TokenExpiredError: Its time is over.
+    """
+    found = signed.read(token)
+    claims = _claims(found.fields)
+    if claims.cluster != cluster:
+        raise TokenForeignError(
+            "the token is of another cluster; use one that tx.token() of this cluster has made"
+        )
+    if claims.tid.home != replica:
+        raise TokenForeignError(
+            f"the token is for a transaction of replica {claims.tid.home}, and this is {replica}; use the "
+            "address that tx.path() gives",
+            home=claims.tid.home,
+        )
+    found.require(key, _CONTEXT)
+    if now_s >= claims.expires_s:
+        raise TokenExpiredError(
+            "the token has expired; make another with tx.token()", expires_s=claims.expires_s
+        )
+    return claims
+
+
+def _claims(fields: dict[str, Any]) -> TokenClaims:
+    try:
+        tables = fields.get("n")
+        return TokenClaims(
+            str(fields["c"]),
+            Tid.parse(fields["t"]),
+            frozenset(Right(right) for right in fields["r"]),
+            None if tables is None else frozenset(TableName(name) for name in tables),
+            int(fields["e"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise signed.forged() from error

@@ -1,0 +1,372 @@
+"""Writes through the file system, at the home: files stream in, and those of sealed jobs become parts.
+
+A file is written once: hashed while it comes in, durable when its upload ends, and never copied or renamed on
+the disk again. Until its job is sealed it has an undo row and no other, so a crash, a rollback or the end of
+the lease leaves nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.errors import (
+    BadRequestError,
+    TidelockError,
+    UnavailableError,
+    UnsealedWriteError,
+    UnsupportedInTransactionError,
+)
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.unused_files import remove_files
+from tidelock.replica_agent.tables.partitions import values_of
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.transactions.registry import Transaction, TxState
+from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
+from tidelock.replica_agent.transactions.staging_area import InPlace
+from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, kind_of, text_of
+from tidelock.replica_agent.transactions.statements.inserts import STAGE, Inserts
+from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.uploads.eager_replication import EagerReplication
+from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
+from tidelock.replica_agent.uploads.quota import UploadQuota
+from tidelock.replica_agent.uploads.receiving import UploadReceiver
+from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
+from tidelock.replication.core.model import Location, bytes_alone
+
+#: Files that are checked in one turn of a thread, so that uploads have theirs between.
+_AT_ONCE = 32
+
+#: Tells whether who asked waits for the answer still.
+Waiting = Callable[[], bool]
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a sealed job has added."""
+
+    rows: int
+    parts: int
+
+
+class Uploads:
+    """Keeps the staging folders of the transactions of this home; ``passes`` tells who may use them."""
+
+    def __init__(
+        self,
+        inserts: Inserts,
+        removals: Removals,
+        passes: TokenIssuer,
+        early: EagerReplication,
+        receiver: UploadReceiver,
+    ) -> None:
+        self.passes, self._early, self._receiver = passes, early, receiver
+        self.quota = UploadQuota(inserts.settings)
+        self._inserts, self._removals = inserts, removals
+        self._settings, self._catalog, self._files = inserts.settings, inserts.catalog, inserts.files
+        self._transactions = inserts.transactions
+
+    def of(self, tx: Transaction, table: TableName) -> TableWrites:
+        """Return the folder of a table that files can be written for.
+
+        Raises:
+            TransactionClosedError: The transaction takes no statements.
+            UnknownTableError: There is no such table.
+            UnsupportedInTransactionError: Its rows have to be looked at one by one.
+        """
+        self._transactions.require_open(tx)
+        found = tx.writes.get(table)
+        if found is None:
+            self._schema(tx, table)
+            found = tx.writes[table] = TableWrites()
+        return found
+
+    def _schema(self, tx: Transaction, table: TableName) -> TableSchema:
+        version, schema = self._inserts.schema(table, tx.begin_statement(self._inserts.reached()))
+        if schema.unique_key or schema.dependents:
+            why = (
+                "a unique key"
+                if schema.unique_key
+                else f"tables derived from it ({', '.join(schema.dependents)})"
+            )
+            raise UnsupportedInTransactionError(
+                f"table {table} has {why}, so whole files cannot be added to it: use tx.insert, tx.upsert or "
+                "tx.merge",
+                table=table,
+            )
+        tx.use(table, version)
+        return schema
+
+    async def upload(
+        self,
+        tx: Transaction,
+        table: TableName,
+        place: StagingPath,
+        content: AsyncIterator[bytes],
+        *,
+        overwrite: bool,
+    ) -> None:
+        """Take a file; when this returns it is durable, and at its place.
+
+        Raises:
+            BadRequestError: As :meth:`StagingArea.check_create`; or it was cut, or deleted while it was
+                written.
+            TooLargeError: As :class:`UploadQuota`.
+            TransactionClosedError: The transaction has ended meanwhile.
+            DiskFullError, UnavailableError: Nothing of it was kept.
+        """
+        writes = self.of(tx, table)
+        self.quota.require_file(tx)
+        number, dropped = writes.area.create(place, overwrite=overwrite)
+        part = self._inserts.numbers.next()
+        file = writes.files[number] = StagedFile(part, self._files.part_path(part))
+        came = 0
+
+        def grown(length: int) -> None:
+            nonlocal came
+            if number not in writes.files:
+                raise _deleted(place)
+            writes.length += length - came
+            came = length
+            self.quota.require_bytes(tx, length)
+
+        with self._running(tx):
+            try:
+                await self._early.discard(writes.take(dropped))
+                await self._catalog.write(lambda db: jobs.note_undo(db, [file.path]))
+                sink = self._files.begin(part)  # only opens a file; in a thread it might be lost
+                location = await self._receiver.receive(content, sink, grown)
+                self._transactions.require_open(tx)
+                if not writes.area.finish(number, location.length):
+                    raise _deleted(place)  # noqa: TRY301 - cleaned up below
+                meta = bytes_alone(part, location.length, sink.checksum)
+                writes.files[number] = StagedFile(part, file.path, meta, location)
+                self._inserts.metrics.uploads.labels("own").inc()
+            except BaseException:
+                writes.length -= came
+                writes.area.abandon(number)
+                writes.files.pop(number, None)
+                await asyncio.shield(self._remove([file.path]))
+                raise
+
+    async def rename(
+        self, tx: Transaction, table: TableName, source: StagingPath, target: StagingPath
+    ) -> bool:
+        """Move a file or a folder; when that commits a task, what it has written is copied to the peers.
+
+        Returns:
+            False where Hadoop expects it.
+
+        Raises:
+            BadRequestError: As :meth:`StagingArea.rename`.
+        """
+        writes = self.of(tx, table)
+        async with writes.turn:
+            self._transactions.require_open(tx)
+            if not writes.area.rename(source, target):
+                return False
+            if kind_of(target) is Kind.TASK:
+                await self._early.announce(tx, writes, writes.area.below(target))
+            return True
+
+    async def delete(
+        self,
+        tx: Transaction,
+        table: TableName,
+        place: StagingPath,
+        *,
+        recursive: bool,
+        waiting: Waiting = _always,
+    ) -> bool:
+        """Delete staged files; or, of the table's folder or a partition's, the rows that are there.
+
+        Raises:
+            BadRequestError: As :meth:`StagingArea.delete`.
+            SerializationConflictError: Another transaction removes such rows; rollback only.
+            UnsealedWriteError, SchemaMismatchError, UnavailableError: As :meth:`mark`; of a job that
+                replaces partitions this is its end.
+        """
+        writes = self.of(tx, table)
+        async with writes.turn:
+            self._transactions.require_open(tx)
+            schema = self._schema(tx, table)
+            found = writes.area.delete(place, recursive=recursive)
+            await self._early.discard(writes.take(found.dropped))
+            if found.replaces is not None:
+                if found.replaces:
+                    values = values_of(partition_path(found.replaces, schema), schema)
+                    texts = {name: None if value is None else _plain(value) for name, value in values.items()}
+                    await self._removals.drop_partition(tx, table, texts)
+                else:
+                    await self._removals.truncate(tx, table)
+            if found.seals:
+                await self._seal(tx, table, writes, waiting)
+            return found.existed
+
+    async def mark(
+        self, tx: Transaction, table: TableName, place: StagingPath, waiting: Waiting = _always
+    ) -> None:
+        """Take a ``_SUCCESS``, which seals the job.
+
+        Args:
+            tx: The transaction.
+            table: Whose folder it is.
+            place: Of the mark.
+            waiting: Tells whether who asked waits for the answer still.
+
+        Raises:
+            UnavailableError: Nobody does. For Spark the job has failed then, and may be run again, so that
+                its rows would come twice: the transaction takes rollback only.
+            Others as :meth:`seal`.
+        """
+        writes = self.of(tx, table)
+        async with writes.turn:
+            if writes.area.mark(place):
+                await self._seal(tx, table, writes, waiting)
+
+    async def seal(self, tx: Transaction, table: TableName) -> Sealed:
+        """Turn the files of the job that has ended into parts of the transaction; none if that has happened.
+
+        Raises:
+            UnsealedWriteError: Tasks of it are still at work.
+            SchemaMismatchError: A file does not fit the table; the transaction takes rollback only.
+            TooManyPartsError: A partition has too many parts; likewise.
+            DiskFullError, UnavailableError: Likewise.
+        """
+        writes = self.of(tx, table)
+        async with writes.turn:
+            return await self._seal(tx, table, writes)
+
+    async def settle(
+        self, tx: Transaction, table: TableName, job: str, places: Iterable[StagingPath]
+    ) -> Sealed:
+        """End a job by naming its files that count, and seal it; errors as :meth:`seal`, and of the area."""
+        writes = self.of(tx, table)
+        async with writes.turn:
+            self._transactions.require_open(tx)
+            await self._early.discard(writes.take(writes.area.settle(job, places)))
+            return await self._seal(tx, table, writes)
+
+    async def _seal(
+        self, tx: Transaction, table: TableName, writes: TableWrites, waiting: Waiting = _always
+    ) -> Sealed:
+        self._transactions.require_open(tx)
+        with self._running(tx):
+            try:
+                sealed = await self._add(tx, table, writes)
+                if not waiting():
+                    raise _unheard(table)
+                return sealed  # noqa: TRY300 - what is raised is handled below
+            except UnsealedWriteError:
+                raise
+            except TidelockError as error:
+                # The job has failed, so a commit of what it has left would be half of it.
+                self._transactions.fail(tx, error)
+                raise
+
+    async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
+        await STAGE.before()
+        schema, found = self._schema(tx, table), writes.area.closing()
+        if not found:
+            writes.area.seal(found)
+            return Sealed(0, 0)
+        files = {item.number: writes.files[item.number] for item in found}
+        places = await self._early.gather(tx, list(files.values()))
+        staged: list[jobs.StagedPart] = []
+        for first in range(0, len(found), _AT_ONCE):
+            some = found[first : first + _AT_ONCE]
+            staged += await self._receiver.run(self._examine, tx, schema, some, files, places)
+        for path in sorted({part.meta.path for part in staged}):
+            await self._inserts.pressure.admit(tx, schema, path)
+        await self._catalog.write(partial(jobs.name_staged, parts=staged))
+        self._transactions.require_open(tx)
+        tx.stored.update({part.meta.part: part.meta for part in staged})
+        writes.area.seal(found)
+        kept = {part.meta.part for part in staged}
+        empty = [number for number, file in files.items() if file.part not in kept]
+        writes.take(files.keys() - empty)
+        await self._early.discard(writes.take(empty))
+        metas = [part.meta for part in staged]
+        self._inserts.hint(tx, metas)
+        self._inserts.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
+        await STAGE.after()
+        return Sealed(sum(meta.rows for meta in metas), len(metas))
+
+    def _examine(
+        self,
+        tx: Transaction,
+        schema: TableSchema,
+        found: Sequence[InPlace],
+        files: dict[int, StagedFile],
+        places: dict[PartId, Location],
+    ) -> list[jobs.StagedPart]:
+        """Check files of a job, in a thread; those without rows are left out."""
+        staged = []
+        for item in found:
+            file = files[item.number]
+            assert file.meta is not None, item
+            path = partition_path(item.place[:-1], schema)
+            rows, stats = examine(self._source(file, places[file.part]), schema)
+            if rows:
+                meta = msgspec.structs.replace(
+                    file.meta, table=schema.name, path=path, rows=rows, stats=stats
+                )
+                staged.append(jobs.StagedPart(meta, places[file.part], tx.tid))
+        return staged
+
+    def _source(self, file: StagedFile, place: Location) -> Path | pa.BufferReader:
+        """Return what to read a file from: a small one that was fetched lies in a pack."""
+        if place.file == file.path:
+            return self._files.data_dir / file.path
+        return pa.BufferReader(self._files.read(place))
+
+    @contextlib.contextmanager
+    def _running(self, tx: Transaction) -> Iterator[None]:
+        """Run as a statement of a transaction: its end cuts this, and is what is then told."""
+        task = asyncio.current_task()
+        assert task is not None
+        inside = task in tx.uploads
+        tx.uploads.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if tx.state not in {TxState.OPEN, TxState.FAILED}:
+                self._transactions.require_open(tx)
+            raise
+        finally:
+            if not inside:
+                tx.uploads.discard(task)
+                tx.upload_ended.set()
+
+    async def _remove(self, paths: Sequence[str]) -> None:
+        """Delete files; what cannot go now is kept in mind, and goes later."""
+        with contextlib.suppress(TidelockError):
+            await remove_files(self._catalog, self._files, paths)
+
+
+def _unheard(table: TableName) -> UnavailableError:
+    return UnavailableError(
+        f"the job that writes to {table} has ended well, but Spark had given up waiting for that, and calls "
+        "it failed: begin again, with more patience (dfs.webhdfs.socket.read-timeout)",
+        table=table,
+    )
+
+
+def _deleted(place: StagingPath) -> BadRequestError:
+    return BadRequestError(f"{text_of(place)} was deleted while it was written")
+
+
+def _plain(value: object) -> bool | int | str:
+    return value if isinstance(value, bool | int) else str(value)

@@ -1,0 +1,7 @@
+"""The pure core of replication: durable copies, the executed prefix, the rules of locks and of the horizon.
+
+May import: csnlog/core.
+Entry points: `Copies`, `Prefix`, `wire` (bytes of a push), `lock_rules`, `horizon_rules`.
+On failure: a machine that meets a state no correct history leads to raises AssertionError; bytes it cannot
+    read are CorruptError.
+"""

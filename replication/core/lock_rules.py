@@ -1,0 +1,342 @@
+"""The rules of removal locks: names, what covers what, who stands in whose way, how many to a request. Pure.
+
+Pure. A transaction that removes parts holds locks in ZooKeeper (docs/protocol.md, "Locks"): one for each
+part, or one wide lock for a whole table, a partition or a range of keys. The shell that takes them and gives
+them back is :mod:`tidelock.replication.locks.removal_locks`.
+
+What finds whom: everyone who locks parts raises the version of ``locks/<table>`` and looks at the wide locks
+afterwards; everyone who makes a wide lock does so only while that version is the one it has listed the parts'
+locks at. So of two whose scopes overlap, the later one sees the earlier one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName, Tid
+from tidelock.csnlog.core.model import LockState
+from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
+from tidelock.csnlog.core.store import Create, Op, multi_bytes
+from tidelock.errors import CorruptError, SerializationConflictError
+
+#: Most locks that are made or deleted with one request (design section 4, "Removals").
+LOCKS_PER_MULTI_MAX = 1000
+#: Share of a request's bytes that is planned with. The rest is for the fence, and for the cluster's root,
+#: which stands in front of every path.
+_BYTES_SHARE = 0.5
+
+
+# --------------------------------------------------------------------------------------------- what is locked
+
+
+@dataclass(frozen=True, slots=True)
+class OnePart:
+    """One part, and the path of its partition."""
+
+    part: PartId
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTable:
+    """All parts of a table, those that others are just adding too."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnePartition:
+    """All parts of a partition; ``path`` as in the catalog, or the first segments of it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The rows with a key from ``low`` to ``high``, both included.
+
+    Bounds are JSON values that compare with each other (numbers, texts, lists of such); None = no bound.
+    A range of keys stands in the way of other ranges only: who adds rows removes no part.
+    """
+
+    low: Any = None
+    high: Any = None
+
+
+Wide = WholeTable | OnePartition | Keys
+Scope = OnePart | Wide
+
+
+@dataclass(frozen=True, slots=True)
+class LockAsk:
+    """What a statement wants to lock in one table.
+
+    Attributes:
+        table: Full table name.
+        parts: Parts with the paths of their partitions.
+        wide: What it locks above parts.
+    """
+
+    table: TableName
+    parts: Mapping[PartId, str] = field(default_factory=dict)
+    wide: tuple[Wide, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """One lock as it stands in ZooKeeper."""
+
+    znode: str
+    table: TableName
+    scope: Scope
+    tid: Tid
+    merge: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LockLimits:
+    """The bounds of :class:`tidelock.replication.locks.removal_locks.Locks`.
+
+    Attributes:
+        locks_max: Most locks of one transaction.
+        table_locks_max: Most locks of a table, those of committed removals included.
+        multi_bytes_max: Largest request.
+        compaction_lock_wait_s: How long a user's statement waits for a compaction.
+        connect_wait_s: How long a statement waits for a connection to ZooKeeper.
+        scan_interval_s: Shortest time between two looks for locks of silent replicas.
+    """
+
+    locks_max: int
+    table_locks_max: int
+    multi_bytes_max: int
+    compaction_lock_wait_s: float
+    connect_wait_s: float
+    scan_interval_s: float
+
+
+def overlap(one: Scope, other: Scope) -> bool:
+    """Tell whether two transactions must not both hold these."""
+    match one, other:
+        case (Keys(), Keys()):
+            return _at_most(one.low, other.high) and _at_most(other.low, one.high)
+        case (Keys(), _) | (_, Keys()):
+            return False
+        case (WholeTable(), _) | (_, WholeTable()):
+            return True
+        case (OnePart(), OnePart()):
+            return one.part == other.part
+        case (OnePart(_, path), OnePartition(above)) | (OnePartition(above), OnePart(_, path)):
+            return _within(path, above)
+        case _:
+            assert isinstance(one, OnePartition)
+            assert isinstance(other, OnePartition)
+            return _within(one.path, other.path) or _within(other.path, one.path)
+
+
+def covers(held: Scope, wanted: Scope) -> bool:
+    """Tell whether who holds the first need not lock the second."""
+    match held, wanted:
+        case (Keys(), Keys()):
+            below = held.low is None or (
+                wanted.low is not None and _at_most(held.low, wanted.low, unsure=False)
+            )
+            above = held.high is None or (
+                wanted.high is not None and _at_most(wanted.high, held.high, unsure=False)
+            )
+            return below and above
+        case (Keys(), _) | (_, Keys()):
+            return False
+        case (WholeTable(), _):
+            return True
+        case (OnePartition(path), OnePart(_, below) | OnePartition(below)):
+            return _within(below, path)
+        case _:
+            return held == wanted
+
+
+def _within(path: str, above: str) -> bool:
+    return path == above or not above or path.startswith(f"{above}/")
+
+
+def _at_most(low: Any, high: Any, *, unsure: bool = True) -> bool:
+    """Compare two bounds, None being none; ``unsure`` where they do not compare."""
+    if low is None or high is None:
+        return True
+    try:
+        return bool(low <= high)
+    except TypeError:
+        return unsure
+
+
+# -------------------------------------------------------------------------------------------- names and bytes
+
+
+def create_op(table: TableName, scope: Scope, tid: Tid, *, merge: bool) -> Create:
+    """Return the operation that makes a lock."""
+    znode, state = _form(table, scope, tid)
+    return Create(znode, codec.encode_lock(msgspec.structs.replace(state, merge=merge)))
+
+
+def _form(table: TableName, scope: Scope, tid: Tid) -> tuple[str, LockState]:
+    """Path and data of a lock."""
+    match scope:
+        case OnePart(part, path):
+            return tree.lock(table, part), LockState(str(tid), path=path)
+        case WholeTable():
+            return tree.wide_lock(table, "table", "", tid), LockState(str(tid))
+        case OnePartition(path):
+            return tree.wide_lock(table, "partition", path, tid), LockState(str(tid), path=path)
+        case Keys(low, high):
+            about = msgspec.json.encode((low, high)).decode()
+            return tree.wide_lock(table, "keys", about, tid), LockState(str(tid), low=low, high=high)
+
+
+def read_lock(table: TableName, znode: str, data: bytes) -> LockInfo:
+    """Read a lock from its path and its bytes.
+
+    Raises:
+        UpgradeNeededError: A newer version has made it.
+        CorruptError: It is none.
+    """
+    state = codec.decode_lock(data)
+    directory, _, name = znode.rpartition("/")
+    try:
+        tid = Tid.parse(state.tid)
+        scope = _scope(name, state, wide=directory == tree.wide_dir(table))
+    except ValueError as error:
+        raise CorruptError(f"the lock {znode} cannot be read: {error}", znode=znode) from error
+    return LockInfo(znode, table, scope, tid, state.merge)
+
+
+def _scope(name: str, state: LockState, *, wide: bool) -> Scope:
+    if not wide:
+        return OnePart(PartId(name), state.path or "")
+    match name.partition("-")[0]:
+        case "table":
+            return WholeTable()
+        case "partition" if state.path is not None:
+            return OnePartition(state.path)
+        case "keys":
+            return Keys(state.low, state.high)
+    raise ValueError(f"{name!r} is not the name of a lock")
+
+
+def wanted(ask: LockAsk, held: Iterable[Scope]) -> tuple[tuple[OnePart, ...], tuple[Wide, ...]]:
+    """Return what of an ask one who holds this already has to lock: parts in their order, wide ones."""
+    above = [one for one in held if not isinstance(one, OnePart)]
+    mine = {one.part for one in held if isinstance(one, OnePart)}
+    wide: list[Wide] = []
+    for scope in ask.wide:
+        if not any(covers(one, scope) for one in (*above, *wide)):
+            wide.append(scope)
+    above += wide
+    parts = tuple(
+        OnePart(part, path)
+        for part, path in sorted(ask.parts.items())
+        if part not in mine and not any(covers(one, OnePart(part, path)) for one in above)
+    )
+    return parts, tuple(wide)
+
+
+def batches(ops: Sequence[Op], bytes_max: int) -> Iterator[tuple[Op, ...]]:
+    """Split operations, in their order, into multis of at most 1,000 that stay well below so many bytes."""
+    room = int(bytes_max * _BYTES_SHARE)
+    batch: list[Op] = []
+    size = 0
+    for op in ops:
+        cost = multi_bytes((op,))
+        if batch and (len(batch) == LOCKS_PER_MULTI_MAX or size + cost > room):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(op)
+        size += cost
+    if batch:
+        yield tuple(batch)
+
+
+# ------------------------------------------------------------------------------------------ who is in the way
+
+
+class LockHolderState(enum.Enum):
+    """What the outcome of its holder makes of a lock that overlaps what is wanted."""
+
+    #: Its removal is part of what the statement sees: it is in nobody's way.
+    SEEN = "seen"
+    #: Its removal is committed, and the statement does not see it: a conflict that no waiting mends.
+    COMMITTED = "committed"
+    #: The holder is not decided.
+    LIVE = "live"
+    #: The holder is aborted: the lock will go, or is to be evicted.
+    DEAD = "dead"
+
+
+def standing(outcome: Outcome, at: Csn) -> tuple[LockHolderState, Csn]:
+    """Judge the holder of a lock by its outcome, for a statement that reads at ``at``; also returns its CSN.
+
+    Of a holder that is too old to tell the floor counts as its CSN: what it has committed is not above.
+    """
+    match outcome:
+        case Committed(csn) | TooOld(csn):
+            return (LockHolderState.SEEN if csn <= at else LockHolderState.COMMITTED), csn
+        case Aborted():
+            return LockHolderState.DEAD, CSN_NONE
+    return LockHolderState.LIVE, CSN_NONE
+
+
+def may_go(found: LockHolderState, csn: Csn, tail: Csn, *, live: bool) -> bool:
+    """Tell whether nobody needs a lock any more; ``live``: count one of an undecided holder, as it may be."""
+    return (
+        found is LockHolderState.DEAD
+        or (csn != CSN_NONE and csn < tail)
+        or (live and found is LockHolderState.LIVE)
+    )
+
+
+def worth_waiting(
+    held: LockInfo,
+    found: LockHolderState,
+    *,
+    merge: bool,
+    waited_s: float,
+    wait_s: float,
+    merge_wait_s: float,
+) -> bool:
+    """Tell whether who met a lock should try again.
+
+    A compaction (``merge``) never waits; others wait for a compaction at least ``merge_wait_s``, and for
+    anybody ``wait_s``. Nobody waits for a lock whose holder is committed: it stays until the tail has passed.
+    """
+    if merge or found in {LockHolderState.COMMITTED, LockHolderState.SEEN}:
+        return False
+    return waited_s < (max(wait_s, merge_wait_s) if held.merge else wait_s)
+
+
+def conflict(held: LockInfo, by: Tid, *, csn: Csn) -> SerializationConflictError:
+    """Return the error for a lock in the way of transaction ``by``; ``csn`` of the holder, or CSN_NONE."""
+    details: dict[str, Any] = {"table": held.table, "holder": str(held.tid)}
+    what = f"table {held.table}"
+    match held.scope:
+        case OnePart(part):
+            details["part"] = part
+            what = f"part {part} of {what}"
+        case OnePartition(path):
+            details["partition"] = path
+            what = f"partition {path or '(all)'} of {what}"
+        case Keys(low, high):
+            details["keys"] = [low, high]
+            what = f"a range of keys of {what}"
+        case WholeTable():
+            pass
+    who = f"compaction {held.tid}" if held.merge else f"transaction {held.tid}"
+    if csn:
+        how = f"was changed by {who} at CSN {csn}, after what {by} reads"
+        details["csn"] = csn
+    else:
+        how = f"is being changed by {who}"
+    return SerializationConflictError(
+        f"{what} {how}; roll back, and run it again", merge=held.merge, **details
+    )

@@ -1,0 +1,250 @@
+"""The requests that removal locks need of ZooKeeper: what is read is as new as it must be, what is sent ends.
+
+A read decides something only in a session in which a write of the same call was acknowledged before: another
+session may show an older state (design section 8.7). So each call carries the session of its last write, and
+makes a write that changes nothing where it has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import structlog
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Create, Link, Node, Op, Store
+from tidelock.errors import CorruptError, UnavailableError
+from tidelock.replication.core.lock_book import OwnLock
+from tidelock.replication.core.lock_rules import LockInfo, OnePart, Scope, overlap, read_lock
+
+_log: Final = structlog.get_logger("locks")
+
+LOCK: Final = faults.step("replication.lock")
+
+T = TypeVar("T")
+MultiResult = Ok[tuple[object, ...]] | Refused | Unknown
+
+#: How often a request is made again because something moved between a look and a write.
+ROUNDS: Final = 50
+#: Pause before a request is repeated that found no connection, or a lock that is just going.
+RETRY_S: Final = 0.05
+#: Reads under way at once.
+_READS: Final = 64
+_NO_NODE: Final = Refused(Reason.NO_NODE)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call from outside.
+
+    Attributes:
+        until: When it waits for a connection no longer, by the clock.
+        session: The session in which its last write was acknowledged, and whose reads are at least as new. 0
+            = none: a write has to come before a read that decides something.
+        made: What it has locked, or has tried to without knowing how that ended, by path.
+    """
+
+    until: float
+    session: int = 0
+    made: dict[str, OwnLock] = field(default_factory=dict)
+
+
+class LockStore:
+    """Reads and writes below ``locks/``.
+
+    Args:
+        store: The replica's session to ZooKeeper, for reads.
+        fenced: Sends a multi under the own fence: :meth:`tidelock.csnlog.log.CsnLog.fenced`.
+        clock: Monotonic seconds.
+        pause: Waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fenced: Callable[[tuple[Op, ...]], Awaitable[MultiResult]],
+        clock: Callable[[], float],
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.store = store
+        self.pause = pause
+        self._fenced, self._clock = fenced, clock
+        #: Multis under way, whoever still waits for them.
+        self._flying: set[asyncio.Future[MultiResult]] = set()
+        #: Wide locks by name. A name is never used again, so what was read once stays true.
+        self._wide: dict[TableName, dict[str, LockInfo]] = {}
+        #: Partitions of the parts that were locked when a table was looked at last.
+        self._partitions: dict[TableName, dict[PartId, str]] = {}
+
+    def call(self, patience_s: float) -> Call:
+        """Begin a call that waits so many seconds for a connection."""
+        return Call(self._clock() + patience_s)
+
+    async def connected(self, call: Call) -> None:
+        """Wait for a connection, as long as the call may."""
+        while self.store.link is not Link.CONNECTED:
+            if self._clock() >= call.until:
+                raise UnavailableError(
+                    "this replica has no connection to ZooKeeper; try again or another replica"
+                )
+            await self.pause(RETRY_S)
+
+    async def send(self, call: Call, ops: tuple[Op, ...]) -> MultiResult:
+        """Send a multi that runs to its end, and is known until then, even if the caller is cancelled."""
+        session = self.store.session
+        flying = asyncio.ensure_future(self._fly(ops))
+        self._flying.add(flying)
+        flying.add_done_callback(self._flying.discard)
+        result = await asyncio.shield(flying)
+        match result:
+            case Ok() | Refused(Reason.BAD_VERSION | Reason.NODE_EXISTS | Reason.NO_NODE):
+                call.session = session if self.store.session == session else 0
+            case Unknown():
+                call.session = 0
+        return result
+
+    async def landed(self, call: Call) -> None:
+        """Wait for the end of all multis under way; until then no read tells what they will have done."""
+        if self._flying:
+            await asyncio.wait(set(self._flying))
+            call.session = 0
+
+    async def _fly(self, ops: tuple[Op, ...]) -> MultiResult:
+        try:
+            await LOCK.before()
+        except Exception as error:
+            _log.warning("a fault point failed before a multi: nothing was sent", error=str(error))
+            return Refused(Reason.NOT_CONNECTED)
+        result = await self._fenced(ops)
+        try:
+            await LOCK.after()
+        except Exception as error:
+            return Unknown(str(error))
+        return result
+
+    async def see(self, call: Call) -> None:
+        """Make sure that what is read next is at least as new as this moment: by a write in its session."""
+        for _ in range(ROUNDS):
+            await self.connected(call)
+            session = self.store.session
+            if session and session == call.session:
+                return
+            if isinstance(await self._fenced(()), Ok) and self.store.session == session:
+                call.session = session
+        raise _unreadable()
+
+    async def read(
+        self,
+        call: Call,
+        read: Callable[[], Awaitable[Ok[T] | Refused | Unknown]],
+        *,
+        fresh: bool = False,
+    ) -> T | None:
+        """Read until there is an answer; None = no znode. ``fresh``: no older than the call's last write."""
+        for _ in range(ROUNDS):
+            await self.connected(call)
+            if fresh:
+                await self.see(call)
+            result = await read()
+            if not fresh or self.store.session == call.session:
+                if isinstance(result, Ok):
+                    return result.value
+                if result == _NO_NODE:
+                    return None
+        raise _unreadable()
+
+    async def fresh_wide_locks(self, call: Call, table: TableName) -> list[LockInfo]:
+        """The wide locks of a table, those included that were made before the last write of the call."""
+        for _ in range(ROUNDS):
+            names = await self.read(call, lambda: self.store.children(tree.wide_dir(table)), fresh=True)
+            locks = await self.wide_locks(call, table, names or ())
+            if self.store.session == call.session:
+                return locks
+        raise _unreadable()
+
+    async def wide_locks(self, call: Call, table: TableName, names: Sequence[str]) -> list[LockInfo]:
+        """Wide locks by their names; only those are read that were never read before."""
+        directory, known = tree.wide_dir(table), dict(self._wide.get(table, {}))
+        new = [f"{directory}/{name}" for name in names if f"{directory}/{name}" not in known]
+        known |= {lock.znode: lock for lock in await self.read_locks(call, table, new)}
+        there = [f"{directory}/{name}" for name in names if f"{directory}/{name}" in known]
+        self._wide[table] = {znode: known[znode] for znode in there}
+        return list(self._wide[table].values())
+
+    async def part_locks(
+        self, call: Call, table: TableName, names: Sequence[str], scope: Scope
+    ) -> list[LockInfo]:
+        """The locks of a table's parts, by their names, that overlap a scope.
+
+        Holders come and go, but a part stays in its partition: of those that were read before only the ones
+        in question are read again.
+        """
+        directory, known = tree.lock_dir(table), self._partitions.get(table, {})
+        parts = [PartId(name) for name in names if name != tree.WIDE]
+        asked = [part for part in parts if part not in known or overlap(OnePart(part, known[part]), scope)]
+        found = await self.read_locks(call, table, [f"{directory}/{part}" for part in asked])
+        paths = {one.scope.part: one.scope.path for one in found if isinstance(one.scope, OnePart)}
+        self._partitions[table] = {
+            part: path for part in parts if (path := paths.get(part, known.get(part))) is not None
+        }
+        return [lock for lock in found if overlap(lock.scope, scope)]
+
+    async def read_locks(
+        self, call: Call, table: TableName, znodes: Iterable[str], *, lenient: bool = False
+    ) -> list[LockInfo]:
+        """Read locks; those that are gone are left out, and ``lenient`` those that cannot be understood."""
+        left = list(znodes)
+        found: list[LockInfo] = []
+        while left:
+            chunk, left = left[:_READS], left[_READS:]
+            nodes = await asyncio.gather(*(self._get(call, znode) for znode in chunk))
+            for znode, node in zip(chunk, nodes, strict=True):
+                try:
+                    if node is not None:
+                        found.append(read_lock(table, znode, node.data))
+                except CorruptError as error:
+                    if not lenient:
+                        raise
+                    _log.warning("lock_not_readable", znode=znode, reason=error.message)
+        return found
+
+    async def _get(self, call: Call, znode: str) -> Node | None:
+        return await self.read(call, lambda: self.store.get(znode))
+
+    async def _children(self, call: Call, znode: str) -> tuple[str, ...]:
+        return await self.read(call, lambda: self.store.children(znode)) or ()
+
+    async def scan(self, call: Call, table: TableName | None = None) -> list[LockInfo]:
+        """All locks of a table, or of all tables, by their paths."""
+        tables = await self._children(call, tree.LOCKS) if table is None else (table,)
+        found: list[LockInfo] = []
+        for name in map(TableName, sorted(tables)):
+            for directory in (tree.lock_dir(name), tree.wide_dir(name)):
+                children = sorted(await self._children(call, directory))
+                znodes = [f"{directory}/{child}" for child in children if child != tree.WIDE]
+                found += await self.read_locks(call, name, znodes, lenient=True)
+        return found
+
+    async def locked_parts(self, call: Call, table: TableName) -> frozenset[PartId]:
+        """The parts of a table that have locks."""
+        names = await self._children(call, tree.lock_dir(table))
+        return frozenset(PartId(name) for name in names if name != tree.WIDE)
+
+    async def stands(self, call: Call, lock: OwnLock) -> bool:
+        """Tell whether a lock of ours is there, when nothing that was sent before can land any more."""
+        node = await self.read(call, lambda: self.store.get(lock.znode), fresh=True)
+        return node is not None and codec.decode_lock(node.data).tid == str(lock.tid)
+
+    async def make_directories(self, call: Call, table: TableName) -> None:
+        """Make the directories of a table's locks. They are never deleted, so their versions never repeat."""
+        await self.send(call, (Create(tree.lock_dir(table)), Create(tree.wide_dir(table))))
+
+
+def _unreadable() -> UnavailableError:
+    return UnavailableError("ZooKeeper could not be read: its session changed again and again; try again")

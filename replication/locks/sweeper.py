@@ -1,0 +1,202 @@
+"""Deletes removal locks: the own ones, and those of others that are gone for good.
+
+A lock is deleted only in a multi that checks the session version of its holder's replica (protocol review
+F5): the own fence for the own locks, those of former lives included; for others the version that this replica
+has just written itself into the session znode of one that has long been silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.results import Ok, Outcome, Reason, Refused
+from tidelock.csnlog.core.store import Check, Delete, Op
+from tidelock.errors import FencedError, TidelockError, UnavailableError
+from tidelock.replication.core.lock_book import Book, OwnLock
+from tidelock.replication.core.lock_rules import (
+    LockHolderState,
+    LockInfo,
+    LockLimits,
+    batches,
+    may_go,
+    standing,
+)
+from tidelock.replication.locks.requests import ROUNDS, Call, LockStore
+
+_log: Final = structlog.get_logger("locks")
+
+
+class LockSweeper:
+    """Takes locks away; see :class:`tidelock.replication.locks.removal_locks.Locks` for what it is given."""
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        boot: int,
+        zookeeper: LockStore,
+        book: Book,
+        outcome: Callable[[Tid], Awaitable[Outcome]],
+        fence_home: Callable[[ReplicaId], Awaitable[int | None]],
+        silent: Callable[[], Collection[ReplicaId]],
+        clock: Callable[[], float],
+        limits: LockLimits,
+    ) -> None:
+        self._replica, self._boot, self._zookeeper, self._book = replica, boot, zookeeper, book
+        self._outcome, self._fence_home, self._silent = outcome, fence_home, silent
+        self._clock, self._limits = clock, limits
+        self._sweeping = asyncio.Lock()
+        self._adopting = asyncio.Lock()
+        #: What former lives have left is in the book.
+        self._adopted = False
+        #: When to look for locks of silent replicas next.
+        self._scan_at = clock()
+
+    async def sweep(self, tail: Csn) -> None:
+        """See :meth:`tidelock.replication.locks.removal_locks.Locks.sweep`."""
+        async with self._sweeping:
+            try:
+                await self._adopt()
+                self._book.pass_tail(tail)
+                await self.give_back()
+                await self._clear_silent(tail)
+            except (UnavailableError, FencedError) as error:
+                _log.debug("locks_not_swept", reason=error.message)
+            except TidelockError as error:
+                _log.warning("locks_not_swept", reason=error.message)
+
+    # -- own ones ------------------------------------------------------------------------------------------
+
+    async def give_back(self, znodes: Collection[str] | None = None) -> None:
+        """Delete what is to be deleted, or these of it; what does not go now stays in the book."""
+        left = {lock.znode: lock for lock in self._book.claim(znodes)}
+        try:
+            await self._delete(left)
+        except (UnavailableError, FencedError) as error:
+            _log.debug("locks_not_given_back", locks=len(left), reason=error.message)
+        except TidelockError as error:
+            _log.warning("locks_not_given_back", locks=len(left), reason=error.message)
+        finally:
+            self._book.put_back(left.values())
+
+    async def _delete(self, left: dict[str, OwnLock]) -> None:
+        """Delete locks of this replica, former lives' included; takes out of ``left`` what is gone."""
+        call = self._zookeeper.call(0.0)
+        for _ in range(ROUNDS):
+            await self._read_uncertain(call, left)
+            if not left:
+                return
+            for batch in batches([Delete(znode, 0) for znode in left], self._limits.multi_bytes_max):
+                before = {op.path: left[op.path] for op in batch}
+                left |= {znode: replace(lock, certain=False) for znode, lock in before.items()}
+                result = await self._zookeeper.send(call, batch)
+                if isinstance(result, Ok):
+                    for znode in before:
+                        del left[znode]
+                elif isinstance(result, Refused) and result.reason is not Reason.NO_NODE:
+                    left |= before
+                    raise UnavailableError(f"ZooKeeper refused to delete locks: {result.reason.value}")
+                else:
+                    break
+
+    async def _read_uncertain(self, call: Call, left: dict[str, OwnLock]) -> None:
+        """Find out which locks stand of those that may; only what was read to be ours is ever deleted."""
+        uncertain = [lock for lock in left.values() if not lock.certain]
+        if not uncertain:
+            return
+        await self._zookeeper.landed(call)
+        for lock in uncertain:
+            if await self._zookeeper.stands(call, lock):
+                left[lock.znode] = replace(lock, certain=True)
+            else:
+                del left[lock.znode]
+
+    async def _adopt(self) -> None:
+        """Once, take over what former lives of this replica have left: nothing of it can be made any more."""
+        async with self._adopting:
+            if self._adopted:
+                return
+            call = self._zookeeper.call(0.0)
+            await self._zookeeper.see(call)
+            locks = await self._zookeeper.scan(call)
+            former = [one for one in locks if one.tid.home == self._replica and one.tid.boot < self._boot]
+            verdicts = await self._verdicts(former)
+            undecided = any(found is LockHolderState.LIVE for found, _ in verdicts.values())
+            if undecided or self._zookeeper.store.session != call.session:
+                return
+            self._adopted = True
+            self._book.adopt(
+                [_own(one) for one in former if verdicts[one.tid][0] is LockHolderState.DEAD],
+                [(csn, _own(one)) for one in former if (csn := verdicts[one.tid][1])],
+            )
+
+    # -- others' -------------------------------------------------------------------------------------------
+
+    async def evict(self, lock: LockInfo) -> bool:
+        """Have a lock deleted whose holder was not committed, if that may be; whether to look again."""
+        if lock.tid.home != self._replica:
+            return await self._clear(lock.tid.home, CSN_NONE, table=lock.table)
+        if lock.tid.boot < self._boot:
+            await self._adopt()
+        if not self._book.is_leaving(lock.znode):
+            return False
+        await self.give_back({lock.znode})
+        return not self._book.is_leaving(lock.znode)
+
+    async def _clear_silent(self, tail: Csn) -> None:
+        """Delete what replicas that have long been silent have left and nobody needs."""
+        silent = self._silent()
+        if not silent or self._clock() < self._scan_at:
+            return
+        self._scan_at = self._clock() + self._limits.scan_interval_s
+        left = [
+            lock for lock in await self._zookeeper.scan(self._zookeeper.call(0.0)) if lock.tid.home in silent
+        ]
+        verdicts = await self._verdicts(left)
+        for home in sorted({tid.home for tid, found in verdicts.items() if may_go(*found, tail, live=True)}):
+            await self._clear(home, tail)
+
+    async def _clear(self, home: ReplicaId, tail: Csn, table: TableName | None = None) -> bool:
+        """Delete the locks of a silent replica that nobody needs, of one table or all; whether that is done.
+
+        The version that this call has written itself gives it alone the right to delete them, until somebody
+        raises it again: two who merely had read the same version could both delete a lock, the second one
+        after a third has taken it (protocol review F5).
+        """
+        session = self._zookeeper.store.session
+        version = await self._fence_home(home)
+        if version is None:
+            return False
+        call = self._zookeeper.call(0.0)
+        left = [lock for lock in await self._zookeeper.scan(call, table) if lock.tid.home == home]
+        verdicts = await self._verdicts(left)
+        if self._zookeeper.store.session != session:  # what was read may be older than the write
+            return False
+        doomed: list[Op] = [
+            Delete(lock.znode, 0) for lock in left if may_go(*verdicts[lock.tid], tail, live=False)
+        ]
+        for batch in batches(doomed, self._limits.multi_bytes_max):
+            if not isinstance(
+                await self._zookeeper.send(call, (Check(tree.session(home), version), *batch)), Ok
+            ):
+                return False
+        if doomed:
+            _log.info("locks_evicted", home=home, locks=len(doomed))
+        return not any(found is LockHolderState.LIVE for found, _ in verdicts.values())
+
+    async def _verdicts(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[LockHolderState, Csn]]:
+        """What became of the holders; of those that are committed also the CSN."""
+        return {
+            tid: standing(await self._outcome(tid), CSN_NONE) for tid in sorted({lock.tid for lock in locks})
+        }
+
+
+def _own(lock: LockInfo) -> OwnLock:
+    return OwnLock(lock.znode, lock.tid, lock.scope, certain=True)

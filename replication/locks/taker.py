@@ -1,0 +1,266 @@
+"""Makes removal locks: of parts with an intention mark and a look afterwards, wide ones behind a look.
+
+The order of reads and writes is all that keeps two transactions from locking the same; see
+:mod:`tidelock.replication.core.lock_rules`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.results import Ok, Outcome, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
+from tidelock.errors import TooLargeError, UnavailableError
+from tidelock.replication.core.lock_book import Book, OwnLock
+from tidelock.replication.core.lock_rules import (
+    Keys,
+    LockAsk,
+    LockHolderState,
+    LockInfo,
+    LockLimits,
+    OnePart,
+    Scope,
+    batches,
+    create_op,
+    overlap,
+    read_lock,
+    standing,
+    wanted,
+)
+from tidelock.replication.locks.requests import RETRY_S, ROUNDS, Call, LockStore
+from tidelock.replication.locks.sweeper import LockSweeper
+
+
+class InTheWayError(Exception):
+    """A lock of another transaction overlaps what is wanted; ``csn`` of a committed one, else CSN_NONE."""
+
+    def __init__(self, lock: LockInfo, found: LockHolderState, csn: Csn) -> None:
+        super().__init__()
+        self.lock, self.found, self.csn = lock, found, csn
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """A lock that is to be made, and the operation for it."""
+
+    lock: OwnLock
+    op: Create
+
+
+class LockTaker:
+    """Takes all locks of an ask, or none; :class:`~.removal_locks.Locks` describes the arguments."""
+
+    def __init__(
+        self,
+        *,
+        zookeeper: LockStore,
+        book: Book,
+        janitor: LockSweeper,
+        outcome: Callable[[Tid], Awaitable[Outcome]],
+        limits: LockLimits,
+    ) -> None:
+        self._zookeeper, self._book, self._janitor = zookeeper, book, janitor
+        self._outcome, self._limits = outcome, limits
+        self._gates: weakref.WeakValueDictionary[TableName, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def take(self, tid: Tid, ask: LockAsk, at: Csn, *, merge: bool) -> None:
+        """Lock all of an ask, or nothing; InTheWayError, or errors as of :meth:`~.locks.Locks.take`."""
+        held = [lock for lock in self._book.held(tid) if lock.certain]
+        here = f"{tree.lock_dir(ask.table)}/"  # partitions of other tables may have the same names
+        parts, wide = wanted(ask, [lock.scope for lock in held if lock.znode.startswith(here)])
+        count = len(held) + len(parts) + len(wide)
+        if count > self._limits.locks_max:
+            raise TooLargeError(
+                f"{tid} needs {count} locks, the limit is locks_max={self._limits.locks_max}: remove fewer "
+                "parts, or whole partitions (which take one lock each)",
+                limit=self._limits.locks_max,
+                found=count,
+            )
+        call = self._zookeeper.call(self._limits.connect_wait_s)
+        try:
+            for scope in wide:
+                await self._lock_wide(call, _new(ask.table, scope, tid, merge=merge), ask.table, at)
+            if parts:
+                new = [_new(ask.table, scope, tid, merge=merge) for scope in parts]
+                await self._lock_parts(call, new, ask.table, at)
+        except asyncio.CancelledError:
+            self._book.leave(call.made.values())
+            raise
+        except Exception:
+            self._book.leave(call.made.values())
+            await self._janitor.give_back(call.made)
+            raise
+
+    async def _lock_parts(self, call: Call, new: list[_New], table: TableName, at: Csn) -> None:
+        """Make the locks, each multi with the intention mark; when all are there look at the wide ones."""
+        node = await self._zookeeper.read(call, lambda: self._zookeeper.store.exists(tree.lock_dir(table)))
+        self._require_room(table, (node.children if node is not None else 0) + len(new))
+        mark, by_path = SetData(tree.lock_dir(table)), {one.op.path: one for one in new}
+        for batch in batches([one.op for one in new], self._limits.multi_bytes_max):
+            made = await self._create(call, (mark,), [by_path[op.path] for op in batch], table, at)
+            assert made, "a write at any version was refused for its version"
+        tid = new[0].lock.tid
+        # One part of each partition stands for all: only their paths matter to wide locks.
+        samples = {one.lock.scope.path: one.lock.scope for one in new if isinstance(one.lock.scope, OnePart)}
+        for _ in range(ROUNDS):
+            above = [
+                lock
+                for lock in await self._zookeeper.fresh_wide_locks(call, table)
+                if lock.tid != tid and any(overlap(lock.scope, part) for part in samples.values())
+            ]
+            if not await self._has_evicted(above, at):
+                return
+        raise _busy(table)
+
+    async def _lock_wide(self, call: Call, new: _New, table: TableName, at: Csn) -> None:
+        """Make a wide lock while nothing moves that was looked at before."""
+        async with self._gates.setdefault(table, asyncio.Lock()):
+            for _ in range(ROUNDS):
+                await self._zookeeper.connected(call)
+                found = await self._look(call, table, new.lock.scope)
+                if found is None:
+                    continue
+                versions, count, locks = found
+                self._require_room(table, count + 1)
+                if await self._has_evicted([lock for lock in locks if lock.tid != new.lock.tid], at):
+                    continue
+                if await self._create(call, versions, [new], table, at):
+                    return
+        raise _busy(table)
+
+    async def _look(
+        self, call: Call, table: TableName, scope: Scope
+    ) -> tuple[tuple[Op, ...], int, list[LockInfo]] | None:
+        """Read what a lock of a wide scope depends on: versions first, then the locks; None = look again.
+
+        Returns:
+            The operations that hold only while that has not moved, how many locks the table has, and those
+            that overlap.
+        """
+        store, directory, above = self._zookeeper.store, tree.lock_dir(table), tree.wide_dir(table)
+        session = store.session
+        intention = await store.exists(directory)
+        below = await store.children(directory)
+        wide = await store.exists(above)
+        names = await store.children(above)
+        if intention == Ok(None):
+            await self._zookeeper.make_directories(call, table)
+        match intention, below, wide, names:
+            case Ok(Node() as marks), Ok(children), Ok(Node() as changes), Ok(found):
+                pass
+            case _:
+                return None
+        locks = [
+            lock
+            for lock in await self._zookeeper.wide_locks(call, table, found)
+            if overlap(lock.scope, scope)
+        ]
+        if not isinstance(scope, Keys):
+            locks += await self._zookeeper.part_locks(call, table, children, scope)
+        if store.session != session:
+            return None
+        intact = () if isinstance(scope, Keys) else (Check(directory, marks.version),)
+        change = SetData(above, version=changes.version)
+        return (*intact, change), len(children) + len(found), locks
+
+    async def _create(
+        self, call: Call, first: tuple[Op, ...], batch: list[_New], table: TableName, at: Csn
+    ) -> bool:
+        """Make locks with one multi behind other operations; False when a version in those has moved."""
+        for _ in range(ROUNDS):
+            if not batch:
+                return True
+            await self._zookeeper.connected(call)
+            locks = [one.lock for one in batch]
+            self._book.sends(locks)
+            call.made |= {lock.znode: lock for lock in locks}
+            result = await self._zookeeper.send(call, (*first, *(one.op for one in batch)))
+            if isinstance(result, Ok) or (
+                isinstance(result, Unknown) and await self._zookeeper.stands(call, locks[0])
+            ):
+                self._book.stand(locks)
+                return True
+            self._book.forget(locks)
+            for lock in locks:
+                del call.made[lock.znode]
+            match result:
+                case Refused(Reason.NODE_EXISTS, index):
+                    taken = batch[index - len(first)]
+                    if await self._is_ours(call, taken, table, at):
+                        batch = [one for one in batch if one is not taken]
+                case Refused(Reason.BAD_VERSION):
+                    return False
+                case Refused(Reason.NO_NODE):
+                    await self._zookeeper.make_directories(call, table)
+                case Refused(Reason.TOO_LARGE):
+                    raise TooLargeError(
+                        f"a lock of table {table} does not fit a request of at most "
+                        f"multi_bytes_max={self._limits.multi_bytes_max}: lock a wider range",
+                        limit=self._limits.multi_bytes_max,
+                    )
+                case Refused(Reason.DENIED):
+                    raise UnavailableError("ZooKeeper denies this replica to write locks")
+        raise _busy(table)
+
+    async def _is_ours(self, call: Call, new: _New, table: TableName, at: Csn) -> bool:
+        """Find out who holds a lock that exists: this transaction, or nobody any more (False: try again)."""
+        node = await self._zookeeper.read(call, lambda: self._zookeeper.store.get(new.lock.znode), fresh=True)
+        if node is None:
+            return False
+        lock = read_lock(table, new.lock.znode, node.data)
+        if lock.tid != new.lock.tid:
+            await self._evict(lock, *standing(await self._outcome(lock.tid), at))
+            return False
+        if self._book.reclaim(lock.tid, lock.znode):
+            call.made[lock.znode] = new.lock
+            return True
+        await self._zookeeper.pause(RETRY_S)  # another call is just making it, or it is just going
+        return any(one.certain and one.znode == lock.znode for one in self._book.held(lock.tid))
+
+    async def _has_evicted(self, locks: list[LockInfo], at: Csn) -> bool:
+        """Tell whether some of these, which overlap what is wanted, were deleted; False = none is in the way.
+
+        Raises:
+            InTheWayError: One is.
+        """
+        seen: set[Tid] = set()
+        for lock in locks:
+            if lock.tid in seen:
+                continue
+            found, csn = standing(await self._outcome(lock.tid), at)
+            if found is not LockHolderState.SEEN:
+                await self._evict(lock, found, csn)
+                return True
+            seen.add(lock.tid)
+        return False
+
+    async def _evict(self, lock: LockInfo, found: LockHolderState, csn: Csn) -> None:
+        """Have a lock deleted whose holder is gone; InTheWayError if it is not to be."""
+        undecided = found in {LockHolderState.LIVE, LockHolderState.DEAD}
+        if not undecided or not await self._janitor.evict(lock):
+            raise InTheWayError(lock, found, csn)
+
+    def _require_room(self, table: TableName, count: int) -> None:
+        if count > self._limits.table_locks_max:
+            raise TooLargeError(
+                f"table {table} would have {count} locks, the limit is "
+                f"table_locks_max={self._limits.table_locks_max}: wait until all replicas have applied what "
+                "was removed, or remove whole partitions (which take one lock each)",
+                limit=self._limits.table_locks_max,
+                found=count,
+                table=table,
+            )
+
+
+def _new(table: TableName, scope: Scope, tid: Tid, *, merge: bool) -> _New:
+    op = create_op(table, scope, tid, merge=merge)
+    return _New(OwnLock(op.path, tid, scope), op)
+
+
+def _busy(table: TableName) -> UnavailableError:
+    return UnavailableError(f"table {table} is locked and unlocked all the time; try again", table=table)

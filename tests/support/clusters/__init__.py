@@ -1,0 +1,1 @@
+"""Clusters for tests: as processes, forked, in containers, or in memory."""

@@ -1,0 +1,55 @@
+"""A cluster in memory and lives that begin in it, for the tests of both."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.zookeeper.store_suite import node
+from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.model import Member, SessionState
+from tidelock.csnlog.testing.memory_store import Call, MemoryEnsemble, MemoryStore
+
+R1, R2, R3, R9 = (ReplicaId(name) for name in ("r1", "r2", "r3", "r9"))
+SETTINGS: dict[str, Any] = {"replicas": [R1, R2, R3], "copies": 2, "epoch_limit": 1000, "time_ms": 5}
+MEMBER = Member(api="h1:1", data="h1:2", rack="rack7")
+
+
+def any_request(_: Call) -> bool:
+    """For faults at reads as well as at writes."""
+    return True
+
+
+def nonces(prefix: str) -> Callable[[], str]:
+    """Nonces that nobody else has."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers)}"
+
+
+async def begin(store: MemoryStore, replica: ReplicaId = R1, **changed: Any) -> OwnSession:
+    """Begin a life of a replica with an empty catalog, unless told otherwise."""
+    settings: dict[str, Any] = {
+        "member": MEMBER,
+        "disk": "disk1",
+        "known": KnownState(),
+        "nonce": nonces(f"{store.name}-"),
+        "timeout_s": 20.0,
+    }
+    return await open_session(store, replica=replica, **(settings | changed))
+
+
+async def shown(store: MemoryStore, replica: ReplicaId = R1) -> tuple[SessionState, int]:
+    """Session state and fence of a replica."""
+    found = await node(store, tree.session(replica))
+    return codec.decode_session(found.data), found.version
+
+
+def paths(ensemble: MemoryEnsemble, path: str = "") -> set[str]:
+    """All znodes."""
+    znode = ensemble.tree.get(path)
+    assert znode is not None
+    below = (paths(ensemble, f"{path}/{name}" if path else name) for name in znode.children)
+    return {path}.union(*below)

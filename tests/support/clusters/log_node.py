@@ -1,0 +1,124 @@
+"""One replica's log for tests, on any store: its session, what was delivered, what states it went through."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, open_session
+from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import Kind, LogRecord, Member, TidRecord
+from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.store import Store
+from tidelock.csnlog.log import CsnLog, LogLimits, LogState, Proposal
+
+R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
+
+#: Pauses that suit a test; bounds as an agent has them.
+LIMITS = LogLimits(relook_s=0.1, retry_s=0.005)
+
+
+async def make_cluster(store: Store, replicas: Sequence[ReplicaId] = (R1, R2, R3)) -> None:
+    """Make a cluster with these replicas."""
+    await bootstrap(store, replicas=replicas, copies=1 if len(replicas) == 1 else 2, epoch_limit=1000)
+
+
+class LogNode:
+    """A replica's log. Use it as a context manager; the store is its owner's to close."""
+
+    def __init__(
+        self,
+        store: Store,
+        replica: ReplicaId = R1,
+        *,
+        limits: LogLimits = LIMITS,
+        position: Csn = CSN_IMPORT,
+        start: bool = True,
+    ) -> None:
+        self.store = store
+        self.replica = replica
+        self.limits = limits
+        self.position = position
+        self.delivered: list[LogRecord] = []
+        self.states: list[LogState] = []
+        #: Cleared: records wait inside deliver().
+        self.taking = asyncio.Event()
+        self.taking.set()
+        self.own: OwnSession
+        self.log: CsnLog
+        self._start = start
+
+    async def __aenter__(self) -> Self:
+        self.own = await open_session(
+            self.store,
+            replica=self.replica,
+            member=Member(),
+            disk=f"disk-{self.replica}",
+            known=KnownState(),
+            nonce=lambda: secrets.token_hex(8),
+        )
+        self.log = CsnLog(
+            self.store,
+            session=self.own,
+            limits=self.limits,
+            deliver=self.deliver,
+            on_state=lambda state, _: self.states.append(state),
+        )
+        if self._start:
+            await self.log.start(self.position)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.log.close()
+
+    async def deliver(self, records: list[LogRecord]) -> None:
+        """Take records, when allowed to."""
+        await self.taking.wait()
+        self.delivered += records
+
+    def tid(self, counter: int) -> Tid:
+        """A tid of this replica's present life."""
+        return Tid(Csn(1), self.replica, self.own.boot, counter)
+
+    def proposal(
+        self, counter: int, tables: Mapping[TableName, int] | None = None, **more: object
+    ) -> Proposal:
+        """A small transaction."""
+        return Proposal(TidRecord(str(self.tid(counter))), tables or {}, **more)  # type: ignore[arg-type]
+
+    async def commit(self, counter: int, *, timeout_s: float = 30.0) -> Csn:
+        """Commit a small transaction."""
+        return (await self.log.commit(self.proposal(counter), timeout_s=timeout_s)).csn
+
+    def known(self, tid: Tid) -> Committed | None:
+        """What a catalog would know: the outcomes of all that was delivered."""
+        csns = tids_of(self.delivered).get(str(tid), [])
+        return Committed(csns[0]) if csns else None
+
+    @property
+    def reached(self) -> Csn:
+        """CSN of the last record that was delivered."""
+        return self.delivered[-1].csn if self.delivered else self.position
+
+
+def tids_of(records: Iterable[LogRecord]) -> dict[str, list[Csn]]:
+    """Every tid with the CSNs at which it stands; more than one is a violation of I1."""
+    found: dict[str, list[Csn]] = {}
+    for one in records:
+        for tid in one.record.tids:
+            found.setdefault(tid.tid, []).append(one.csn)
+    return found
+
+
+def check_sequence(records: Sequence[LogRecord], after: Csn = CSN_IMPORT) -> None:
+    """Assert that records follow each other without a gap, and epochs end with END records (I2)."""
+    expected = Csn(after + 1)
+    for one in records:
+        assert one.csn == expected, f"{one.csn} where {expected} was expected"
+        closed = one.record.kind is Kind.END
+        expected = Csn(((one.csn >> 31) + 1) << 31) if closed else Csn(one.csn + 1)

@@ -1,0 +1,60 @@
+"""The process of `forked.py`: it loads the agent once, and each child that it forks is an agent."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from tidelock.csnlog import faults
+from tidelock.replica_agent.main import main
+
+#: Largest request: the environment of the tests is part of it.
+_REQUEST_BYTES = 1 << 20
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork an agent for every request, until the other end is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
+    gc.freeze()  # what is loaded stays, and stays shared
+    while request := channel.recv(_REQUEST_BYTES):
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            become_agent(json.loads(request))
+        channel.send(str(pid).encode())
+
+
+def become_agent(request: Mapping[str, Any]) -> NoReturn:
+    """Do what the kernel and Python do at an exec, and run the agent."""
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(request["folder"])
+        with open(request["log"], "ab", buffering=0) as log:  # noqa: PTH123 - descriptors are what counts
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        sys.argv[1:] = request["arguments"]
+        faults.arm_from(os.environ)  # which is done when the module is loaded
+        code = main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # as the interpreter does at its top
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""Benches that drive the pure machines event by event."""

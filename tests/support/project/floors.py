@@ -1,0 +1,122 @@
+"""The walls of the house: which folder may import which; docs/architecture.md shows the same table.
+
+    python -m tests.support.project.floors
+
+writes that table anew. A folder that is not named here may not hold modules of the product.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Final
+
+from tests.support.project import source
+
+#: The log as everybody above it sees it.
+_LOG: Final = ("csnlog", "csnlog/cluster", "csnlog/core")
+#: Replication as everybody above it sees it.
+_REPLICATION: Final = ("replication", "replication/core")
+_AGENT: Final = (*_LOG, *_REPLICATION, "replica_agent/config")
+_STORE: Final = (*_AGENT, "replica_agent/tables", "replica_agent/storage")
+_STATEMENTS: Final = (*_STORE, "replica_agent/sql", "replica_agent/transactions")
+_ABOVE: Final = (*_STATEMENTS, "replica_agent/transactions/statements")
+_SERVICES: Final = (
+    *_ABOVE,
+    "replication/locks",
+    *(
+        f"replica_agent/{room}"
+        for room in (
+            "audit",
+            "compaction",
+            "readers",
+            "replicas",
+            "snapshots",
+            "transactions/ending",
+            "uploads",
+        )
+    ),
+)
+
+#: Folder: the folders that it may import, besides itself and the leaves. From the ground up: a folder names
+#: only folders that stand before it, so nothing runs up and there is no circle.
+FLOORS: Final[dict[str, tuple[str, ...]]] = {
+    "csnlog/core": (),
+    "csnlog/testing": ("csnlog/core",),
+    "csnlog/zookeeper": ("csnlog/core",),
+    "csnlog/cluster": ("csnlog/core", "csnlog/zookeeper"),
+    "csnlog": ("csnlog/core", "csnlog/cluster"),
+    "replication/core": ("csnlog/core",),
+    "replication": (*_LOG, "replication/core"),
+    "replication/locks": ("csnlog", "csnlog/core", "replication/core"),
+    "replica_agent/config": ("csnlog/core",),
+    "replica_agent/tables": ("csnlog/core", "replication/core"),
+    "replica_agent/storage": (*_AGENT, "replica_agent/tables"),
+    "replica_agent/audit": _AGENT,
+    "replica_agent/readers": (*_AGENT, "replica_agent/storage"),
+    "replica_agent/sql": _STORE,
+    "replica_agent/replicas": _STORE,
+    "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
+    "replica_agent/transactions": _STORE,
+    "replica_agent/transactions/statements": (*_STATEMENTS, "replication/locks"),
+    "replica_agent/transactions/ending": _ABOVE,
+    "replica_agent/compaction": (*_ABOVE, "replica_agent/transactions/ending"),
+    "replica_agent/uploads": (*_ABOVE, "replica_agent/replicas"),
+    "replica_agent/api": _SERVICES,
+    "replica_agent/lifecycle": (*_SERVICES, "csnlog/zookeeper", "replica_agent/api"),
+    "replica_agent": ("csnlog", "replica_agent/config", "replica_agent/lifecycle"),
+    "tidelock/client": (),
+    "tidelock": ("tidelock/client",),
+    "tidelock/cluster": ("tidelock", "tidelock/client"),
+    "spark": ("tidelock", "tidelock/client"),
+    "spark/source": ("spark", "tidelock", "tidelock/client"),
+    "pyspark_tidelock": ("spark/source",),
+    "tidelock/demo": ("spark", "tidelock", "tidelock/client", "tidelock/cluster"),
+    "tidelock/cli": ("tidelock", "tidelock/client", "tidelock/cluster", "tidelock/demo"),
+}
+#: Modules that everybody may import; they import nothing of the namespace.
+LEAVES: Final = (
+    "tidelock.errors",
+    "tidelock.parquet_rows",
+    "tidelock.part_layout",
+    "tidelock.partition_paths",
+    "tidelock.ranged_file",
+    "tidelock.token_text",
+)
+#: Single imports through a wall: the path of the module, and what it may import (docs/adr/0003).
+DOORS: Final = {"tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery",)}
+
+_BEGIN: Final = "<!-- floors: written by python -m tests.support.project.floors -->\n"
+_END: Final = "<!-- end of floors -->\n"
+
+
+def page_with_table(page: str) -> str:
+    """Return docs/architecture.md with the table of folders as :data:`FLOORS` and the docstrings have it."""
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return before + _BEGIN + _table() + _END + after
+
+
+def job_of(folder: str) -> str:
+    """Return the first line of the docstring of a folder, without its full stop."""
+    tree = ast.parse((source.ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
+    return (ast.get_docstring(tree) or "").split("\n", maxsplit=1)[0].removesuffix(".")
+
+
+def _table() -> str:
+    rows = ["| folder | job | may import |", "|---|---|---|"]
+    for folder, below in FLOORS.items():
+        walls = ", ".join(f"`{one}`" for one in below) or "nothing of ours"
+        rows.append(f"| `{folder}` | {job_of(folder)} | {walls} |")
+    return "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    """Write the table into docs/architecture.md."""
+    page = source.ROOT / "docs/architecture.md"
+    page.write_text(page_with_table(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

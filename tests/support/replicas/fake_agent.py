@@ -1,0 +1,369 @@
+"""Agents as a client sees them: real HTTP by docs/protocol.md, tables in memory, answers lost on order.
+
+A double for tests of the client alone. It knows no replication: all agents of a `FakeCluster` share one log,
+and each shows it up to its own `snapshot_csn`. Real agents are tested in tests/integration.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.support.replicas.fake_http import Fault, Request, Server
+from tidelock.client import Database, connect
+from tidelock.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    LeaseExpiredError,
+    NoSuchCsnError,
+    StandbyError,
+    TableExistsError,
+    TidelockError,
+    TransactionClosedError,
+    UnknownTableError,
+    UnknownTransactionError,
+)
+
+#: The effective time of every commit, in ms since 1970.
+TIME_MS = 1_700_000_000_000
+
+
+@dataclass
+class FakeTransaction:
+    """What an agent knows of a transaction."""
+
+    tid: str
+    snapshot_csn: int
+    lease_s: float
+    label: str | None = None
+    state: str = "open"
+    csn: int | None = None
+    heartbeats: int = 0
+    staged: list[tuple[str, pa.Table]] = field(default_factory=list)
+
+
+def token_of(tid: str) -> str:
+    """A token of a transaction, as far as a client looks at it."""
+    claims = base64.urlsafe_b64encode(json.dumps({"t": tid}).encode()).decode().rstrip("=")
+    return f"tl1.{claims}.mac"
+
+
+@pytest.fixture
+def fake_cluster() -> Iterator[FakeCluster]:
+    """Three agents, and an empty table `t` with the column `k`."""
+    with FakeCluster("r1", "r2", "r3") as cluster:
+        cluster.add_table("t")
+        yield cluster
+
+
+@pytest.fixture
+def fake_db(fake_cluster: FakeCluster) -> Iterator[Database]:
+    """A client that was connected to `r1`."""
+    with connect(fake_cluster["r1"].url, timeout_s=5.0) as db:
+        yield db
+
+
+class FakeCluster:
+    """The log that all agents share; a context manager that ends them."""
+
+    def __init__(self, *replicas: str) -> None:
+        self.lock = threading.RLock()
+        self.csn = 1
+        self.definitions: dict[str, dict[str, Any]] = {}
+        self.rows: dict[str, list[tuple[int, pa.Table]]] = {}
+        self.outcomes: dict[str, int] = {}
+        self.released = threading.Event()
+        self.agents = {replica: FakeAgent(self, replica) for replica in replicas or ("r1",)}
+
+    def __getitem__(self, replica: str) -> FakeAgent:
+        """The agent of a replica."""
+        return self.agents[replica]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
+        for agent in self.agents.values():
+            agent.stop()
+
+    def add_table(self, name: str, rows: pa.Table | None = None) -> None:
+        """Make a table of the namespace `default`."""
+        with self.lock:
+            self.csn += 1
+            self.definitions[f"default.{name}"] = {
+                "name": f"default.{name}",
+                "columns": [],
+                "partition_by": [],
+                "properties": {},
+            }
+            self.rows[f"default.{name}"] = [] if rows is None else [(self.csn, rows)]
+
+    def table(self, name: str, csn: int) -> pa.Table:
+        """All rows of a table at a CSN."""
+        full = name if "." in name else f"default.{name}"
+        if full not in self.definitions:
+            raise UnknownTableError(f"there is no table {full}", table=full)
+        tables = [rows for at, rows in self.rows[full] if at <= csn]
+        return pa.concat_tables(tables) if tables else pa.table({"k": pa.array([], pa.int64())})
+
+
+class FakeAgent:
+    """One agent: a server in a thread. `lag` CSNs of the log are not applied here."""
+
+    def __init__(self, cluster: FakeCluster, replica: str) -> None:
+        self.cluster, self.id = cluster, replica
+        self.released = cluster.released
+        self.boot = 1
+        self.lag = 0
+        self.secret = ""
+        self.requests: list[Request] = []
+        self.transactions: dict[str, FakeTransaction] = {}
+        self.pins: dict[str, int] = {}
+        self.renewals = 0
+        self._plans: dict[str, deque[Fault | TidelockError | None]] = {}
+        self._counter = 0
+        self._server = Server(self)
+        self.address = f"127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http://{self.address}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    @property
+    def snapshot_csn(self) -> int:
+        """What is applied here."""
+        return max(1, self.cluster.csn - self.lag)
+
+    def plan(self, pattern: str, *faults: Fault | TidelockError | None) -> None:
+        """Give the next requests whose `METHOD path` matches these faults; None = a proper answer."""
+        self._plans.setdefault(pattern, deque()).extend(faults)
+
+    def next_fault(self, request: Request) -> Fault | TidelockError | None:
+        """Take the fault that is planned for a request."""
+        for pattern, faults in self._plans.items():
+            if faults and re.fullmatch(pattern, f"{request.method} {request.path}"):
+                return faults.popleft()
+        return None
+
+    def restart(self) -> None:
+        """Forget what an agent forgets."""
+        self.boot += 1
+        self.transactions.clear()
+        self.pins.clear()
+
+    def stop(self) -> None:
+        """Close the port, and all connections."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._server.cut_all()
+        self._thread.join()
+
+    def count(self, pattern: str) -> int:
+        """How many requests matched `METHOD path`."""
+        return sum(bool(re.fullmatch(pattern, f"{r.method} {r.path}")) for r in self.requests)
+
+    # -- routes
+    # -----------------------------------------------------------------------------------------------
+
+    def answer(self, request: Request) -> Any:
+        """The JSON answer to a request, or the rows of a query."""
+        if self.secret and request.headers.get("Authorization") != f"Bearer {self.secret}":
+            raise AccessDeniedError("the shared secret is missing or wrong")
+        parts = [unquote(part) for part in request.path.split("/")[1:]]
+        with self.cluster.lock:
+            match request.method, parts:
+                case "GET", ["status"]:
+                    return self._status()
+                case "POST", ["transactions"]:
+                    return self._begin(request.json)
+                case "GET", ["transactions"]:
+                    return [{"tid": tx.tid, "state": tx.state} for tx in self.transactions.values()]
+                case "POST", ["transactions", tid, "rows", table]:
+                    return self._insert(tid, table, request.body)
+                case "POST", ["transactions", tid, verb]:
+                    return self._end(tid, verb)
+                case "GET", ["outcomes", tid]:
+                    return self._outcome(tid)
+                case "POST", ["tables"]:
+                    return self._create(request.json)
+                case "GET", ["tables"]:
+                    return [self._described(name, request.query) for name in self.cluster.definitions]
+                case "GET", ["tables", table]:
+                    return self._described(table if "." in table else f"default.{table}", request.query)
+                case "GET", ["log"]:
+                    return self._log(int(request.query["from_csn"]), int(request.query["limit"]))
+                case "GET", ["explain", tid]:
+                    parts_of = [{"part": "r1-1-1", "table": "default.t", "on": "r1, r2"}]
+                    return {"tid": tid, "state": self._outcome(tid)["outcome"], "parts": parts_of}
+                case ("POST", ["snapshots", *_]) | ("DELETE", ["snapshots", _]):
+                    return self._snapshot(request, parts)
+                case "POST", ["query"]:
+                    return self._query(request.json)
+                case "POST", ["admin", "optimize"]:
+                    done = request.json["timeout_s"] > 1
+                    merged = {"groups": 3, "parts_before": 2000, "parts_after": 7, "bytes": 3 << 20}
+                    return {**merged, "done": done, "csn": self.snapshot_csn}
+        raise BadRequestError(f"no route {request.method} {request.path}")
+
+    def _status(self) -> dict[str, Any]:
+        replicas = [
+            {
+                "id": a.id,
+                "api": a.address,
+                "data": f"{a.id}.test:9870",
+                "alive": True,
+                "state": "serving",
+                "snapshot_csn": a.snapshot_csn,
+            }
+            for a in self.cluster.agents.values()
+        ]
+        return {
+            "id": self.id,
+            "cluster_id": "c1",
+            "snapshot_csn": self.snapshot_csn,
+            "end_csn": self.cluster.csn,
+            "tail": 0,
+            "wait_bound_s": 1.0,
+            "copies": 2,
+            "replicas": replicas,
+        }
+
+    def _described(self, name: str, query: dict[str, str]) -> dict[str, Any]:
+        csn = int(query.get("csn", self.snapshot_csn))
+        self._require(csn)
+        rows = self.cluster.table(name, csn)
+        size = {"rows": rows.num_rows, "bytes": rows.nbytes, "parts": len(self.cluster.rows[name])}
+        return {**self.cluster.definitions[name], **size}
+
+    def _log(self, begin: int, limit: int) -> list[dict[str, Any]]:
+        records = [
+            {"csn": csn, "kind": "commit", "home": "r1", "time_ms": TIME_MS, "tids": [{"tid": tid}]}
+            for tid, csn in self.cluster.outcomes.items()
+            if csn >= begin
+        ]
+        return records[:limit]
+
+    def _require(self, csn: int | None) -> None:
+        if csn is not None and csn > self.cluster.csn:
+            raise NoSuchCsnError(f"there is no CSN {csn}", end_csn=self.cluster.csn)
+        if csn is not None and csn > self.snapshot_csn:
+            raise StandbyError(f"{self.id} is at {self.snapshot_csn}", snapshot_csn=self.snapshot_csn)
+
+    def _begin(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._require(body.get("min_csn"))
+        self._counter += 1
+        tid = f"{self.snapshot_csn}-{self.id}-{self.boot}-{self._counter}"
+        self.transactions[tid] = FakeTransaction(
+            tid, self.snapshot_csn, body.get("lease_s", 60.0), body.get("label")
+        )
+        return {"tid": tid, "snapshot_csn": self.snapshot_csn, "lease_s": self.transactions[tid].lease_s}
+
+    def _find(self, tid: str) -> FakeTransaction:
+        if tid not in self.transactions:
+            raise UnknownTransactionError(f"{self.id} has no transaction {tid}", tid=tid)
+        return self.transactions[tid]
+
+    def _insert(self, tid: str, table: str, body: bytes) -> dict[str, Any]:
+        tx = self._find(tid)
+        if tx.state == "expired":
+            raise LeaseExpiredError(f"the lease of {tid} ran out", tid=tid, state="rolled_back")
+        if tx.state != "open":
+            raise TransactionClosedError(f"{tid} is {tx.state}", tid=tid, state=tx.state)
+        try:
+            self.cluster.table(table, tx.snapshot_csn)
+        except UnknownTableError:
+            tx.state = "failed"
+            raise
+        rows = pa.ipc.open_stream(body).read_all()
+        tx.staged.append((f"default.{table}", rows))
+        return {"rows": rows.num_rows, "parts": 1}
+
+    def _end(self, tid: str, verb: str) -> dict[str, Any]:
+        tx = self._find(tid)
+        if verb == "heartbeat":
+            tx.heartbeats += 1
+            if tx.state != "expired":
+                return {"lease_s": tx.lease_s, "state": tx.state}
+            why = LeaseExpiredError(f"the lease of {tid} ran out", tid=tid).to_wire()
+            return {"lease_s": tx.lease_s, "state": "rolled_back", "why": why}
+        if verb in {"rollback", "kill"}:
+            if tx.state == "committed":
+                raise TransactionClosedError(f"{tid} is committed", tid=tid, state="committed")
+            tx.state = "rolled_back"
+            return {"tid": tid, "state": "rolled_back"}
+        if tx.state not in {"open", "committed"}:
+            raise TransactionClosedError(f"{tid} is {tx.state}", tid=tid, state=tx.state)
+        if tx.state == "open" and tx.staged:
+            self.cluster.csn += 1
+            tx.csn = self.cluster.outcomes[tid] = self.cluster.csn
+            for table, rows in tx.staged:
+                self.cluster.rows[table].append((tx.csn, rows))
+        tx.state = "committed"
+        return {"tid": tid, "csn": tx.csn, "time_ms": TIME_MS if tx.csn else None, "state": "committed"}
+
+    def _outcome(self, tid: str) -> dict[str, Any]:
+        if csn := self.cluster.outcomes.get(tid):
+            return {"tid": tid, "outcome": "committed", "csn": csn, "time_ms": TIME_MS}
+        home = self.cluster.agents[tid.split("-")[1]]
+        tx = home.transactions.get(tid)
+        running = tx is not None and tx.state in {"open", "sealed"}
+        return {"tid": tid, "outcome": "running" if running else "aborted"}
+
+    def _create(self, body: dict[str, Any]) -> dict[str, Any]:
+        name = body["name"]
+        if f"default.{name}" in self.cluster.definitions:
+            raise TableExistsError(f"there is a table default.{name}", table=name)
+        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
+        self.cluster.add_table(name)
+        return {**self.cluster.definitions[f"default.{name}"], "csn": self.cluster.csn}
+
+    def _snapshot(self, request: Request, parts: list[str]) -> dict[str, Any]:
+        if request.method == "DELETE":
+            self.pins.pop(parts[1], None)
+            return {"id": parts[1]}
+        if len(parts) > 1:
+            if parts[1] not in self.pins:
+                raise UnknownTransactionError(f"{self.id} holds no snapshot {parts[1]}")
+            self.renewals += 1
+            return {"id": parts[1], "csn": self.pins[parts[1]], "ttl_s": 60.0}
+        body = request.json
+        self._require(body.get("csn"))
+        self._require(body.get("min_csn"))
+        self._counter += 1
+        pin = f"{self.id}-{self.boot}-{self._counter}"
+        self.pins[pin] = body.get("csn") or self.snapshot_csn
+        return {"id": pin, "csn": self.pins[pin], "ttl_s": body.get("ttl_s", 60.0)}
+
+    def _query(self, body: dict[str, Any]) -> pa.Table:
+        if tid := body.get("tid"):
+            tx = self._find(tid)
+            csn, staged = tx.snapshot_csn, tx.staged
+        else:
+            csn, staged = body["csn"], []
+            self._require(csn)
+        with duckdb.connect() as database:
+            for full in self.cluster.definitions:
+                own = [rows for table, rows in staged if table == full]
+                database.register(full.split(".")[1], pa.concat_tables([self.cluster.table(full, csn), *own]))
+            sql = body.get("sql")
+            if sql is None:
+                self.cluster.table(body["table"], csn)
+                columns = ", ".join(body["columns"]) if body.get("columns") else "*"
+                condition = f" where {body['where']}" if body.get("where") else ""
+                sql = f"select {columns} from {body['table']}{condition}"
+            try:
+                sql = sql.replace('"default".', "")
+                return database.sql(sql, params=body.get("params") or None).to_arrow_table()
+            except duckdb.Error as error:
+                raise BadRequestError(str(error)) from error

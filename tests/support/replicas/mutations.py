@@ -1,0 +1,91 @@
+"""Mutations in this process, over a data directory made by hand: what a SQL process does, without one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tests.support.replicas.datadir import DataDir
+from tidelock.csnlog.core.ids import Csn
+from tidelock.errors import TidelockError
+from tidelock.replica_agent.sql.mutating import MutationRun
+from tidelock.replica_agent.sql.mutation import Action, Affected, Ended, MutationRequest
+from tidelock.replica_agent.sql.request import WorkerConfig
+from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
+from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a mutation told, and the rows that it produced."""
+
+    affected: Affected
+    rows: pa.Table
+    ended: Ended
+
+
+def config(directory: DataDir, **limits: int) -> WorkerConfig:
+    """The configuration of a SQL process."""
+    temporary = directory.path / "run" / "sql-test"
+    temporary.mkdir(parents=True, exist_ok=True)
+    given = {"memory_bytes": 1 << 30, "engine_bytes": 1 << 29, "temp_bytes": 1 << 30, "threads": 1} | limits
+    return WorkerConfig(data_dir=str(directory.path), temp_dir=str(temporary), **given)
+
+
+def run(
+    directory: DataDir,
+    table: str,
+    action: Action,
+    *,
+    csn: int | None = None,
+    tid: str | None = None,
+    adopted: tuple[str, ...] = (),
+) -> Done:
+    """Run a mutation at the newest CSN; raises what a caller of the agent would see."""
+    newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
+    request = MutationRequest(newest, tid, full_name(table), action, adopted)
+    with closing(Session(config(directory), request)) as session:
+        try:
+            made = MutationRun(session, request)
+            rows = pa.Table.from_batches(made.batches(), made.schema)
+        except TidelockError:
+            raise
+        except Exception as error:
+            raise session.translate(error) from error
+        return Done(made.plan.affected, rows, made.ended())
+
+
+def after(directory: DataDir, table: str, done: Done, *, csn: int | None = None) -> Counter[Row]:
+    """The rows of a table when the mutation is committed: of parts that stay, and those it produced."""
+    newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
+    reader = CatalogReader(directory.path)
+    try:
+        schema = TableSchema.from_definition(reader.require_table(full_name(table), newest).definition)
+        shown = reader.parts(full_name(table), newest)
+    finally:
+        reader.close()
+    assert set(done.affected.parts) <= {part.part for part in shown}
+    stay = [part for part in shown if part.part not in done.affected.parts]
+    left = SnapshotTable(TableSource(schema, directory.path, lambda: stay, lambda _: None))
+    return as_rows(left.scanner().to_reader().read_all()) + as_rows(done.rows)
+
+
+def as_rows(table: pa.Table) -> Counter[Row]:
+    """The rows of a table, however they are ordered."""
+    return Counter(tuple(row.values()) for row in table.to_pylist())
+
+
+def stream_file(path: Path, rows: pa.Table, *, batch_rows: int = 1000) -> str:
+    """Write rows as an agent keeps the body of a merge."""
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=batch_rows)
+    return str(path)

@@ -1,0 +1,77 @@
+"""A process that stands in for an agent and only runs its readers.
+
+    python -m tests.support.replicas.reader_host JSON
+
+The argument holds the settings. Events go to standard output, commands come from standard input, one JSON
+object per line: ``{"port", "pids"}`` when the readers are up and ``{"corrupt", "detail"}`` for each report;
+``{"verdict", "reason"}`` sets what the "agent" says about a CSN that is not applied, ``{"drain": seconds}``
+drains, and the end of the input closes the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tidelock.csnlog.core.ids import Csn, PartId
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.readers.pool import ReaderPool
+from tidelock.replica_agent.readers.verdict import ReadAvailability
+
+
+class Agent:
+    """The callbacks, answered as the test wants."""
+
+    def __init__(self) -> None:
+        """Until told otherwise, what is not applied is beyond the end of the log."""
+        self.verdict = ReadAvailability("beyond", "the log ends before this CSN")
+
+    async def wait(self, csn: Csn) -> ReadAvailability:
+        """Say what the test wants said."""
+        return self.verdict
+
+    def read(self, csn: Csn) -> None:
+        """Nothing is pinned here."""
+
+    def corrupt(self, part: PartId, detail: str) -> None:
+        """Tell the test."""
+        _tell(corrupt=part, detail=detail)
+
+
+def _tell(**event: Any) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+async def _run(settings: AgentSettings) -> None:
+    agent = Agent()
+    pool = ReaderPool(settings, settings.data_dir, agent, api="")
+    await pool.start()
+    _tell(port=pool.port, pids=pool.pids)
+    commands = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    while line := await commands.readline():
+        command = json.loads(line)
+        if "verdict" in command:
+            agent.verdict = ReadAvailability(command["verdict"], command["reason"])
+        else:
+            _tell(drained=await pool.drain(command["drain"]))
+    await pool.close()
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    fields = json.loads(sys.argv[1])
+    settings = AgentSettings(**(fields | {"data_dir": Path(fields["data_dir"]), "zk": "unused:2181"}))
+    asyncio.run(_run(settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""A process with one Spark session that runs jobs for a test.
+
+    python -m tests.support.spark.jobs KIND CONF
+
+KIND is `classic`, `retrying` (as classic, but a task that fails is tried again), `cluster` (local-cluster
+with two executors), `connect`, or the address of a master; CONF are more settings, as JSON. A request is a
+line of JSON on standard input, ``{"job", "args"}`` with the name of a method of :class:`Jobs`; the answer is
+a line on standard output, ``{"result"}`` or ``{"error"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+import tidelock.spark as tl
+from tests.support.replicas.datadir import definitions_at
+from tests.support.spark import rows, troubled_tasks
+from tests.support.spark.batch_jobs import BatchJobs
+from tests.support.spark.stream_jobs import StreamJobs
+from tidelock.client import Database, Transaction, connect
+from tidelock.errors import LabelExistsError
+
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "America/New_York",
+    # What a careless cluster is set to. Each of these must not reach reads of a snapshot.
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    "spark.sql.parquet.mergeSchema": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    # One task for each part, so that a job has a middle.
+    "spark.sql.files.maxPartitionBytes": str(4 << 20),
+    # A failed task is not tried again, as in local mode.
+    "spark.task.maxFailures": "1",
+    "spark.hadoop.dfs.nameservices": "prodhdfs",
+}
+
+
+class StubSnapshot:
+    """What a snapshot of the client library offers to Spark."""
+
+    def __init__(self, data_dir: Path, csn: int) -> None:
+        self._data_dir = data_dir
+        self.csn = csn
+        self.closed = False
+
+    def tables(self) -> list[dict[str, Any]]:
+        """The definitions at its CSN."""
+        return definitions_at(self._data_dir, self.csn)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+class StubDatabase:
+    """What a client of the library offers to Spark, without agents to talk to."""
+
+    def __init__(
+        self, data_dir: Path, replicas: list[dict[str, Any]], wait_bound_s: float, newest: int
+    ) -> None:
+        self._data_dir = data_dir
+        self._status = {"replicas": replicas, "wait_bound_s": wait_bound_s}
+        self.seen_csn = 0
+        self.newest = newest
+        self.opened: list[StubSnapshot] = []
+
+    def snapshot(self, csn: int | None = None) -> StubSnapshot:
+        """Pin a CSN."""
+        snapshot = StubSnapshot(self._data_dir, self.newest if csn is None else csn)
+        self.seen_csn = max(self.seen_csn, snapshot.csn)
+        self.opened.append(snapshot)
+        return snapshot
+
+    def status(self) -> dict[str, Any]:
+        """The replicas, as the test gave them."""
+        return self._status
+
+
+class Jobs(StreamJobs, BatchJobs):
+    """What a test can have done in the session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self._db: StubDatabase | Database | None = None
+        self._snap: tl.SparkSnapshot | None = None
+        self._tx: Transaction | None = None
+
+    def connect(self, **options: Any) -> None:
+        """Use another cluster; arguments of StubDatabase."""
+        self._db = StubDatabase(Path(options.pop("data_dir")), **options)
+
+    def join(self, url: str) -> None:
+        """Use a cluster that runs."""
+        self._db = connect(url)
+
+    def attach(self, **options: Any) -> dict[str, Any]:
+        """Attach a snapshot in the place of the one before."""
+        self.detach()
+        self._snap = tl.attach(self._spark, cast("Database", self._db), **options)
+        return {"csn": self._snap.csn, "views": self._snap.views, "options": self._snap.options}
+
+    def refresh(self, newest: int) -> int:
+        """Let the cluster go on to a CSN, then refresh."""
+        assert isinstance(self._db, StubDatabase)
+        assert self._snap is not None
+        self._db.newest = newest
+        return self._snap.refresh()
+
+    def detach(self) -> None:
+        """Close the snapshot."""
+        if self._snap is not None:
+            self._snap.close()
+
+    def open_pins(self) -> list[int]:
+        """CSNs of the snapshots that are not closed."""
+        assert isinstance(self._db, StubDatabase)
+        return [snapshot.csn for snapshot in self._db.opened if not snapshot.closed]
+
+    def sql(self, query: str) -> list[list[Any]]:
+        """Rows of a query over the views."""
+        return _rows(self._spark.sql(query))
+
+    def read(self, table: str, order_by: str) -> list[list[Any]]:
+        """Rows of an attached table, by way of `tl.read`."""
+        assert self._snap is not None
+        return _rows(tl.read(self._spark, self._snap, table).orderBy(order_by))
+
+    def schema(self, table: str) -> list[list[str]]:
+        """Names and types of an attached table's DataFrame."""
+        assert self._snap is not None
+        return [list(pair) for pair in tl.read(self._spark, self._snap, table).dtypes]
+
+    def explain(self, query: str) -> str:
+        """The physical plan of a query, as text."""
+        return str(_rows(self._spark.sql(f"EXPLAIN FORMATTED {query}"))[0][0])
+
+    def raw(self, path: str) -> int:
+        """Rows below a path that is read without any option of the helpers."""
+        return self._spark.read.parquet(path).count()
+
+    def raw_list(self, path: str, view: str) -> None:
+        """Make a view of a path without any option of the helpers; its files are listed now."""
+        self._spark.read.parquet(path).createOrReplaceTempView(view)
+
+    def write(
+        self, url: str, query: str, tables: list[str], mode: str = "append", **settings: str
+    ) -> int | None:
+        """Write the rows of a query to tables in one transaction, by `tl.write`; returns its CSN."""
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
+        with connect(url) as db, db.begin() as tx:
+            for table in tables:
+                tl.write(self._spark.sql(query), tx, table, cast("Any", mode))
+        for name, value in settings.items():
+            assert self._spark.conf.get(name) == value, "tl.write has changed the session"
+        return tx.csn
+
+    def load_once(self, url: str, tables: list[str], label: str, **how: Any) -> int | None:
+        """Write rows to tables in one transaction with a label, unless that was done; returns its CSN."""
+        try:
+            with connect(url) as db, db.begin(label) as tx:
+                self._tx = tx
+                for table in tables:
+                    self.fill(table, **how)
+        except LabelExistsError as error:
+            csn: int | None = error.details["csn"]
+            return csn
+        return tx.csn
+
+    def save_once(
+        self, urls: list[str], tables: list[str], label: str, lease: float | None = None, **how: Any
+    ) -> int | None:
+        """As `load_once`, by the data source `tidelock`, which writes to one table.
+
+        Replicas are asked in the order of their URLs.
+        """
+        (table,) = tables
+        options = {"url": ",".join(urls), "table": table, "label": label}
+        if lease is not None:
+            options["leaseSeconds"] = str(lease)
+        mode = how.pop("mode", "append")
+        if mode == "overwrite_partitions":
+            mode, options["overwritePartitions"] = "overwrite", "true"
+        frame = self._troubled(**how)
+        frame.write.format("tidelock").options(**options).mode(mode).save()
+        with connect(urls) as db:
+            found = db.label(label)
+        return found.csn if found else None
+
+    def begin(self, url: str, label: str | None = None, lease: float | None = None) -> str:
+        """Begin a transaction, in the place of the one before; returns its tid."""
+        self._db = connect(url)
+        self._tx = self._db.begin(label, lease=lease)
+        return self._tx.tid
+
+    def fill(
+        self,
+        table: str,
+        ids: tuple[int, int, int],
+        tasks: int,
+        mode: str = "append",
+        trouble: dict[str, Any] | None = None,
+    ) -> None:
+        """Write the rows of a range of ids (first, end, step) to a table in the open transaction."""
+        assert self._tx is not None
+        frame = self._troubled(ids, tasks, trouble)
+        tl.write(frame, self._tx, table, cast("Any", mode))
+
+    def _troubled(
+        self, ids: tuple[int, int, int], tasks: int, trouble: dict[str, Any] | None = None
+    ) -> DataFrame:
+        """The rows of a range of ids, as tasks make them that meet trouble."""
+        return self._spark.range(*ids, tasks).mapInArrow(troubled_tasks.maker(trouble), rows.DDL)
+
+    def commit(self) -> int | None:
+        """Commit the open transaction; returns its CSN."""
+        assert self._tx is not None
+        return self._tx.commit().csn
+
+    def rollback(self) -> None:
+        """Roll the open transaction back."""
+        assert self._tx is not None
+        self._tx.rollback()
+
+    def write_path(
+        self, path: str, query: str, partition_by: list[str], mode: str, options: dict[str, str]
+    ) -> None:
+        """Write the rows of a query to a path, as users do it with Spark alone."""
+        frame = self._spark.sql(query)
+        frame.write.mode(mode).options(**options).partitionBy(*partition_by).parquet(path)
+
+    def load(self, view: str, options: dict[str, str], schema: str | None = None) -> None:
+        """Make a view of what the data source `tidelock` reads."""
+        reader = self._spark.read.format("tidelock").options(**options)
+        (reader if schema is None else reader.schema(schema)).load().createOrReplaceTempView(view)
+
+    def save(self, query: str, options: dict[str, str], mode: str = "append") -> None:
+        """Write the rows of a query by the data source `tidelock`."""
+        self._spark.sql(query).write.format("tidelock").options(**options).mode(mode).save()
+
+    def push_filters(self) -> list[int]:
+        """Rows of one DataFrame by three queries: all, those of a condition that is pushed, and all again."""
+        from tests.support.spark.pushing_source import PushingSource  # noqa: PLC0415 - Spark 3.5 has no such API
+
+        self._spark.dataSource.register(PushingSource)
+        self._spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        try:
+            frame = self._spark.read.format("pushing").load()
+            return [frame.count(), frame.filter("n > 5").count(), frame.count()]
+        finally:
+            self._spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+    def views(self) -> list[str]:
+        """The temporary views that exist."""
+        return sorted(table.name for table in self._spark.catalog.listTables() if table.isTemporary)
+
+
+def _rows(frame: DataFrame) -> list[list[Any]]:
+    return [list(row) for row in frame.collect()]
+
+
+def _session(kind: str, conf: dict[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for name, value in (_CONF | conf).items():
+        builder = builder.config(name, value)
+    match kind:
+        case "retrying":
+            return builder.master("local[2,3]").getOrCreate()
+        case "connect":
+            return builder.remote("local[2]").getOrCreate()
+        case "cluster":
+            return builder.master("local-cluster[2,1,1024]").getOrCreate()
+        case "classic":
+            return builder.master("local[2]").getOrCreate()
+        case master:
+            return builder.master(master).getOrCreate()
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    # Java writes what it likes to standard output; the answers go to a copy of it.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    spark = _session(sys.argv[1], json.loads(sys.argv[2]))
+    jobs = Jobs(spark)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = {"result": getattr(jobs, request["job"])(**request["args"])}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer, default=str) + "\n")
+        answers.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

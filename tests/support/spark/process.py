@@ -1,0 +1,219 @@
+"""A Spark session in a process of its own, spoken to by a test (tests/support/spark/jobs.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psutil
+
+from tests.support.project.source import ROOT
+from tests.support.waiting import eventually
+from tidelock import java, processes
+from tidelock.cluster import process_groups
+
+#: How long a session may take to end, in seconds.
+STOP_TIMEOUT_S = 60.0
+#: Half of what a short session costs is the second compiler of its JVM.
+JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: The program of an executor that is a process.
+_EXECUTOR: Final = "CoarseGrainedExecutorBackend"
+
+
+class SparkJobError(Exception):
+    """The job failed; the message is that of the exception in the session."""
+
+
+class SparkProcess:
+    """A session; jobs are run one after the other. Use it as a context manager.
+
+    Args:
+        kind: As in tests/support/spark/jobs.py, or the address of a master.
+        folder: Where it works. The first job waits for the start.
+        conf: More settings of the session.
+        python_workers: Tasks may start Python workers. Else none can be started, since reads and writes of
+            tables do without.
+        pyspark: Folder with another PySpark than that of this environment.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        *,
+        conf: Mapping[str, str] | None = None,
+        python_workers: bool = False,
+        pyspark: Path | None = None,
+    ) -> None:
+        self._log = (folder / "spark.log").open("ab")
+        jvm = {f"spark.{side}.extraJavaOptions": JVM for side in ("driver", "executor")}
+        environ = environment(folder, python_workers=python_workers, pyspark=pyspark)
+        if kind == "connect":
+            environ["SPARK_TESTING"] = "1"  # the server takes any free port
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.spark.jobs", kind, json.dumps({**jvm, **(conf or {})})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=folder,
+            env=environ,
+            start_new_session=True,
+        )
+        self._identity = processes.record(self._process.pid, folder / "spark.pid")
+        self._running: str | None = None
+
+    def send(self, job: str, **args: Any) -> None:
+        """Have a job begun; `receive` gives what came of it, which no other test may take for its own."""
+        assert self._running is None, f"a test was cut off in its job {self._running!r}, which still runs"
+        assert self._process.stdin is not None
+        self._running = job
+        self._process.stdin.write(json.dumps({"job": job, "args": args}) + "\n")
+        self._process.stdin.flush()
+
+    def receive(self) -> Any:
+        """Wait for the end of the job; SparkJobError when it failed."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the session ended; see {self._log.name}")
+        self._running = None
+        answer = json.loads(line)
+        if "error" in answer:
+            raise SparkJobError(answer["error"])
+        return answer["result"]
+
+    def call(self, job: str, **args: Any) -> Any:
+        """Run a job and return its result."""
+        self.send(job, **args)
+        return self.receive()
+
+    def sql(self, query: str) -> list[list[Any]]:
+        """Rows of a query over the attached views."""
+        rows: list[list[Any]] = self.call("sql", query=query)
+        return rows
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was neither closed nor killed."""
+        return self._process.poll() is None
+
+    @property
+    def driver(self) -> psutil.Process:
+        """The Python process of the driver."""
+        return psutil.Process(self._process.pid)
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, its JVM and the executors that it has started; harmless when it ended."""
+        process_groups.kill(self._identity)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._log.close()
+
+    def close(self) -> None:
+        """Stop the session."""
+        if self.alive:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            processes.wait(self._identity, STOP_TIMEOUT_S)
+        self.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def environment(folder: Path, *, python_workers: bool = False, pyspark: Path | None = None) -> dict[str, str]:
+    """Return the variables with which Spark's programs are started; see :class:`SparkProcess`."""
+    paths = [pyspark, ROOT] if pyspark else [ROOT]
+    return os.environ | {
+        "JAVA_HOME": str(java.home_for_spark(java.find(), folder)),
+        "PYSPARK_PYTHON": sys.executable if python_workers else "/nonexistent/python",
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def run_program(folder: Path, module: str, *arguments: str) -> str:
+    """Run a module of the checkout that makes a session of its own; return what it has printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=environment(folder, python_workers=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def executors(leader: psutil.Process) -> list[psutil.Process]:
+    """The executors that run as processes, whoever has started them below `leader`."""
+    return [process for process in _descendants(leader) if _EXECUTOR in " ".join(_command(process))]
+
+
+def freeze(process: psutil.Process) -> None:
+    """Stop a process and all that it has started, as a long pause of its machine would."""
+    _signal(process, signal.SIGSTOP)
+
+
+def thaw(process: psutil.Process) -> None:
+    """Let it go on."""
+    _signal(process, signal.SIGCONT)
+
+
+def require_over(executor: psutil.Process) -> None:
+    """Wait until an executor that goes on has come to the end of what it did: it rests, or is gone."""
+
+    def rests() -> bool:
+        before = _spent(executor)
+        return psutil.wait_procs([executor], timeout=1.0)[0] != [] or _spent(executor) - before < 0.1
+
+    eventually(rests, what="an executor that has nothing more to do")
+
+
+def _spent(process: psutil.Process) -> float:
+    """Seconds of a processor that a process and its children have used."""
+    try:
+        return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _signal(process: psutil.Process, signum: signal.Signals) -> None:
+    for one in (process, *_descendants(process)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(signum)
+
+
+def _descendants(leader: psutil.Process) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = leader.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        words: list[str] = process.cmdline()
+    except psutil.Error:
+        return []
+    return words

@@ -1,0 +1,1 @@
+"""A real ZooKeeper for tests, and the suite that every store must pass."""

@@ -1,0 +1,334 @@
+"""The command line: exit codes, what it prints for programs, what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.project import source
+from tests.support.replicas.fake_agent import FakeCluster
+from tests.support.replicas.fake_http import Fault
+from tidelock import errors
+from tidelock.cli import app as cli
+from tidelock.cli.exits import Exit, exit_of, table
+from tidelock.cli.target import FOLDER_DEFAULT
+from tidelock.cli.writing import TYPES, parse_column
+
+ROWS = pa.table({"k": [1, 2, 3]})
+Tidelock = Callable[..., Result]
+
+
+@pytest.fixture
+def tidelock(fake_cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tidelock:
+    """Run a command in an empty folder against the replica `r1`; its result."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDELOCK_URL", fake_cluster["r1"].url)
+    monkeypatch.setenv("NO_COLOR", "1")
+    return lambda *arguments: CliRunner().invoke(cli.app, [str(item) for item in arguments])
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """A Parquet file with three rows."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(ROWS, path)
+    return path
+
+
+def told(result: Result) -> Any:
+    """The JSON that a command has printed, which must have gone well."""
+    assert result.exit_code == Exit.OK, result.stderr
+    return json.loads(result.stdout)
+
+
+def complaint(result: Result, code: Exit) -> str:
+    """The one line of a command that failed with this exit code."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("tidelock: ")
+    return lines[0]
+
+
+# -- exit codes
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UnknownTableError("x"), Exit.REFUSED),
+        (errors.NotEnoughReplicasError("x"), Exit.REFUSED),
+        (errors.BadRequestError("x"), Exit.USAGE),
+        (errors.ClusterMismatchError("x"), Exit.USAGE),
+        (errors.StandbyError("x"), Exit.UNAVAILABLE),
+        (errors.CommitUnknownError("x"), Exit.UNKNOWN),
+        (errors.CorruptError("x"), Exit.CORRUPT),
+        (errors.TidelockError("x"), Exit.INTERNAL),
+        (KeyError("x"), Exit.INTERNAL),
+        (KeyboardInterrupt(), Exit.INTERRUPTED),
+    ],
+)
+def test_exit_code_of_an_error(error: BaseException, code: Exit) -> None:
+    """Each class of errors has its exit code."""
+    assert exit_of(error) is code
+
+
+def test_every_error_has_an_exit_code() -> None:
+    """No error that Tidelock raises on purpose passes for a fault of its own, except the root class."""
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and kind is not errors.TidelockError:
+            assert exit_of(kind("x")) is not Exit.INTERNAL, name
+
+
+def test_exit_codes_are_documented() -> None:
+    """docs/command-line.md has the table as it is."""
+    page = (source.ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for code in Exit:
+        assert f"| {code.value} | {code.meaning} |" in page
+    assert len(table().splitlines()) == len(Exit)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NoSuchCsnError("no CSN 7"), Exit.REFUSED),
+        (errors.SnapshotTooOldError("below the horizon"), Exit.REFUSED),
+        (errors.BadRequestError("lease"), Exit.USAGE),
+        (errors.CorruptError("checksum"), Exit.CORRUPT),
+        (errors.TidelockError("internal error"), Exit.INTERNAL),
+    ],
+)
+def test_error_of_an_agent_is_one_line(
+    fake_cluster: FakeCluster, tidelock: Tidelock, error: errors.TidelockError, code: Exit
+) -> None:
+    """An agent's error is printed as one line on standard error, with its exit code."""
+    fake_cluster["r1"].plan("POST /snapshots", error)
+    assert error.message in complaint(tidelock("sql", "select 1"), code)
+
+
+def test_unreachable_agent(tidelock: Tidelock) -> None:
+    """Nobody at the address: exit code 3 and the next step."""
+    said = complaint(tidelock("tables", "--url", "http://127.0.0.1:1"), Exit.UNAVAILABLE)
+    assert "is it running" in said
+
+
+def test_unknown_outcome(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+    """A commit of unknown outcome has its own exit code, and the line names the transaction."""
+    for agent in fake_cluster.agents.values():
+        agent.plan("(POST|GET) /(transactions/.*/commit|outcomes/.*)", *[Fault.LOST_REQUEST] * 10_000)
+    said = complaint(tidelock("insert", "t", rows, "--timeout", 0.3), Exit.UNKNOWN)
+    assert re.search(r"outcome of \d+-r1-1-1 is not known", said)
+
+
+def test_fault_of_the_program_itself(tidelock: Tidelock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the command line is one line with exit code 70; --debug shows the traceback."""
+    nothing: dict[str, object] = {}
+    monkeypatch.setattr("tidelock.client.Database.tables", lambda *_, **__: nothing["missing"])
+    assert "KeyError: 'missing'" in complaint(tidelock("tables"), Exit.INTERNAL)
+    assert isinstance(tidelock("--debug", "tables").exception, KeyError)
+
+
+def test_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends a command with exit code 130."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidelock.cli.looking.Target.connect", interrupted)
+    monkeypatch.setattr(sys, "argv", ["tidelock", "tables", "--url", "http://127.0.0.1:1"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == Exit.INTERRUPTED
+
+
+# -- which cluster
+
+
+def test_no_cluster_is_named(tidelock: Tidelock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any address the default folder is looked at, and its absence is explained."""
+    monkeypatch.delenv("TIDELOCK_URL")
+    for command in ("status", "tables", "down"):
+        said = complaint(tidelock(command), Exit.USAGE)
+        assert str(FOLDER_DEFAULT) in said
+        assert "--url" in said
+
+
+def test_two_clusters_are_named(tidelock: Tidelock, tmp_path: Path) -> None:
+    """Two addresses at once are refused."""
+    assert "one of" in complaint(tidelock("tables", "--data-dir", tmp_path), Exit.USAGE)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["tables", "--nonsense"], ["sql"], ["up", "--replicas", "0"]]
+)
+def test_wrong_command_line(tidelock: Tidelock, arguments: list[str]) -> None:
+    """What typer refuses has the exit code of wrong usage too."""
+    assert tidelock(*arguments).exit_code == Exit.USAGE
+
+
+# -- what is printed
+
+
+def test_status(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
+    """`status --json` lists the replicas with id, url, state and snapshot CSN."""
+    replicas = told(tidelock("status", "--json"))["replicas"]
+    assert replicas[0] == {
+        "id": "r1",
+        "url": fake_cluster["r1"].url,
+        "data": "r1.test:9870",
+        "state": "serving",
+        "snapshot_csn": fake_cluster.csn,
+        "pid": None,
+    }
+    assert "serving" in tidelock("status").stdout
+
+
+def test_insert_into_one_table(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+    """TABLE FILE... inserts all files in one transaction."""
+    result = told(tidelock("insert", "t", rows, rows, "--label", "load", "--json"))
+    assert result["csn"] == fake_cluster.csn
+    assert result["rows"] == {"t": 6}
+    assert fake_cluster["r1"].transactions[result["tid"]].label == "load"
+
+
+def test_insert_into_several_tables(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+    """TABLE=FILE pairs insert into several tables in one transaction."""
+    fake_cluster.add_table("u")
+    assert told(tidelock("insert", f"t={rows}", f"u={rows}", f"t={rows}", "--json"))["rows"] == {
+        "t": 6,
+        "u": 3,
+    }
+    assert len(fake_cluster["r1"].transactions) == 1
+    assert (
+        "6 rows into t, 3 rows into u at CSN"
+        in tidelock("insert", f"t={rows}", f"u={rows}", f"t={rows}").stdout
+    )
+
+
+def test_insert_of_wrong_arguments(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+    """Missing files, missing tables and mixed forms change nothing."""
+    assert "there is no file" in complaint(tidelock("insert", "t", "missing.parquet"), Exit.USAGE)
+    assert "no table" in complaint(tidelock("insert", "nowhere", rows), Exit.REFUSED)
+    assert tidelock("insert", "t").exit_code == Exit.USAGE
+    assert tidelock("insert", f"t={rows}", rows).exit_code == Exit.USAGE
+    assert tidelock("insert", "t", rows, "--wait", "never").exit_code == Exit.USAGE
+    assert fake_cluster.csn == 2
+
+
+def test_sql(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+    """Rows are printed as a list of objects, or as a table with the CSN beside it."""
+    tidelock("insert", "t", rows)
+    query = ("sql", "select k, 'x' as name from t where k > ? order by k", "--param", 1)
+    assert told(tidelock(*query, "--json")) == [{"k": 2, "name": "x"}, {"k": 3, "name": "x"}]
+    result = tidelock(*query, "--rows", 1)
+    assert "│ 2 │ x" in result.stdout
+    assert f"2 rows at CSN {fake_cluster.csn}, 1 more" in result.stderr
+    assert told(tidelock("sql", "select count(*) as n from t", "--csn", 2, "--json")) == [{"n": 0}]
+    assert "nowhere" in complaint(tidelock("sql", "select * from nowhere"), Exit.USAGE)
+
+
+def test_tables(tidelock: Tidelock) -> None:
+    """Tables are listed with rows and parts."""
+    assert told(tidelock("tables", "--json"))[0]["name"] == "default.t"
+    assert "default.t" in tidelock("tables").stdout
+
+
+def test_create_table(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+    """A table is created from columns, or like a file."""
+    columns = ("k:bigint", "price:decimal(12,2):null", "at:timestamp:null")
+    made = told(
+        tidelock(
+            "create-table", "new", *columns, "--partition-by", "k", "--property", "compaction=off", "--json"
+        )
+    )
+    assert made["name"] == "default.new"
+    sent = fake_cluster["r1"].requests[-1].json
+    assert (sent["partition_by"], sent["properties"]) == (["k"], {"compaction": "off"})
+    assert "derived_from" not in sent
+    derived = ("--derived-from", "new", "--derived-sql", "from inserted", "--property", "unique_key=k,at")
+    assert tidelock("create-table", "follower", *columns, *derived).exit_code == 0
+    sent = fake_cluster["r1"].requests[-1].json
+    assert (sent["derived_from"], sent["derived_sql"]) == ("new", "from inserted")
+    assert sent["properties"] == {"unique_key": "k,at"}
+    assert f"created at CSN {fake_cluster.csn + 1}" in tidelock("create-table", "copy", "--like", rows).stdout
+    assert "there is a table" in complaint(tidelock("create-table", "copy", "--like", rows), Exit.REFUSED)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["k"], ["k:money"], ["k:int:maybe"], [":int"], ["k:int", "--property", "x"], ["k:decimal(99,2)"]],
+)
+def test_create_table_with_wrong_columns(tidelock: Tidelock, arguments: list[str]) -> None:
+    """Columns of another form are refused before anything is sent."""
+    assert tidelock("create-table", "new", *arguments).exit_code == Exit.USAGE
+
+
+def test_column_types() -> None:
+    """Columns are required unless they say `null`; every type of the closed list can be written."""
+    assert parse_column("k:BIGINT") == pa.field("k", pa.int64(), nullable=False)
+    assert parse_column("d:decimal(12,2):null") == pa.field("d", pa.decimal128(12, 2))
+    protocol = (source.ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert " ".join(TYPES).replace("double string", "double decimal(p,s) string") in " ".join(
+        protocol.split()
+    )
+
+
+def test_outcome_and_transactions(tidelock: Tidelock, rows: Path) -> None:
+    """A transaction can be asked for by its id, and is listed."""
+    tid = told(tidelock("insert", "t", rows, "--json"))["tid"]
+    assert told(tidelock("outcome", tid, "--json")) == {
+        "tid": tid,
+        "outcome": "committed",
+        "csn": 3,
+        "time": "2023-11-14T22:13:20.000Z",
+    }
+    assert "committed at CSN 3" in tidelock("outcome", tid).stdout
+    assert told(tidelock("txns", "--json"))[0]["tid"] == tid
+    assert tid in tidelock("txns").stdout
+    assert "no tid" in complaint(tidelock("outcome", "nonsense"), Exit.USAGE)
+
+
+def test_log_and_explain(tidelock: Tidelock, rows: Path) -> None:
+    """The log shows the last records; a transaction's story shows its parts."""
+    tid = told(tidelock("insert", "t", rows, "--json"))["tid"]
+    assert told(tidelock("log", "--json"))[0]["tids"] == [{"tid": tid}]
+    assert tid in tidelock("log", "--from", 0, "--limit", 5).stdout
+    assert told(tidelock("explain", tid, "--json"))["state"] == "committed"
+    assert "r1-1-1" in tidelock("explain", tid).stdout
+
+
+def test_snapshots(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
+    """`create` leaves a pin that ends with its lease; `show` leaves none."""
+    snap = told(tidelock("snapshot", "create", "--lease", "2h", "--json"))
+    path = f"webhdfs://r1.test:9870/snapshots/{fake_cluster.csn}/default/t"
+    assert snap == {"csn": 2, "lease_s": 7200, "tables": [{"table": "default.t", "rows": 0, "path": path}]}
+    assert len(fake_cluster["r1"].pins) == 1
+    assert fake_cluster["r1"].requests[-2].json["ttl_s"] == 7200
+    assert path in tidelock("snapshot", "show", 2).stdout
+    assert len(fake_cluster["r1"].pins) == 1
+
+
+def test_version(tidelock: Tidelock) -> None:
+    """The version is that of the distribution."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*\n", tidelock("version").stdout)
+
+
+def test_agent_hands_its_flags_on(tidelock: Tidelock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tidelock agent` becomes the agent's process, with every flag as it came."""
+    called: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: called.append(command))
+    tidelock("agent", "--replica", "r1", "--config", "agent.toml", "--help")
+    main = [sys.executable, "-m", "tidelock.replica_agent.main"]
+    assert called == [[*main, "--replica", "r1", "--config", "agent.toml", "--help"]]

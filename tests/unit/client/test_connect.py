@@ -1,0 +1,276 @@
+"""Connecting, finding the agents, and what the client carries from one replica to the next (I11)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pyarrow as pa
+import pytest
+
+from tests.support.replicas.fake_agent import FakeCluster
+from tests.support.replicas.fake_http import Fault
+from tidelock.client import Database, connect
+from tidelock.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    CommitUnknownError,
+    ConfigError,
+    RefusedError,
+    TableExistsError,
+    TidelockError,
+    UnavailableError,
+    UnknownTableError,
+)
+
+ROWS = pa.table({"k": [1, 2, 3]})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1:8801", "ftp://host:1", "http://host:1/path", "http://host:1?x=1", "zk://", []],
+)
+def test_addresses_of_another_form(url: str) -> None:
+    """An address that names no agent is refused with the forms that do."""
+    with pytest.raises(BadRequestError, match=r"http://host:port|found none"):
+        connect(url)
+
+
+def test_zookeeper_address_of_another_form() -> None:
+    """A zk address without root is refused before anything is connected."""
+    with pytest.raises(ConfigError, match="root"):
+        connect("zk://127.0.0.1:1")
+
+
+def test_unreachable_agent() -> None:
+    """Nobody at the address: one line that says so."""
+    with pytest.raises(UnavailableError, match="is it running"):
+        connect("http://127.0.0.1:1", timeout_s=1.0)
+
+
+def test_several_addresses_are_tried_in_order(fake_cluster: FakeCluster) -> None:
+    """The first address that answers is the preferred replica."""
+    with connect(["http://127.0.0.1:1", fake_cluster["r3"].url, fake_cluster["r1"].url]) as db:
+        assert db.begin().holder == "r3"
+
+
+def test_unknown_replica(fake_cluster: FakeCluster) -> None:
+    """A replica that does not exist is refused with the ones that do."""
+    with pytest.raises(BadRequestError, match="r1, r2, r3"):
+        connect(fake_cluster["r1"].url, replica="r9")
+
+
+def test_shared_secret(fake_cluster: FakeCluster) -> None:
+    """The token travels with every request; without it, access is denied."""
+    for agent in fake_cluster.agents.values():
+        agent.secret = "s3cret"
+    with pytest.raises(AccessDeniedError, match="shared secret"):
+        connect(fake_cluster["r1"].url)
+    with connect(fake_cluster["r1"].url, token="s3cret") as db:
+        db.insert("t", ROWS)
+        assert db.read("t").num_rows == 3
+
+
+def test_own_commit_is_seen_through_any_replica(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """The CSN of a commit goes with every begin and snapshot, to whichever replica they go."""
+    result = fake_db.insert("t", ROWS)
+    assert fake_db.seen_csn == result.csn
+    fake_cluster["r1"].plan("POST /(transactions|snapshots)", *[Fault.LOST_REQUEST] * 2)
+    tx, snap = fake_db.begin(), fake_db.snapshot()
+    assert (tx.holder, snap.holder) == ("r2", "r2")
+    for request in fake_cluster["r2"].requests:
+        if request.path in {"/transactions", "/snapshots"}:
+            assert request.json["min_csn"] == result.csn
+
+
+def test_clients_with_one_key_go_to_one_home(fake_cluster: FakeCluster) -> None:
+    """Wherever they are connected: one of all, by the label; while that is dead, the same other one."""
+    with connect(fake_cluster["r1"].url) as one, connect(fake_cluster["r3"].url) as other:
+        homes = {}
+        for label in "abcdef":
+            homes[label] = one.begin(label, batch=1, key=f"{label}/1").holder
+            assert other.begin(label, batch=2, key=f"{label}/2").holder == homes[label]
+        assert set(homes.values()) == {"r1", "r2", "r3"}
+        fake_cluster["r2"].stop()
+        for number, label in enumerate(itertools.cycle(homes), start=3):
+            key = f"{label}/{number}"
+            found = {db.begin(label, batch=number, key=key).holder for db in (one, other)}
+            assert len(found) == 1
+            assert homes[label] in {"r2", *found}
+            if number == 8:
+                break
+
+
+def test_caller_may_ask_for_a_higher_csn(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """The higher of the caller's CSN and the one seen is sent."""
+    fake_db.insert("t", ROWS)
+    with pytest.raises(RefusedError):
+        fake_db.begin(min_csn=fake_db.seen_csn + 5)
+    assert fake_cluster["r1"].requests[-1].json["min_csn"] == fake_db.seen_csn + 5
+    fake_db.snapshot(min_csn=1)
+    assert fake_cluster["r1"].requests[-1].json["min_csn"] == fake_db.seen_csn
+
+
+def test_csn_seen_by_many_threads(fake_db: Database) -> None:
+    """Commits of many threads through one client leave the highest CSN of all."""
+    csns: list[int] = []
+
+    def write() -> None:
+        for _ in range(5):
+            csn = fake_db.insert("t", ROWS).csn
+            assert csn is not None
+            csns.append(csn)
+            assert fake_db.seen_csn >= csn
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fake_db.seen_csn == max(csns)
+    assert len(set(csns)) == 40
+    assert fake_db.read("t").num_rows == 120
+
+
+def test_tables_are_read_at_a_csn_not_below_what_was_seen(
+    fake_cluster: FakeCluster, fake_db: Database
+) -> None:
+    """The list of tables contains the client's own commits."""
+    csn = fake_db.insert("t", ROWS).csn
+    assert [table["name"] for table in fake_db.tables()] == ["default.t"]
+    assert fake_cluster["r1"].requests[-1].query == {"csn": str(csn)}
+    with pytest.raises(UnknownTableError):
+        fake_db.table("nowhere")
+
+
+def test_create_table(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """A created table is seen at once; the same name a second time is refused."""
+    table = fake_db.create_table("new", pa.schema([("k", pa.int64())]), partition_by=["k"])
+    assert table["csn"] == fake_cluster.csn == fake_db.seen_csn
+    assert fake_cluster["r1"].requests[-1].json["partition_by"] == ["k"]
+    with pytest.raises(TableExistsError):
+        fake_db.create_table("new", ROWS.schema)
+
+
+def test_lost_answer_of_create_table_is_unknown(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """A create whose answer is lost is not repeated: the second would be refused because of the first."""
+    fake_cluster["r1"].plan("POST /tables", Fault.LOST_ANSWER)
+    with pytest.raises(CommitUnknownError, match=r"table\('new'\)"):
+        fake_db.create_table("new", ROWS.schema)
+    assert fake_db.table("new")["name"] == "default.new"
+
+
+def test_address_that_changed_is_learnt_again(fake_cluster: FakeCluster) -> None:
+    """A replica that comes back at another port is found through the others."""
+    with connect([fake_cluster["r1"].url, fake_cluster["r2"].url], replica="r3") as db:
+        fake_cluster["r3"].stop()
+        fake_cluster.agents["r3"] = type(fake_cluster["r3"])(fake_cluster, "r3")
+        assert db.begin().holder == "r3"
+
+
+def test_a_home_has_an_address_for_others(fake_cluster: FakeCluster) -> None:
+    """What the caller calls it may be his own name for it; what it publishes is reached from everywhere."""
+    port = fake_cluster["r1"].address.rpartition(":")[2]
+    with connect(f"http://localhost:{port}") as db, db.begin() as tx:
+        assert tx.url == f"http://localhost:{port}"
+        assert tx.published_url == fake_cluster["r1"].url
+        tx.rollback()
+
+
+def test_agent_of_another_cluster_is_not_asked(fake_cluster: FakeCluster) -> None:
+    """An address that now belongs to another cluster's agent teaches nothing."""
+    with FakeCluster("r1") as other, connect(fake_cluster["r1"].url, timeout_s=5.0) as db:
+        original = other["r1"].answer
+        other["r1"].answer = lambda request: {**original(request), "cluster_id": "c2"}  # type: ignore[method-assign]
+        db._connection.members._seeds = (other["r1"].address,)
+        for agent in fake_cluster.agents.values():
+            agent.stop()
+        with pytest.raises(UnavailableError, match="no replica could answer"):
+            db.begin()
+        assert [request.path for request in other["r1"].requests] == ["/status"]
+
+
+def test_silent_agent_is_passed_over(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """A frozen replica is waited for once, for its own bound; then the others are asked first."""
+    fake_cluster["r1"].plan(".*", *[Fault.SILENCE] * 10)
+    assert fake_db.begin().holder == "r2"
+    assert fake_db.snapshot().holder == "r2"
+    assert len(fake_cluster["r1"].requests) == 2
+
+
+def test_transactions_of_all_replicas(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """Transactions are listed with their homes; replicas that do not answer are left out."""
+    tx = fake_db.begin()
+    fake_cluster["r2"].plan("GET /transactions", Fault.LOST_REQUEST)
+    assert fake_db.transactions() == [{"tid": tx.tid, "state": "open", "home": "r1"}]
+
+
+@contextmanager
+def other_server(status: int, body: bytes) -> Iterator[str]:
+    """A web server that is no agent; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (200, b"<html>", BadRequestError),
+        (404, b"<html>", RefusedError),
+        (502, b"bad gateway", UnavailableError),
+        (503, b"[]", UnavailableError),
+        (500, b"oops", TidelockError),
+        (418, json.dumps({"error": "TeapotError", "message": "short"}).encode(), RefusedError),
+    ],
+)
+def test_answers_of_something_else(status: int, body: bytes, error: type[TidelockError]) -> None:
+    """What is no agent gives the nearest class, and never more certainty than there is."""
+    with other_server(status, body) as url, pytest.raises(TidelockError) as caught:
+        connect(url)
+    assert type(caught.value) is error
+
+
+def test_client_does_not_load_the_inside_of_an_agent() -> None:
+    """Importing the client loads neither kazoo nor anything of the agents."""
+    inside = ("kazoo", "aiohttp", "tidelock.csnlog", "tidelock.replication", "tidelock.replica_agent")
+    code = f"import sys, tidelock.client; print([name for name in sys.modules if name.startswith({inside})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_client_for_another_process(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """Pickled, it connects anew, also when the agent that it was given is gone, and sees no less."""
+    fake_db.insert("t", ROWS)
+    with connect(fake_cluster["r2"].url, replica="r2") as pinned:
+        data = [pickle.dumps(db) for db in (fake_db, pinned)]
+    fake_cluster["r1"].stop()
+    other, other_pinned = (pickle.loads(one) for one in data)  # noqa: S301 - our own bytes
+    assert other.seen_csn == fake_db.seen_csn > 0
+    assert other.read("t").num_rows == 3
+    assert [other_pinned.begin().holder for _ in range(3)] == ["r2"] * 3
+    for db in (other, other_pinned):
+        db.close()

@@ -1,0 +1,1 @@
+"""Tests of the local cluster and of what starts its processes."""

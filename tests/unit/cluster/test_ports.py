@@ -1,0 +1,75 @@
+"""Ports are chosen that are free, and stay free until their servers are there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import source
+from tidelock import ports
+from tidelock.errors import UnavailableError
+from tidelock.ports import Reservations
+
+#: Chooses the port that is named, if it can, from the file that is named, and tells.
+ANOTHER_PROCESS = """
+import sys
+from pathlib import Path
+from tidelock import ports
+from tidelock.errors import UnavailableError
+port = int(sys.argv[2])
+ports.PORTS = range(port, port + 1)
+try:
+    print(ports.Reservations(Path(sys.argv[1])).free_ports(1))
+except UnavailableError:
+    print("none")
+"""
+
+
+def chosen_by_another(file: Path, port: int) -> str:
+    """Let another process choose a port."""
+    command = [sys.executable, "-c", ANOTHER_PROCESS, str(file), str(port)]
+    done = subprocess.run(command, cwd=source.ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_ports_are_different_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports that are in use are not chosen; too few free ones are an error, after which none is kept."""
+    reservations = Reservations(tmp_path / "ports")
+    with socket.socket() as used:
+        used.bind((ports.HOST, 0))
+        used.listen()
+        port = used.getsockname()[1]
+        with monkeypatch.context() as patch:
+            patch.setattr(ports, "PORTS", range(port, port + 1))
+            with pytest.raises(UnavailableError, match="fewer than 1 free ports"):
+                reservations.free_ports(1)
+    found = reservations.free_ports(20)
+    assert len(set(found)) == 20
+    assert all(port in ports.PORTS for port in found)
+
+
+def test_a_chosen_port_is_chosen_by_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by this process nor by another one, as long as this one lives."""
+    file = tmp_path / "ports"
+    reservations = Reservations(file)
+    (port,) = reservations.free_ports(1)
+    assert chosen_by_another(file, port) == "none"
+    monkeypatch.setattr(ports, "PORTS", range(port, port + 1))
+    with pytest.raises(UnavailableError, match="fewer than 1"):
+        reservations.free_ports(1)
+    os.close(reservations._open())  # as at the end of the process
+    assert chosen_by_another(file, port) == f"[{port}]"
+
+
+def test_the_oldest_choices_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long process does not take all ports there are."""
+    monkeypatch.setattr(ports, "_KEPT", 3)
+    reservations = Reservations(tmp_path / "ports")
+    first, *others = (reservations.free_ports(1)[0] for _ in range(4))
+    assert chosen_by_another(tmp_path / "ports", first) == f"[{first}]"
+    assert [chosen_by_another(tmp_path / "ports", port) for port in others] == ["none"] * 3

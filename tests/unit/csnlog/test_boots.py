@@ -1,0 +1,393 @@
+"""The start of an agent's life in ZooKeeper and its sign of life, under every fault at every request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.aio import until
+from tests.support.clusters.boots import MEMBER, R1, R9, SETTINGS, any_request, begin, paths, shown
+from tests.support.zookeeper.store_suite import done, node
+from tidelock.csnlog.cluster import bootstrap as bootstrap_module
+from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, register
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import ClusterState, Member, Progress, SessionState
+from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.store import Check, Create, Delete, Link, SetData
+from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, nth, random_faults
+from tidelock.errors import ClusterMismatchError, ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap_module, "_RETRY_S", 0.0)
+
+
+@pytest.fixture
+def ensemble() -> MemoryEnsemble:
+    """An empty ensemble without faults."""
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+async def cluster(ensemble: MemoryEnsemble) -> ClusterState:
+    """A cluster of three replicas on it."""
+    return await bootstrap(ensemble.store("bootstrap"), **SETTINGS)
+
+
+# ------------------------------------------------------------------------------------------ beginning a life
+
+
+async def test_a_start_raises_boot_and_fence_and_shows_the_replica(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """Boot 1 under fence 1; addresses, disk and nonce are there, and the sign of life is of this session."""
+    store = ensemble.store()
+    own = await begin(store)
+    assert own == OwnSession(R1, 1, "disk1", own.nonce, 1, cluster, CSN_NONE, CSN_NONE)
+    assert await shown(store) == (own.state, 1)
+    assert codec.decode_member((await node(store, tree.replica(R1))).data) == MEMBER
+    alive = await node(store, tree.alive(R1))
+    assert (alive.owner_session, alive.data) == (store.session, b"1")
+
+
+async def test_a_second_start_fences_the_first(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """Whatever the first life sends now is refused by its fence, also while its process still runs."""
+    first, second = ensemble.store(), ensemble.store()
+    former = await begin(first)
+    own = await begin(second)
+    assert (own.boot, own.fence) == (2, 2)
+    late = (Check(tree.session(R1), former.fence), SetData(tree.HEAD))
+    assert await first.multi(late) == Refused(Reason.BAD_VERSION, 0)
+    assert isinstance(await second.multi((Check(tree.session(R1), own.fence), SetData(tree.HEAD))), Ok)
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("number", range(1, 21))
+async def test_a_start_survives_a_fault_at_each_request(
+    ensemble: MemoryEnsemble, cluster: ClusterState, fault: Fault, number: int
+) -> None:
+    """The raise is applied once, whatever is lost or late, and its fence is the one that was returned."""
+    store = ensemble.store()
+    ensemble.plan = nth(number, fault, when=any_request)
+    own = await begin(store)
+    ensemble.plan = None
+    ensemble.deliver_late()
+    await until(lambda: store.link is Link.CONNECTED)
+    assert (own.boot, own.fence) == (1, 1)
+    assert await shown(store) == (own.state, own.fence)
+    assert (await node(store, tree.alive(R1))).owner_session == store.session
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_lives_that_begin_at_once_have_different_boots(
+    ensemble: MemoryEnsemble, cluster: ClusterState, seed: int
+) -> None:
+    """Three processes with one id, and many faults: no boot twice, and the last one holds the fence."""
+    ensemble.plan = random_faults(random.Random(seed), rate=0.4)
+    lives = await asyncio.gather(*(begin(ensemble.store(f"s{n}")) for n in range(3)))
+    ensemble.plan = None
+    ensemble.deliver_late()
+    assert len({life.boot for life in lives}) == 3
+    last = max(lives, key=lambda life: life.boot)
+    assert await shown(ensemble.store()) == (last.state, last.fence)
+
+
+async def test_a_foreign_raise_in_the_middle_of_a_start(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """A janitor fences the silent replica just as it comes back: the start goes above its boot."""
+    raised: list[Call] = []
+
+    def plan(call: Call) -> None:
+        if not raised and call.ops and isinstance(call.ops[0], SetData):
+            raised.append(call)
+            fenced = SessionState(boot=7, disk="disk1", nonce="janitor", state="fenced")
+            ensemble.tree.apply((SetData(tree.session(R1), codec.encode_session(fenced)),), 0)
+
+    ensemble.plan = plan
+    own = await begin(ensemble.store())
+    assert raised
+    assert (own.boot, own.fence) == (8, 2)
+    assert (await shown(ensemble.store()))[0].state == "serving"
+
+
+async def test_a_known_past_is_no_obstacle(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """A restart knows what it has seen; ZooKeeper is as new or newer."""
+    own = await begin(ensemble.store())
+    known = KnownState(cluster.cluster_id, own.boot, own.fence, CSN_NONE, Csn(1), CSN_NONE)
+    assert (await begin(ensemble.store(), known=known)).boot == 2
+
+
+async def test_a_record_below_the_tail_may_be_gone(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """It was collected in the normal course of things: that is no sign of a restored ensemble."""
+    store = ensemble.store()
+    await done(store, SetData(tree.TAIL, codec.encode_csn(Csn(2))), Delete("csn/0/csn-0000000001", 0))
+    own = await begin(store, known=KnownState(cluster.cluster_id, last_csn=Csn(1)))
+    assert own.tail == 2
+
+
+async def test_the_record_at_the_tail_must_be_there(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """Only below the tail records are deleted; one that is missing at the tail was never written here."""
+    store = ensemble.store()
+    await done(store, SetData(tree.TAIL, codec.encode_csn(Csn(2))))
+    with pytest.raises(ClusterMismatchError, match="record of CSN 2 is gone"):
+        await begin(store, known=KnownState(cluster.cluster_id, last_csn=Csn(2)))
+
+
+async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterState) -> None:
+    """Reads of a new session may be older than the barrier of the former one: they decide nothing."""
+    ensemble = MemoryEnsemble()
+    await bootstrap(ensemble.store(), **SETTINGS)
+    store = ensemble.store("starting")
+    barriers: list[int] = []
+
+    def plan(call: Call) -> None:
+        if call.ops == (Check(tree.CLUSTER, 0),):
+            barriers.append(call.number)
+
+    async def turn() -> None:
+        await asyncio.sleep(0)
+        if len(barriers) == 1:
+            barriers.append(0)
+            store.expire()
+            await until(lambda: store.link is Link.CONNECTED)
+
+    ensemble.plan, ensemble.turn = plan, turn
+    own = await begin(store)
+    assert own.boot == 1
+    # The first one, the mark of the expiry, and one for each of two whole looks.
+    assert len(barriers) == 4
+
+
+@pytest.mark.parametrize(
+    ("known", "named"),
+    [
+        ({"boot": 2}, "boot is 1 and was 2"),
+        ({"fence": 5}, "fence is 1 and was 5"),
+        ({"tail": Csn(9)}, "tail is 0 and was 9"),
+        ({"horizon": Csn(3)}, "horizon is 0 and was 3"),
+        ({"last_csn": Csn(2)}, "record of CSN 2 is gone"),
+    ],
+)
+async def test_an_ensemble_older_than_the_catalog_is_refused(
+    ensemble: MemoryEnsemble, cluster: ClusterState, known: dict[str, Any], named: str
+) -> None:
+    """One value that went back is enough: it was restored, and nothing may be written to it (S21)."""
+    await begin(ensemble.store())
+    before = ensemble.tree.copy()
+    with pytest.raises(ClusterMismatchError, match=named):
+        await begin(ensemble.store(), known=KnownState(cluster.cluster_id, **known))
+    assert all(before.get(path) == ensemble.tree.get(path) for path in paths(ensemble))
+
+
+async def test_a_restored_backup_is_refused(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """A real one: the state from before two lives and some commits comes back under a running cluster."""
+    backup = ensemble.tree.copy()
+    await begin(ensemble.store())
+    own = await begin(ensemble.store())
+    ensemble.tree = backup
+    known = KnownState(cluster.cluster_id, own.boot, own.fence)
+    with pytest.raises(
+        ClusterMismatchError, match="older than what replica r1 has seen: boot is 0 and was 2"
+    ):
+        await begin(ensemble.store(), known=known)
+
+
+async def test_an_emptied_ensemble_is_refused() -> None:
+    """Nothing is made anew where something was: the data directory would be forgotten (S22)."""
+    ensemble = MemoryEnsemble()
+    with pytest.raises(ClusterMismatchError, match="no cluster, and c1 is expected"):
+        await begin(ensemble.store(), known=KnownState("c1", 1, 1))
+    assert paths(ensemble) == {""}
+
+
+async def test_a_backup_from_before_the_registration_is_refused(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """A replica that has had a fence is registered for ever; so ZooKeeper is older."""
+    with pytest.raises(ClusterMismatchError, match="no session of r9"):
+        await begin(ensemble.store(), R9, known=KnownState(cluster.cluster_id, 1, 1))
+
+
+async def test_the_data_directory_of_another_cluster_is_refused(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """Both ids are named, since one of connect string and data directory is wrong."""
+    with pytest.raises(ClusterMismatchError, match=f"belongs to cluster other.*holds {cluster.cluster_id}"):
+        await begin(ensemble.store(), known=KnownState("other"))
+
+
+async def test_a_start_without_a_cluster_says_how_to_make_one() -> None:
+    """The first start of all names the replicas."""
+    with pytest.raises(ConfigError, match="--bootstrap"):
+        await begin(MemoryEnsemble().store())
+
+
+async def test_an_unregistered_replica_is_told_who_is_registered(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """And what to do; after the registration it starts."""
+    store = ensemble.store()
+    with pytest.raises(ConfigError, match=r"r9 is not registered .* r1, r2, r3; .*register it"):
+        await begin(store, R9)
+    assert await register(store, R9)
+    assert (await begin(store, R9)).boot == 1
+    assert not await register(store, R9)
+
+
+@pytest.mark.parametrize(("state", "named"), [("removed", "never used again"), ("struck", "cloned")])
+async def test_a_replica_that_was_taken_out_does_not_start(
+    ensemble: MemoryEnsemble, cluster: ClusterState, state: str, named: str
+) -> None:
+    """Its znode stays for ever, so that its numbers never repeat; it cannot be registered again either."""
+    store = ensemble.store()
+    out = SessionState(boot=3, disk="d", nonce="n", state=state)
+    await done(store, SetData(tree.session(R1), codec.encode_session(out)))
+    with pytest.raises(ConfigError, match=named):
+        await begin(store)
+    with pytest.raises(ConfigError, match=named):
+        await register(store, R1)
+    assert await shown(store) == (out, 1)
+
+
+async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """Acknowledgements name their disk: those of the replaced one count no longer (F7)."""
+    await begin(ensemble.store())
+    own = await begin(ensemble.store(), disk="disk2")
+    assert (await shown(ensemble.store()))[0].disk == "disk2"
+    assert (own.boot, own.disk) == (2, "disk2")
+
+
+async def test_a_start_knows_how_far_the_replica_has_been(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """By what its lives have told, with whatever disk; one that is behind tells how far it had been."""
+    store = ensemble.store()
+    assert (await begin(store)).told == CSN_NONE
+    for told in (Progress(Csn(9), Csn(9)), Progress(Csn(3), Csn(3), (), Csn(9))):
+        await store.multi((SetData(tree.progress(R1), codec.encode_progress(told)),))
+        assert (await begin(ensemble.store(), disk="disk2")).told == 9
+
+
+async def test_labels_of_an_operator_survive_a_start(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """The agent knows its addresses, the operator its place in the world."""
+    store = ensemble.store()
+    await register(store, R9, member=Member(labels={"zone": "b"}))
+    await begin(store, R9)
+    member = codec.decode_member((await node(store, tree.replica(R9))).data)
+    assert (member.labels, member.api) == ({"zone": "b"}, MEMBER.api)
+
+
+# ------------------------------------------------------------------------------------------ the sign of life
+
+
+async def test_a_sign_of_life_left_by_a_former_life_is_replaced(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """A killed agent's session lives on for a while; its end must not take the new sign away (S27)."""
+    killed = ensemble.store()
+    await begin(killed)
+    killed.suspend()
+    store = ensemble.store()
+    await begin(store)
+    assert (await node(store, tree.alive(R1))).owner_session == store.session
+    ensemble.end_session(killed.session)
+    assert (await node(store, tree.alive(R1))).data == b"2"
+
+
+async def test_a_new_session_gets_a_sign_of_life_of_its_own(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """Also when the own fence was raised meanwhile: the life is the same."""
+    store = ensemble.store()
+    own = await begin(store)
+    raised = msgspec.structs.replace(own.state, nonce="own raise")
+    await done(store, SetData(tree.session(R1), codec.encode_session(raised), own.fence))
+    store.expire()
+    await until(lambda: store.link is Link.CONNECTED)
+    assert await store.exists(tree.alive(R1)) == Ok(None)
+    assert await keep_alive(store, own)
+    assert (await node(store, tree.alive(R1))).owner_session == store.session
+    assert await keep_alive(store, own)
+
+
+async def test_a_fenced_life_leaves_the_sign_of_its_successor_alone(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """It is told by False, and touches nothing."""
+    old, new = ensemble.store(), ensemble.store()
+    former = await begin(old)
+    await begin(new)
+    old.expire()
+    await until(lambda: old.link is Link.CONNECTED)
+    assert not await keep_alive(old, former)
+    assert (await node(new, tree.alive(R1))).owner_session == new.session
+
+
+async def test_a_life_that_is_fenced_in_the_middle_deletes_nothing(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """The successor's sign has version 0, as the own one had: only the fence tells them apart."""
+    store, successor = ensemble.store(), ensemble.store()
+    own = await begin(store)
+    store.expire()
+    await until(lambda: store.link is Link.CONNECTED)
+    await done(store, Create(tree.alive(R1), b"left over"))
+
+    def plan(call: Call) -> None:
+        if any(isinstance(op, Delete) for op in call.ops):
+            ensemble.plan = None
+            raised = SessionState(boot=own.boot + 1, disk="disk1", nonce="successor", state="serving")
+            ensemble.tree.apply(
+                (
+                    SetData(tree.session(R1), codec.encode_session(raised)),
+                    Delete(tree.alive(R1), 0),
+                    Create(tree.alive(R1), b"successor", ephemeral=True),
+                ),
+                successor.session,
+            )
+
+    ensemble.plan = plan
+    assert not await keep_alive(store, own)
+    assert (await node(store, tree.alive(R1))).data == b"successor"
+
+
+async def test_without_a_link_there_is_no_sign_of_life(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """The caller waits for the next change of the link, which will come."""
+    store = ensemble.store()
+    own = await begin(store)
+    store.suspend()
+    assert not await keep_alive(store, own)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_sign_of_life_stands_in_the_end_whatever_went_wrong(
+    ensemble: MemoryEnsemble, cluster: ClusterState, seed: int
+) -> None:
+    """Called after every change, as an agent does, it ends with a sign of the session that is left."""
+    store = ensemble.store()
+    own = await begin(store)
+    signs: list[asyncio.Task[bool]] = []
+
+    def changed() -> None:
+        if store.link is Link.CONNECTED:
+            signs.append(asyncio.create_task(keep_alive(store, own)))
+
+    store.on_change(changed)
+    ensemble.plan = random_faults(random.Random(seed), rate=0.3)
+    store.expire()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    ensemble.plan = None
+    store.expire()
+    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: all(sign.done() for sign in signs))
+    assert (await node(store, tree.alive(R1))).owner_session == store.session

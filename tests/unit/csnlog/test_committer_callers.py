@@ -1,0 +1,108 @@
+"""The group committer, third part: callers that give up, come back, or ask after the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.machines.committing import LOST, Bench, proposal, tid
+from tidelock.csnlog.core.committer_messages import (
+    Cause,
+    CommitEnded,
+    DeadlinePassed,
+    FenceDoubted,
+    Followed,
+    Rejected,
+    SendCommit,
+    StopAsked,
+    Undecided,
+)
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.results import Committed
+
+FENCED = Rejected(Cause.FENCED)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """A machine at rest: connected, fence raised to 1, epoch known."""
+    made = Bench()
+    made.serve_all()
+    return made
+
+
+@pytest.fixture
+def doubting(bench: Bench) -> Bench:
+    """A machine with one commit under way whose connection is about to break."""
+    bench.propose(proposal(1))
+    assert bench.awaits(SendCommit)
+    return bench
+
+
+def test_a_deadline_while_it_is_sent_is_an_unknown_commit(doubting: Bench) -> None:
+    """The caller is told so once; the machine finds out, remembers, and answers a repeated commit()."""
+    doubting.tell(DeadlinePassed(tid(1)))
+    doubting.tell(DeadlinePassed(tid(1)))
+    assert doubting.verdicts[tid(1)] == [Undecided()]
+    doubting.lose_reply()
+    doubting.serve_all()
+    assert doubting.verdicts[tid(1)] == [Undecided(), Committed(Csn(2))]
+    doubting.propose(proposal(1))
+    assert doubting.verdicts[tid(1)] == [Undecided(), Committed(Csn(2)), Committed(Csn(2))]
+    assert doubting.log() == {tid(1): [2]}
+
+
+def test_a_caller_who_gave_up_is_not_committed_behind_its_back(doubting: Bench) -> None:
+    """If it turns out that it never landed it is not sent again; a repeated commit() starts anew."""
+    doubting.propose(proposal(2))
+    doubting.serve()
+    doubting.tell(DeadlinePassed(tid(2)))
+    doubting.propose(proposal(3))
+    doubting.lose_request()
+    doubting.serve_all()
+    assert doubting.verdicts[tid(2)] == [Undecided(), Rejected(Cause.DEADLINE)]
+    assert doubting.log() == {tid(1): [2], tid(3): [3]}
+    doubting.propose(proposal(2))
+    doubting.serve_all()
+    assert doubting.log()[tid(2)] == [4]
+
+
+def test_a_caller_who_returns_in_time_is_served(doubting: Bench) -> None:
+    """A repeated commit() while the first is in doubt joins it, and is then sent again if need be."""
+    doubting.tell(DeadlinePassed(tid(1)))
+    doubting.lose_request()
+    doubting.propose(proposal(1))
+    doubting.serve_all()
+    assert doubting.verdicts[tid(1)] == [Undecided(), Committed(Csn(2))]
+    assert doubting.log() == {tid(1): [2]}
+
+
+def test_a_deadline_after_the_commit_is_known_says_nothing(doubting: Bench) -> None:
+    """The follower has answered already."""
+    doubting.apply(doubting.ops())
+    doubting.tell(Followed(Csn(2), ((tid(1), Csn(2)),)))
+    doubting.tell(DeadlinePassed(tid(1)))
+    assert doubting.verdicts[tid(1)] == [Committed(Csn(2))]
+
+
+def test_told_to_stop(doubting: Bench) -> None:
+    """What is under way stays unknown for its caller, what waits was certainly not sent."""
+    doubting.propose(proposal(2))
+    doubting.tell(StopAsked("closing"))
+    assert doubting.verdicts == {tid(1): [Undecided()], tid(2): [Rejected(Cause.STOPPED, "closing")]}
+    doubting.tell(CommitEnded(LOST))
+    assert doubting.verdicts[tid(1)] == [Undecided()]
+    doubting.propose(proposal(1), proposal(3))
+    assert doubting.verdicts[tid(1)] == [Undecided()] * 2
+    assert doubting.verdict(3) == Rejected(Cause.STOPPED, "closing")
+
+
+def test_a_committed_transaction_stays_committed_for_callers_of_a_fenced_replica(bench: Bench) -> None:
+    """I17: a repeated commit() after the fence is told of its CSN, not of an abort."""
+    bench.propose(proposal(1))
+    bench.serve_all()
+    bench.fence_by_another()
+    bench.tell(FenceDoubted(1))
+    bench.serve_all()
+    bench.propose(proposal(1), proposal(2))
+    assert bench.fenced
+    assert (bench.verdict(1), bench.verdict(2)) == (Committed(Csn(2)), FENCED)

@@ -1,0 +1,219 @@
+"""A replica that fences another's life: what that decides, who wins a race, whom it must not touch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import MappingProxyType
+from typing import Any, cast
+
+import pytest
+
+from tests.support.aio import until
+from tests.support.clusters.boots import shown
+from tests.support.clusters.log_node import R1, R2, R3, LogNode, make_cluster
+from tests.support.rows import settings
+from tidelock.csnlog.cluster.bootstrap import keep_alive
+from tidelock.csnlog.cluster.members import MemberView
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
+from tidelock.csnlog.core.model import Member, SessionState
+from tidelock.csnlog.core.results import Aborted, Committed, Running
+from tidelock.csnlog.core.store import Node
+from tidelock.csnlog.log import LogState
+from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.errors import CorruptError, FencedError, UnavailableError
+from tidelock.replica_agent.replicas.membership import Membership
+
+
+@pytest.fixture
+async def ensemble() -> MemoryEnsemble:
+    """An ensemble with a cluster of three replicas."""
+    ensemble = MemoryEnsemble()
+    await make_cluster(ensemble.store("setup"))
+    return ensemble
+
+
+@pytest.fixture
+async def node(ensemble: MemoryEnsemble) -> AsyncIterator[LogNode]:
+    """The log of r1."""
+    async with LogNode(ensemble.store("r1")) as node:
+        await until(lambda: node.log.fence > node.own.fence)
+        yield node
+
+
+@pytest.fixture
+async def frozen(ensemble: MemoryEnsemble) -> AsyncIterator[LogNode]:
+    """The log of r2, which does not know that its ZooKeeper session has ended: its sign of life is gone."""
+    async with LogNode(ensemble.store("r2"), R2) as node:
+        await until(lambda: node.log.fence > node.own.fence)
+        store = store_of(node)
+        store.suspend()
+        ensemble.end_session(store.session)
+        yield node
+
+
+def store_of(node: LogNode) -> MemoryStore:
+    """A node's store."""
+    assert isinstance(node.store, MemoryStore)
+    return node.store
+
+
+async def test_a_silent_life_is_decided(ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode) -> None:
+    """Running before, aborted afterwards; when it wakes up it finds out, and commits nothing."""
+    tid = frozen.tid(1)
+    assert await node.log.outcome(tid, node.known, CSN_NONE) == Running()
+    version = await node.log.fence_out(R2, tid.boot)
+    state, node_version = await shown(ensemble.store(), R2)
+    assert version == node_version
+    assert (state.boot, state.disk, state.state) == (tid.boot + 1, frozen.own.disk, "fenced")
+    assert await node.log.outcome(tid, node.known, CSN_NONE) == Aborted()
+    store_of(frozen).resume()
+    with pytest.raises(FencedError):
+        await frozen.commit(1)
+    await until(lambda: frozen.log.state is LogState.FENCED)
+    assert await node.log.outcome(tid, node.known, CSN_NONE) == Aborted()
+
+
+async def test_what_it_has_committed_stays_committed(ensemble: MemoryEnsemble, node: LogNode) -> None:
+    """A record that landed before the fence is found, applied here or not."""
+    node.taking.clear()
+    async with LogNode(ensemble.store("r2"), R2) as other:
+        csn = await other.commit(1)
+        tid = other.tid(1)
+    ensemble.end_session(store_of(other).session)
+    assert await node.log.fence_out(R2, tid.boot)
+    assert await node.log.outcome(tid, lambda _: None, CSN_NONE) == Committed(csn)
+    node.taking.set()
+
+
+async def test_a_commit_on_its_way_lands_no_more(ensemble: MemoryEnsemble, node: LogNode) -> None:
+    """A multi that is delivered after the fence was raised is refused: "aborted" stays true (I8)."""
+    async with LogNode(ensemble.store("r2"), R2) as other:
+        await until(lambda: other.log.fence > other.own.fence)
+        late = nth(1, Fault.LATE, lambda call: call.store == "r2" and call.kind == "multi")
+
+        def plan(call: Call) -> Fault | None:
+            if fault := late(call):  # and it cannot raise its own fence, which would deliver it
+                asyncio.get_running_loop().call_soon(store_of(other).suspend)
+            return fault
+
+        ensemble.plan = plan
+        commit = asyncio.create_task(other.commit(1))
+        await until(lambda: ensemble.late)
+        ensemble.end_session(store_of(other).session)
+        assert await node.log.fence_out(R2, other.own.boot)
+        assert await node.log.outcome(other.tid(1), node.known, CSN_NONE) == Aborted()
+        ensemble.deliver_late()
+        assert await node.log.outcome(other.tid(1), node.known, CSN_NONE) == Aborted()
+        store_of(other).resume()
+        with pytest.raises(FencedError):
+            await commit
+
+
+async def test_of_several_one_fences(ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode) -> None:
+    """The boot is raised by one, however many want it."""
+    async with LogNode(ensemble.store("r3"), R3) as third:
+        done = await asyncio.gather(
+            *(one.log.fence_out(R2, frozen.own.boot) for one in (node, third, node, third))
+        )
+    assert len(done) - done.count(None) == 1
+    state, _ = await shown(ensemble.store(), R2)
+    assert state.boot == frozen.own.boot + 1
+    assert not await node.log.fence_out(R2, frozen.own.boot)
+
+
+async def test_a_living_replica_is_left_alone(ensemble: MemoryEnsemble, node: LogNode) -> None:
+    """Its sign of life stands: nothing is written. Nor is anything for a life that is over, or to come."""
+    async with LogNode(ensemble.store("r2"), R2) as other:
+        await keep_alive(other.store, other.own)
+        before = await shown(ensemble.store(), R2)
+        assert not await node.log.fence_out(R2, other.own.boot)
+        assert await shown(ensemble.store(), R2) == before
+    ensemble.end_session(store_of(other).session)
+    for boot in (other.own.boot - 1, other.own.boot + 1):
+        assert not await node.log.fence_out(R2, boot)
+    assert not await node.log.fence_out(ReplicaId("r9"), 1)
+
+
+@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.LATE])
+async def test_a_raise_of_unknown_end_lands_no_later(
+    ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode, fault: Fault
+) -> None:
+    """It says that it has not done it; what the next outcome then says does not change any more."""
+    ensemble.plan = nth(1, fault, lambda call: call.store == "r1" and call.kind == "multi")
+    assert not await node.log.fence_out(R2, frozen.own.boot)
+    told = await node.log.outcome(frozen.tid(1), node.known, CSN_NONE)
+    ensemble.deliver_late()
+    assert await node.log.outcome(frozen.tid(1), node.known, CSN_NONE) == told
+    assert (await node.log.fence_out(R2, frozen.own.boot) is not None) == (told == Running())
+    assert await node.log.outcome(frozen.tid(1), node.known, CSN_NONE) == Aborted()
+
+
+async def test_who_cannot_write_fences_nobody(
+    ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode
+) -> None:
+    """Without a connection, and where this replica was fenced itself: the write checks its own fence."""
+    store_of(node).suspend()
+    with pytest.raises(UnavailableError):
+        await node.log.fence_out(R2, frozen.own.boot)
+    store_of(node).resume()
+    await until(lambda: node.log.state is LogState.FOLLOWING)
+    async with LogNode(ensemble.store("successor"), R1):
+        with pytest.raises(FencedError):
+            await node.log.fence_out(R2, frozen.own.boot)
+    state, _ = await shown(ensemble.store(), R2)
+    assert state.boot == frozen.own.boot
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("serving", "fenced"),
+        ("stopped", "fenced"),
+        ("fenced", "fenced"),
+        ("struck", "struck"),
+        ("removed", "removed"),
+    ],
+)
+def test_what_an_operator_has_said_of_a_replica_stays(before: str, after: str) -> None:
+    """Struck and removed are states that a raise of the fence does not take back."""
+    data = codec.encode_session(SessionState(3, "d", "n", before))
+    change = seize(tree.session(R2), Node(data, 7, 0, 0), 3, "mine")
+    assert change is not None
+    assert (change.version, codec.decode_session(change.data)) == (7, SessionState(4, "d", "mine", after))
+
+
+def test_a_session_that_cannot_be_read_is_not_overwritten() -> None:
+    """Whatever stands there is of somebody newer, or damaged."""
+    with pytest.raises(CorruptError):
+        seize(tree.session(R2), Node(b"nonsense", 7, 0, 0), 3, "mine")
+
+
+def test_silence_is_counted_from_the_moment_it_was_seen() -> None:
+    """A sign of life ends it; what else changes in the view does not begin it anew."""
+    clock = [100.0]
+    view: dict[ReplicaId, MemberView] = {}
+    unused = cast("Any", None)
+    members = type("Fixed", (), {"snapshot": staticmethod(lambda: MappingProxyType(view))})()
+    membership = Membership(
+        replica=R1, copies=2, epoch_limit=1000, settings=settings(), members=members, client=unused,
+        waiters=unused, clock=lambda: clock[0],
+    )  # fmt: skip
+
+    def see(*, alive: bool, fence: int = 1) -> None:
+        view[R2] = MemberView(Member(), SessionState(1, "d", "n", "serving"), fence, alive, None)
+        membership.changed()
+
+    assert membership.silent_s(R2) == 0
+    see(alive=True)
+    clock[0] += 5
+    assert membership.silent_s(R2) == 0
+    see(alive=False)
+    clock[0] += 5
+    see(alive=False, fence=2)
+    clock[0] += 2
+    assert membership.silent_s(R2) == 7
+    see(alive=True)
+    assert membership.silent_s(R2) == 0

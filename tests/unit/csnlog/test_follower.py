@@ -1,0 +1,471 @@
+"""The follower: order without gaps, rest and wake, epochs, back-pressure, lateness, gaps, restored ensembles.
+
+The names F4, F9 and F21 are those of the protocol review.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.machines.following import END, FollowBench, commit
+from tidelock.csnlog.core.committer_messages import LinkChanged
+from tidelock.csnlog.core.follower_messages import (
+    Get,
+    Got,
+    Inquire,
+    Learned,
+    Look,
+    Poked,
+    Question,
+    Stopped,
+    TooLate,
+    Unreadable,
+)
+from tidelock.csnlog.core.ids import Csn, csn
+
+
+def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
+    """A follower that has read a log to its end and rests there."""
+    bench = FollowBench(log=log, read_ahead=read_ahead)
+    bench.run()
+    assert bench.followed() == list(range(2, log + 1))
+    assert bench.machine.resting
+    bench.asked()
+    return bench
+
+
+# ------------------------------------------------------------------------------- order and economy
+
+
+def test_a_backlog_is_read_ahead_and_delivered_in_order() -> None:
+    """Up to read_ahead reads are under way, answers come in any order, records are taken in theirs."""
+    for seed in range(20):
+        source = random.Random(seed)
+        bench = FollowBench(log=60, read_ahead=8)
+        bench.run(order=lambda requests, source=source: source.randrange(len(requests)))  # type: ignore[misc]
+        assert bench.followed() == list(range(2, 61))
+        assert len(bench.delivered) == 59
+
+
+def test_never_more_than_read_ahead_under_way() -> None:
+    """I16: the window is bounded whatever the order of answers."""
+    bench = FollowBench(log=100, read_ahead=8)
+    most = 0
+    while bench.requests or bench.delivery is not None:
+        most = max(most, sum(isinstance(one, Get) for one in bench.requests))
+        bench.serve(bench.requests[-1]) if bench.requests else bench.take_delivery()
+    assert most == 8
+    assert bench.followed() == list(range(2, 101))
+
+
+def test_a_quiet_log_costs_two_requests_a_record() -> None:
+    """One read when the watch fires, and one look that arms the next watch."""
+    bench = resting()
+    for n in (5, 6, 7):
+        bench.extend(commit(n))
+        bench.wake()
+        bench.run()
+        assert bench.asked() == [f"get {n}", f"look {n + 1}"]
+    assert bench.followed() == [2, 3, 4, 5, 6, 7]
+
+
+def test_records_that_stream_in_are_not_looked_at_one_by_one() -> None:
+    """A look that finds a record says that more may be there: reads go ahead, looks are for the end."""
+    bench = resting()
+    bench.extend(*(commit(n) for n in range(5, 65)))
+    bench.wake()
+    bench.run()
+    asked = bench.asked()
+    assert bench.followed() == list(range(2, 65))
+    assert sum(text.startswith("look") for text in asked) == 2
+    assert len(asked) <= 60 + 2 + 8
+
+
+def test_own_commits_are_not_read_back() -> None:
+    """The record is known from its commit; only the next watch is asked for."""
+    bench = resting()
+    bench.extend(commit(5))
+    bench.poke(Csn(5))
+    assert bench.followed() == [2, 3, 4, 5]
+    bench.run()
+    assert bench.asked() == ["look 6"]
+
+
+def test_an_own_commit_makes_the_records_below_it_known() -> None:
+    """Those of others in between are read at once, without a look, and the order stays."""
+    bench = resting()
+    bench.extend(*(commit(n) for n in range(5, 9)))
+    bench.poke(Csn(8))
+    assert bench.asked() == ["get 5", "get 6", "get 7"]
+    bench.run()
+    assert bench.followed() == list(range(2, 9))
+
+
+def test_an_own_commit_far_ahead_is_read_in_windows() -> None:
+    """A follower that lags is poked by many own commits: its buffer stays bounded, nothing is lost."""
+    bench = resting(read_ahead=4)
+    bench.extend(*(commit(n) for n in range(5, 45)))
+    for n in range(20, 45):
+        bench.poke(Csn(n))
+    bench.run()
+    assert bench.followed() == list(range(2, 45))
+
+
+def test_hints_of_the_past_are_nothing() -> None:
+    """A watch or a poke of a record that was taken long ago asks for nothing."""
+    bench = resting()
+    bench.tell(Poked(Csn(3), commit(3)))
+    bench.tell(Got(Csn(4), commit(4)))
+    bench.tell(Learned(99, 1, Csn(9)))
+    assert (bench.asked(), bench.followed()) == ([], [2, 3, 4])
+
+
+def test_a_slow_receiver_slows_the_reads() -> None:
+    """Back-pressure: at most read_ahead records wait behind a delivery; the next takes all of them."""
+    bench = FollowBench(log=100, read_ahead=8)
+    while bench.requests:
+        bench.serve()
+    assert bench.delivery is not None
+    assert len(bench.took) <= 2 * 8
+    bench.take_delivery()
+    while bench.requests:
+        bench.serve()
+    assert bench.delivery is not None
+    assert len(bench.delivered) + len(bench.delivery) + len(bench.machine.ready) == len(bench.took)
+    bench.run()
+    assert bench.followed() == list(range(2, 101))
+
+
+# ------------------------------------------------------------------------------------------- epochs
+
+
+def test_an_epoch_changes_by_reading_end() -> None:
+    """F4: the record behind END is number 0 of the next epoch; END itself is delivered, it has a CSN."""
+    bench = FollowBench(log=4)
+    bench.extend(END, commit("a"), END, END, commit("b"))
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5, csn(1, 0), csn(1, 1), csn(2, 0), csn(3, 0)]
+    assert bench.machine.next == csn(3, 1)
+
+
+def test_a_roll_over_while_the_follower_waits() -> None:
+    """F4: NoNode, then a commit lands there, then the epoch is closed: the commit is not skipped."""
+    bench = resting()
+    bench.requests.clear()
+    bench.extend(commit(5), END, commit("next"))
+    bench.wake()
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5, 6, csn(1, 0)]
+
+
+def test_an_own_commit_in_the_next_epoch_leads_over_end() -> None:
+    """What is known beyond the epoch's end does not make its missing numbers gaps."""
+    bench = resting()
+    bench.extend(commit(5), END, commit("a"), commit("b"))
+    bench.poke(csn(1, 1))
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5, 6, csn(1, 0), csn(1, 1)]
+
+
+@pytest.mark.parametrize("answer", [0, -1])
+def test_a_record_behind_end_stops(answer: int) -> None:
+    """END is the last of its epoch, or the ensemble is not what we think (I15)."""
+    bench = FollowBench(log=4)
+    bench.extend(END)
+    bench.log[Csn(6)] = commit("impossible")
+    bench.run(order=lambda _: answer)
+    assert bench.final == Stopped(Csn(6), "this record stands behind the END record of its epoch")
+    assert bench.followed() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("log", [5, 6])
+def test_a_start_on_an_end_record(log: int) -> None:
+    """The position says nothing of its kind, so the record there is read again."""
+    bench = FollowBench(5, log=4)
+    bench.extend(END, *(commit("a") for _ in range(log - 5)))
+    bench.run()
+    assert bench.machine.next == csn(1, log - 5)
+    assert bench.followed() == [csn(1, 0)][: log - 5]
+
+
+# --------------------------------------------------------------------------- late, restored, gaps
+
+
+def test_not_written_yet_is_not_too_late() -> None:
+    """F9: NoNode with the tail at or below the own place means wait."""
+    bench = resting()
+    bench.delete_below(5)
+    bench.tick()
+    bench.run()
+    assert bench.final is None
+    bench.extend(commit(5))
+    bench.wake()
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5]
+
+
+def test_a_tail_above_the_own_place_is_too_late() -> None:
+    """F9: only a clone helps; it is found out by the periodic look even where no watch fires."""
+    bench = resting()
+    bench.extend(*(commit(n) for n in range(5, 9)))
+    bench.delete_below(8)
+    bench.tick()
+    bench.run()
+    assert bench.final == TooLate(Csn(8))
+
+
+def test_a_follower_that_starts_below_the_tail_is_too_late() -> None:
+    """Its position was deleted, and what follows it too."""
+    bench = FollowBench(3, log=20)
+    bench.delete_below(10)
+    bench.run()
+    assert bench.final == TooLate(Csn(10))
+    assert bench.asked() == ["get 3", "barrier 3", "record 3", "tail 3"]
+
+
+def test_a_start_exactly_at_the_tail_goes_on() -> None:
+    """Its position may be deleted, since it has it; what follows is there."""
+    bench = FollowBench(9, log=12)
+    bench.delete_below(10)
+    bench.run()
+    assert bench.followed() == [10, 11, 12]
+
+
+@pytest.mark.parametrize(("is_end", "expected"), [(True, csn(1, 0)), (False, Csn(6))])
+def test_a_start_at_a_deleted_position_at_the_end(is_end: bool, expected: Csn) -> None:
+    """Nothing follows and the position is deleted: the next epoch's directory tells if it was END."""
+    bench = FollowBench(5, log=4, connect=False)
+    bench.extend(END if is_end else commit(5))
+    bench.tail = Csn(6)
+    if is_end:
+        bench.extend(commit("a"))
+        del bench.log[csn(1, 0)]
+    bench.log = {number: record for number, record in bench.log.items() if number >= 6}
+    bench.tell(LinkChanged(connected=True, session=1))
+    bench.run()
+    assert (bench.final, bench.machine.next) == (None, expected)
+
+
+def test_an_ensemble_that_lacks_what_was_applied_stops() -> None:
+    """S21, I15: behind a write barrier the own position is not in the log and was not deleted."""
+    bench = FollowBench(9, log=6)
+    bench.run()
+    assert isinstance(bench.final, Stopped)
+    assert (bench.final.csn, "restored" in bench.final.reason) == (9, True)
+
+
+def test_a_server_that_lags_behind_is_no_restored_ensemble() -> None:
+    """At the start a read may be stale; behind the barrier it is not."""
+    bench = FollowBench(6, log=5)
+    bench.serve()
+    bench.extend(commit(6), commit(7))
+    bench.run()
+    assert (bench.final, bench.followed()) == (None, [7])
+
+
+def test_a_gap_stops_and_is_never_skipped() -> None:
+    """F21, I15: a later record exists, this one does not, and the tail has not passed it."""
+    bench = FollowBench(log=9)
+    del bench.log[Csn(5)]
+    bench.run()
+    assert isinstance(bench.final, Stopped)
+    assert (bench.final.csn, "missing" in bench.final.reason) == (5, True)
+    assert bench.followed() == [2, 3, 4]
+
+
+@pytest.mark.parametrize("far", [6, 500])
+def test_a_gap_at_the_end_is_found_by_counting(far: int) -> None:
+    """F21: no watch fires for it; the directory holds more than was read, so it is listed once."""
+    bench = resting()
+    bench.log[Csn(far)] = commit("beyond")
+    bench.tick()
+    bench.run()
+    assert isinstance(bench.final, Stopped)
+    assert bench.final.csn == 5
+    assert "list 5" in bench.asked()
+
+
+def test_a_gap_below_the_tail_is_too_late() -> None:
+    """The record was deleted while the follower lagged: clone, not stop."""
+    bench = FollowBench(log=9)
+    bench.run_until(lambda: bench.machine.anchored)
+    bench.delete_below(7)
+    bench.run()
+    assert bench.final == TooLate(Csn(7))
+
+
+def test_concurrent_reads_that_cross_a_commit_are_no_gap() -> None:
+    """get(5) finds nothing, then 5 and 6 are created, then get(6) finds one: read again before judging."""
+    bench = resting()
+    bench.log[Csn(5)] = commit(5)
+    bench.machine.window = 4
+    bench.wake()
+    del bench.log[Csn(5)]
+    bench.serve(next(one for one in bench.requests if one == Get(Csn(5))))
+    bench.extend(commit(5), commit(6))
+    bench.run()
+    assert (bench.final, bench.followed()) == (None, [2, 3, 4, 5, 6])
+
+
+def test_the_questions_of_a_gap_are_asked_in_one_session() -> None:
+    """An answer of another session starts the chain anew: that server may lag behind."""
+    bench = FollowBench(log=9)
+    hidden = bench.log.pop(Csn(5))
+    bench.run_until(lambda: any(isinstance(one, Inquire) for one in bench.requests))
+    bench.serve()
+    assert isinstance(bench.requests[0], Inquire)
+    bench.new_session()
+    bench.serve()
+    assert bench.final is None
+    bench.log[Csn(5)] = hidden
+    bench.run()
+    assert (bench.final, bench.followed()) == (None, list(range(2, 10)))
+
+
+def test_a_lagging_server_after_an_own_commit_is_no_gap() -> None:
+    """Own commits make records known; a new session's server may not have them yet."""
+    bench = resting()
+    bench.extend(commit(5), commit(6))
+    ahead = {number: bench.log.pop(number) for number in (Csn(5), Csn(6))}
+    bench.new_session()
+    bench.tell(Poked(Csn(6), commit(6)))
+    for _ in range(20):
+        if bench.requests:
+            bench.serve()
+        elif bench.paused:
+            bench.resume()
+    assert bench.final is None
+    bench.log |= ahead
+    bench.run()
+    assert (bench.final, bench.followed()) == (None, [2, 3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2])
+def test_a_gap_that_an_own_commit_closes_is_none(answers: int) -> None:
+    """The missing record is heard of in mid-question, applied and deleted: what is answered then is old."""
+    bench = FollowBench(log=4)
+    del bench.log[Csn(3)]
+    bench.run_until(lambda: any(isinstance(one, Inquire) for one in bench.requests))
+    for _ in range(answers):
+        bench.serve()
+    bench.tell(Poked(Csn(3), commit(3)))
+    assert bench.followed() == [2, 3, 4]
+    bench.delete_below(4)
+    bench.run()
+    assert bench.final is None
+    bench.extend(commit(5))
+    bench.wake()
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5]
+
+
+def test_deleted_records_do_not_look_like_a_gap() -> None:
+    """The count alone does not tell how many are deleted: listed once for each count, never stopped."""
+    bench = resting(log=12)
+    bench.tail = Csn(10)
+    for _ in range(3):
+        bench.tick()
+        bench.run()
+    assert bench.final is None
+    assert bench.asked().count("list 13") == 1
+    bench.delete_below(10)
+    bench.tick()
+    bench.run()
+    assert "list 13" not in bench.asked()
+
+
+def test_a_stranger_in_the_directory_is_a_gap() -> None:
+    """S20: a child that is no record takes a number, so the log cannot be continued without a gap."""
+    bench = resting()
+    bench.extra_children = 1
+    bench.tick()
+    bench.run()
+    assert bench.final is None
+    bench.log[Csn(6)] = commit("behind the stranger")
+    bench.tick()
+    bench.run()
+    assert isinstance(bench.final, Stopped)
+
+
+def test_what_cannot_be_read_stops_at_its_place() -> None:
+    """A newer or broken record is never skipped; those before it are delivered."""
+    bench = FollowBench(log=4)
+    bench.extend(Unreadable("upgrade needed"), commit(6))
+    bench.run()
+    assert bench.final == Stopped(Csn(5), "upgrade needed")
+    assert [one.csn for one in bench.delivered] == [2, 3, 4]
+
+
+def test_an_unreadable_start_stops() -> None:
+    """The record at the own position was readable once."""
+    bench = FollowBench(4, log=3)
+    bench.extend(Unreadable("upgrade needed"))
+    bench.run()
+    assert bench.final == Stopped(Csn(4), "upgrade needed")
+
+
+# ----------------------------------------------------------------------------- connections, watches
+
+
+def test_without_a_connection_nothing_is_asked() -> None:
+    """Requests begin with the link and go on with it, in the same session or a new one."""
+    bench = FollowBench(log=6, connect=False)
+    assert bench.requests == []
+    bench.tell(LinkChanged(connected=True, session=1))
+    bench.serve()
+    bench.tell(LinkChanged(connected=False, session=1))
+    while bench.requests:
+        bench.serve(fail=True)
+    assert bench.asked()
+    bench.new_session()
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5, 6]
+
+
+def test_a_resting_follower_reads_on_after_a_reconnect() -> None:
+    """A watch does not survive a session, so the next record is read without waiting for it."""
+    bench = resting()
+    bench.extend(commit(5))
+    bench.new_session()
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5]
+
+
+def test_a_lost_watch_event_is_caught_up() -> None:
+    """S34: the periodic look finds the record that no event told of."""
+    bench = resting()
+    bench.extend(commit(5))
+    bench.tick()
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5]
+
+
+def test_a_watch_that_fires_for_nothing() -> None:
+    """A hint may be wrong: read, look, rest."""
+    bench = resting()
+    bench.wake()
+    bench.run()
+    assert bench.asked() == ["get 5", "look 5"]
+    assert bench.machine.resting
+
+
+def test_a_record_that_comes_during_the_look() -> None:
+    """Poked while the look is under way: its late "no" is not believed."""
+    bench = resting()
+    bench.extend(commit(5))
+    bench.poke(Csn(5))
+    assert isinstance(bench.requests[0], Look)
+    bench.extend(commit(6))
+    bench.poke(Csn(6))
+    bench.run()
+    assert bench.followed() == [2, 3, 4, 5, 6]
+
+
+def test_the_questions_at_rest() -> None:
+    """The record, the tail and the count, in this order."""
+    bench = resting()
+    bench.tick()
+    bench.run()
+    assert bench.asked() == [f"{one.value} 5" for one in (Question.LOOK, Question.TAIL, Question.COUNT)]

@@ -1,0 +1,199 @@
+"""The member list: complete at the start, fresh by hints, and right in the end without them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.aio import until
+from tests.support.zookeeper.store_suite import Counter, done
+from tidelock.csnlog.cluster import members as module
+from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, open_session, register
+from tidelock.csnlog.cluster.members import Members, MemberView
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.model import Member, Progress, SessionState
+from tidelock.csnlog.core.store import Check, Link, SetData
+from tidelock.csnlog.testing.memory_store import Fault, MemoryEnsemble, MemoryStore, nth
+
+R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
+NEVER_STARTED = MemberView(
+    member=Member(),
+    session=SessionState(boot=0, disk="", nonce="", state="stopped"),
+    fence=0,
+    alive=False,
+    progress=Progress(CSN_NONE, CSN_NONE),
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+
+
+@pytest.fixture
+async def ensemble() -> MemoryEnsemble:
+    """A cluster of r1 and r2."""
+    ensemble = MemoryEnsemble()
+    await bootstrap(ensemble.store(), replicas=[R1, R2], copies=2, epoch_limit=100)
+    return ensemble
+
+
+@pytest.fixture
+async def store(ensemble: MemoryEnsemble) -> MemoryStore:
+    """The store of the observer."""
+    return ensemble.store("observer")
+
+
+@pytest.fixture
+async def members(store: MemoryStore) -> AsyncIterator[Members]:
+    """The list of an observer that is never refreshed: what it learns, it learns by hints."""
+    members = Members(store, refresh_s=10_000)
+    await members.start()
+    yield members
+    await members.close()
+
+
+async def start(store: MemoryStore, replica: ReplicaId, disk: str) -> OwnSession:
+    """Begin a life of a replica."""
+    return await open_session(
+        store,
+        replica=replica,
+        member=Member(api=f"{replica}:1", data=f"{replica}:2"),
+        disk=disk,
+        known=KnownState(),
+        nonce=lambda: f"nonce-{replica}-{disk}",
+    )
+
+
+async def test_all_registered_replicas_are_there_after_the_start(members: Members) -> None:
+    """Also those that were never started; none of them has a disk that counts."""
+    assert dict(members.snapshot()) == {R1: NEVER_STARTED, R2: NEVER_STARTED}
+    assert members.disk_of(R1) is None
+    assert members.disk_of(R3) is None
+
+
+async def test_a_start_a_change_of_progress_and_a_death_are_seen(
+    ensemble: MemoryEnsemble, members: Members
+) -> None:
+    """By hints alone, each told to the listeners."""
+    told = Counter()
+    members.on_change(told)
+    replica = ensemble.store()
+    own = await start(replica, R2, "disk7")
+    await until(lambda: members.snapshot()[R2].alive)
+    view = members.snapshot()[R2]
+    assert (view.member.api, view.session, view.fence) == ("r2:1", own.state, own.fence)
+    assert members.disk_of(R2) == "disk7"
+    progress = Progress(Csn(5), Csn(3))
+    fenced = Check(tree.session(R2), own.fence)
+    await done(replica, fenced, SetData(tree.progress(R2), codec.encode_progress(progress)))
+    await until(lambda: members.snapshot()[R2].progress == progress)
+    ensemble.end_session(replica.session)
+    await until(lambda: not members.snapshot()[R2].alive)
+    assert members.disk_of(R2) == "disk7"
+    assert members.snapshot()[R1] == NEVER_STARTED
+    assert told.fired >= 3
+
+
+async def test_a_snapshot_does_not_change(ensemble: MemoryEnsemble, members: Members) -> None:
+    """What was taken stays as it was, and nobody can write to it."""
+    taken = members.snapshot()
+    await start(ensemble.store(), R1, "disk1")
+    await until(lambda: members.snapshot() is not taken)
+    assert taken[R1] == NEVER_STARTED
+    with pytest.raises(TypeError):
+        taken[R1] = NEVER_STARTED  # type: ignore[index]
+
+
+async def test_a_replica_that_is_registered_later_appears(ensemble: MemoryEnsemble, members: Members) -> None:
+    """It comes as a whole, with the addresses that the operator gave."""
+    await register(ensemble.store(), R3, member=Member(api="r3:1"))
+    await until(lambda: R3 in members.snapshot())
+    assert members.snapshot()[R3].member.api == "r3:1"
+
+
+async def test_lost_hints_are_made_up_for(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
+    """Everything is read again every refresh_s, whatever was told (S34)."""
+    members = Members(store, refresh_s=0.02)
+    await members.start()
+    ensemble.servers[0].disarm(store)
+    await start(ensemble.store(), R1, "disk1")
+    await until(lambda: members.disk_of(R1) == "disk1")
+    await members.close()
+
+
+async def test_a_broken_connection_hides_nothing(
+    ensemble: MemoryEnsemble, store: MemoryStore, members: Members
+) -> None:
+    """What changed meanwhile is there when the link is back; until then the old view stays."""
+    store.suspend()
+    await start(ensemble.store(), R1, "disk1")
+    assert members.disk_of(R1) is None
+    store.resume()
+    await until(lambda: members.disk_of(R1) == "disk1")
+    store.expire()
+    await until(lambda: store.link is Link.CONNECTED)
+    await start(ensemble.store(), R1, "disk2")
+    await until(lambda: members.disk_of(R1) == "disk2")
+
+
+async def test_the_start_waits_for_a_whole_view(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
+    """It begins without a link, loses a request, and ends when everything has been read."""
+    store.suspend()
+    members = Members(store, refresh_s=10_000)
+    starting = asyncio.create_task(members.start())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not starting.done()
+    ensemble.plan = nth(3, Fault.REQUEST_LOST, when=lambda call: call.store == "observer")
+    store.resume()
+    await starting
+    assert set(members.snapshot()) == {R1, R2}
+    await members.close()
+
+
+async def test_a_znode_that_cannot_be_read_hides_no_other(ensemble: MemoryEnsemble, members: Members) -> None:
+    """A replica of a newer version is there; but its disk counts for nothing here."""
+    await start(ensemble.store(), R1, "disk1")
+    await until(lambda: members.disk_of(R1) == "disk1")
+    await done(ensemble.store(), SetData(tree.session(R1), b'{"v":99,"what":1}'))
+    await until(lambda: members.snapshot()[R1].session is None)
+    assert members.disk_of(R1) is None
+    assert members.snapshot()[R1].fence == -1
+    assert members.snapshot()[R1].member.api == "r1:1"
+    await start(ensemble.store(), R2, "disk2")
+    await until(lambda: members.disk_of(R2) == "disk2")
+
+
+async def test_a_server_that_lags_behind_takes_nothing_back(
+    ensemble: MemoryEnsemble, store: MemoryStore, members: Members
+) -> None:
+    """After a reconnect a read may show an older state; the newer one that was seen before stays."""
+    behind = ensemble.tree.copy()
+    await start(ensemble.store(), R1, "disk1")
+    await until(lambda: members.snapshot()[R1].alive)
+    newest, ensemble.tree = ensemble.tree, behind
+    store.cut()
+    await until(lambda: not members.snapshot()[R1].alive)
+    assert members.disk_of(R1) == "disk1"
+    ensemble.tree = newest
+    store.cut()
+    await until(lambda: members.snapshot()[R1].alive)
+
+
+async def test_a_reading_that_fails_is_told(store: MemoryStore) -> None:
+    """A view that is not kept up any more must not go on saying whose disk counts."""
+    members = Members(store, refresh_s=10_000)
+    await members.start()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    members.on_change(fail)
+    await start(store, R1, "d1")
+    with pytest.raises(ZeroDivisionError):
+        await members.watch()
+    await members.close()

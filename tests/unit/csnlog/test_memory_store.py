@@ -1,0 +1,318 @@
+"""The store in memory: it passes the suite of all stores, and its faults do what they are called."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.support.aio import until
+from tests.support.zookeeper.store_suite import MULTI_BYTES_MAX, Counter, StoreSuite, World, done, node
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Create, Link, SetData, Store
+from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, nth, random_faults
+from tidelock.csnlog.testing.memory_tree import Tree, Znode
+
+
+class MemoryWorld:
+    """An ensemble in memory."""
+
+    root = ""
+
+    def __init__(self) -> None:
+        self.ensemble = MemoryEnsemble(multi_bytes_max=MULTI_BYTES_MAX)
+
+    async def store(self) -> Store:
+        """A connected store."""
+        return self.ensemble.store()
+
+    async def expire(self, store: Store) -> None:
+        """Let its session expire."""
+        assert isinstance(store, MemoryStore)
+        store.expire()
+
+
+class TestMemoryStore(StoreSuite):
+    @pytest.fixture
+    def world(self) -> World:
+        """An empty ensemble."""
+        return MemoryWorld()
+
+
+async def reconnected(store: Store) -> None:
+    """Let the loop turn until the connection is back."""
+    await until(lambda: store.link is Link.CONNECTED)
+
+
+@pytest.fixture
+def ensemble() -> MemoryEnsemble:
+    """An ensemble without faults."""
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+async def store(ensemble: MemoryEnsemble) -> MemoryStore:
+    """A store on it, with a znode `a` at version 0."""
+    store = ensemble.store()
+    await done(store, Create("a"))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("fault", "result", "applied", "same_session"),
+    [
+        (Fault.NOT_CONNECTED, Refused, False, True),
+        (Fault.REQUEST_LOST, Unknown, False, True),
+        (Fault.REPLY_LOST, Unknown, True, True),
+        (Fault.LATE, Unknown, False, True),
+        (Fault.EXPIRED, Unknown, False, False),
+        (Fault.REPLY_LOST_EXPIRED, Unknown, True, False),
+    ],
+)
+async def test_a_fault_does_what_it_is_called(
+    ensemble: MemoryEnsemble,
+    store: MemoryStore,
+    fault: Fault,
+    result: type,
+    applied: bool,
+    same_session: bool,
+) -> None:
+    """What the caller learns, whether the write is there, and which session goes on."""
+    ensemble.plan = nth(1, fault)
+    session = store.session
+    answer = await store.multi((SetData("a", b"x", 0),))
+    assert isinstance(answer, result)
+    await reconnected(store)
+    assert (store.session == session) is same_session
+    assert (await node(store, "a")).data == (b"x" if applied else b"")
+    assert isinstance(await store.multi((Create("b"),)), Ok)
+
+
+async def test_a_read_with_a_fault_arms_no_watch(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
+    """A call that did not end Ok arms none, whichever way it went wrong."""
+    watch = Counter()
+    for fault in Fault:
+        ensemble.plan = nth(1, fault, when=lambda call: call.kind == "get")
+        assert not isinstance(await store.get("a", watch=watch), Ok)
+        await reconnected(store)
+    await done(store, SetData("a"))
+    await asyncio.sleep(0)
+    assert watch.fired == 0
+
+
+async def test_a_late_request_lands_behind_others_and_own_reads(
+    ensemble: MemoryEnsemble, store: MemoryStore
+) -> None:
+    """Own reads in the same session miss it, others overtake it, and it is refused by what they did (F1)."""
+    other = ensemble.store()
+    ensemble.plan = nth(1, Fault.LATE)
+    assert isinstance(await store.multi((SetData("a", b"late", 0),)), Unknown)
+    ensemble.plan = None
+    await reconnected(store)
+    assert (await node(store, "a")).version == 0
+    await done(other, SetData("a", b"other", 0))
+    assert ensemble.late == 1
+    assert ensemble.deliver_late() == 1
+    assert (await node(store, "a")).data == b"other"
+
+
+async def test_a_late_request_lands_before_the_next_write_of_its_session(
+    ensemble: MemoryEnsemble, store: MemoryStore
+) -> None:
+    """That is what makes a write, and only a write, a barrier."""
+    ensemble.plan = nth(1, Fault.LATE)
+    await store.multi((SetData("a", b"late", 0),))
+    ensemble.plan = None
+    await reconnected(store)
+    assert await store.multi((Check("a", 0),)) == Refused(Reason.BAD_VERSION, 0)
+    assert (await node(store, "a")).data == b"late"
+    assert ensemble.late == 0
+
+
+async def test_a_late_request_of_a_vanished_client_may_land_any_time(
+    ensemble: MemoryEnsemble, store: MemoryStore
+) -> None:
+    """A new process of a replica writes, and the request of the old one still lands: hence the fence."""
+    ensemble.plan = nth(1, Fault.LATE)
+    await store.multi((Create("b"),))
+    ensemble.plan = None
+    store.suspend()
+    successor = ensemble.store()
+    await done(successor, SetData("a"))
+    assert await successor.exists("b") == Ok(None)
+    ensemble.deliver_late()
+    assert isinstance(await successor.get("b"), Ok)
+
+
+async def test_a_late_request_is_refused_when_its_session_has_ended(
+    ensemble: MemoryEnsemble, store: MemoryStore
+) -> None:
+    """An ended session sends nothing any more, whatever was on its way."""
+    ensemble.plan = nth(1, Fault.LATE)
+    await store.multi((Create("b"),))
+    ensemble.end_session(store.session)
+    assert ensemble.deliver_late() == 0
+    assert await ensemble.store().exists("b") == Ok(None)
+
+
+async def test_a_cut_connection_comes_back_and_fires_the_watches(store: MemoryStore) -> None:
+    """While it is down every call is refused; afterwards each armed watch has fired once."""
+    watch = Counter()
+    await node(store, "a", watch)
+    await store.exists("b", watch=watch)
+    session = store.session
+    store.cut()
+    assert store.link is Link.SUSPENDED
+    assert await store.get("a") == Refused(Reason.NOT_CONNECTED)
+    await reconnected(store)
+    assert store.session == session
+    assert watch.fired == 2
+
+
+async def test_a_suspended_store_stays_down_until_it_is_resumed(
+    ensemble: MemoryEnsemble, store: MemoryStore
+) -> None:
+    """Its session may end meanwhile: it learns that when it comes back."""
+    await done(store, Create("e", ephemeral=True))
+    session = store.session
+    store.suspend()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert store.link is Link.SUSPENDED
+    ensemble.end_session(session)
+    assert await ensemble.store().exists("e") == Ok(None)
+    store.resume()
+    await reconnected(store)
+    assert store.session != session
+
+
+async def test_a_call_in_a_session_that_has_ended_is_unknown(
+    ensemble: MemoryEnsemble, store: MemoryStore
+) -> None:
+    """The client finds out by the call; it then has a new session."""
+    session = store.session
+    ensemble.end_session(session)
+    assert isinstance(await store.multi((SetData("a"),)), Unknown)
+    await reconnected(store)
+    assert store.session != session
+    assert (await node(store, "a")).version == 0
+
+
+async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
+    """At 2^31-1 one prefix is refused for ever, and another gets the same number: hence epochs."""
+    tree = Tree()
+    tree._znodes["a"] = Znode(b"", creates=2**31 - 2)
+    made = [tree.apply((Create(f"a/{prefix}-", sequential=True),), 0)[0] for prefix in ("s", "s", "s", "t")]
+    assert made == [
+        Ok(("a/s-2147483646",)),
+        Ok(("a/s-2147483647",)),
+        Refused(Reason.NODE_EXISTS),
+        Ok(("a/t-2147483647",)),
+    ]
+
+
+async def test_random_faults_repeat_with_their_seed() -> None:
+    """The same seed gives the same faults; every kind occurs, and about as often as the rate says."""
+
+    def drawn(seed: int) -> list[Fault | None]:
+        plan = random_faults(random.Random(seed), rate=0.5)
+        return [plan(Call("s", number, "multi")) for number in range(400)]
+
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
+    assert set(drawn(7)) == {None, *Fault}
+    assert 120 < sum(fault is not None for fault in drawn(7)) < 280
+
+
+async def test_a_plan_sees_every_request(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
+    """Store, number, kind, path and operations, so that a test can aim."""
+    calls: list[Call] = []
+
+    def plan(call: Call) -> None:
+        calls.append(call)
+
+    ensemble.plan = plan
+    ops = (SetData("a"),)
+    await store.multi(ops)
+    await store.get("a")
+    await store.exists("b")
+    await store.children("")
+    assert [(call.store, call.kind, call.path, call.ops) for call in calls] == [
+        (store.name, "multi", "", ops),
+        (store.name, "get", "a", ()),
+        (store.name, "exists", "b", ()),
+        (store.name, "children", "", ()),
+    ]
+    assert [call.number for call in calls] == [2, 3, 4, 5]
+
+
+async def test_a_server_that_lags_shows_its_readers_the_past() -> None:
+    """Nothing new and no watch until it catches up; a client's own write makes it catch up with that."""
+    ensemble = MemoryEnsemble(servers=2)
+    writer = ensemble.store()
+    ensemble.choose = lambda servers: servers[-1]
+    reader = ensemble.store()
+    await done(writer, Create("a"))
+    ensemble.servers[1].lag()
+    watch = Counter()
+    await node(reader, "a", watch)
+    await done(writer, SetData("a", b"1"), Create("b"))
+    assert (await node(reader, "a")).data == b""
+    assert await reader.exists("b") == Ok(None)
+    assert watch.fired == 0
+    await done(reader, Check("a", 1))
+    assert (await node(reader, "a")).data == b"1"
+    assert watch.fired == 1
+
+
+async def test_a_client_never_reconnects_to_a_server_behind_what_it_has_seen() -> None:
+    """In the same session; a new one starts from anywhere, and after a lost answer it has seen nothing."""
+    ensemble = MemoryEnsemble(servers=2)
+    ensemble.choose = lambda servers: servers[-1]
+    store = ensemble.store()
+    ensemble.servers[1].lag()
+    ensemble.plan = nth(1, Fault.REPLY_LOST)
+    assert isinstance(await store.multi((Create("a"),)), Unknown)
+    await reconnected(store)
+    assert await store.exists("a") == Ok(None)  # the write is decided, and this server has not heard of it
+    ensemble.servers[1].catch_up()
+    await node(store, "a")
+    ensemble.choose = lambda servers: servers[0]
+    store.cut()
+    await reconnected(store)
+    await done(store, SetData("a", b"1"))
+    ensemble.servers[1].lag()
+    await done(store, SetData("a", b"2"))
+    ensemble.choose = lambda servers: servers[-1]
+    store.cut()
+    await reconnected(store)
+    assert (await node(store, "a")).data == b"2"
+    store.expire()
+    await reconnected(store)
+    assert (await node(store, "a")).data == b"1"
+
+
+async def test_an_answer_whose_connection_breaks_on_its_way_is_lost() -> None:
+    """The write was applied, and nobody hears of it."""
+    turn = asyncio.Event()
+    ensemble = MemoryEnsemble(turn=turn.wait)  # type: ignore[arg-type]
+    store = ensemble.store()
+    writing = asyncio.create_task(store.multi((Create("a"),)))
+    await asyncio.sleep(0)
+    store.cut()
+    turn.set()
+    assert isinstance(await writing, Unknown)
+    await reconnected(store)
+    assert (await node(store, "a")).version == 0
+
+
+async def test_a_client_whose_process_is_gone_leaves_its_session(ensemble: MemoryEnsemble) -> None:
+    """Its ephemeral znodes stand until the servers end the session."""
+    store, other = ensemble.store(), ensemble.store()
+    await done(store, Create("e", ephemeral=True))
+    store.abandon()
+    assert await store.get("e") == Refused(Reason.NOT_CONNECTED)
+    assert isinstance(await other.get("e"), Ok)
+    ensemble.end_session(store.session)
+    assert await other.get("e") == Refused(Reason.NO_NODE)

@@ -1,0 +1,75 @@
+"""The client processes of the demo, as real processes, against agents that are doubles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.replicas.fake_agent import FakeCluster
+from tests.support.waiting import eventually
+from tidelock.demo import history
+from tidelock.demo.client_process import Setup
+from tidelock.demo.clients import Clients
+from tidelock.demo.failure import DemoError
+from tidelock.demo.tables import LINEITEM, ORDERS
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """Two agents with the tables that writers fill."""
+    with FakeCluster("r1", "r2") as cluster:
+        for table in (ORDERS, LINEITEM):
+            cluster.add_table(table.name, table.schema.empty_table())
+        yield cluster
+
+
+def clients_of(cluster: FakeCluster, folder: Path) -> Clients:
+    """One client process for each agent."""
+    urls = [agent.url for agent in cluster.agents.values()]
+    keys = {"last_loaded": 100, "writers": 8, "orders": 10}
+    return Clients(
+        [Setup(urls, replica, str(folder / "history"), 0.01, keys, None, 5.0) for replica in cluster.agents],
+        folder,
+    )
+
+
+def test_writers_write_until_they_rest(cluster: FakeCluster, tmp_path: Path) -> None:
+    """Each writer writes to the replica of its process; after the rest all is noted and nothing follows."""
+    with clients_of(cluster, tmp_path) as clients:
+        clients.start(4, interval_s=0.01, calm_after_s=60.0, calm_interval_s=0.01)
+        eventually(lambda: clients.commits >= 12)
+        clients.rest()
+        commits = clients.commits
+    entries = history.read(tmp_path / "history")
+    assert [(entry.tid, entry.csn) for entry in entries] == list(cluster.outcomes.items())
+    assert len(entries) == commits
+    homes = {(entry.first_key - 101) // 10 % 8: entry.tid.split("-")[1] for entry in entries}
+    assert homes == {0: "r1", 1: "r2", 2: "r1", 3: "r2"}
+
+
+def test_a_burst_commits_exactly_what_it_is_told(cluster: FakeCluster, tmp_path: Path) -> None:
+    """Batches that cannot be shared evenly are all committed, on the one replica."""
+    with clients_of(cluster, tmp_path) as clients:
+        clients.burst("r2", 4, 4, 10)
+    entries = history.read(tmp_path / "history")
+    assert len(entries) == 10
+    assert {entry.tid.split("-")[1] for entry in entries} == {"r2"}
+    assert len({entry.first_key for entry in entries}) == 10
+
+
+def test_a_wave_commits_together(cluster: FakeCluster, tmp_path: Path) -> None:
+    """All batches of a wave are staged before the first of them is committed."""
+    with clients_of(cluster, tmp_path) as clients:
+        clients.burst("r1", 4, 4, 6)
+    verbs = [request.path.rpartition("/")[2] for request in cluster["r1"].requests]
+    steps = ["commit" if verb == "commit" else "row" for verb in verbs if verb in {"commit", "lineitem"}]
+    assert steps == [*["row"] * 4, *["commit"] * 4, *["row"] * 2, *["commit"] * 2]
+
+
+def test_a_process_that_fails_is_told_with_its_last_words(cluster: FakeCluster, tmp_path: Path) -> None:
+    """What a writer cannot mend by sending it again ends its process, and the demo hears why."""
+    del cluster.definitions["default.lineitem"]
+    with clients_of(cluster, tmp_path) as clients, pytest.raises(DemoError, match="there is no table"):
+        clients.burst("r1", 0, 1, 1)

@@ -1,0 +1,170 @@
+"""Writers of the demo against agents that lose answers and forget transactions: each batch is in once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from tests.support.replicas.fake_agent import FakeCluster
+from tests.support.replicas.fake_http import Fault
+from tests.support.waiting import eventually
+from tidelock.client import connect
+from tidelock.demo import history, writer
+from tidelock.demo.history import Entry, HistoryFile
+from tidelock.demo.orders import Scale
+from tidelock.demo.tables import LINEITEM, ORDERS
+from tidelock.demo.writer import Keys, Pace, Writer
+from tidelock.errors import UnknownTableError
+
+KEYS = Keys(last_loaded=1000, writers=4, orders=10)
+COMMIT = "POST /transactions/.*/commit"
+INSERT = "POST /transactions/.*/rows/lineitem"
+OUTCOME = "GET /outcomes/.*"
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """Two agents with the tables that writers fill."""
+    with FakeCluster("r1", "r2") as cluster:
+        for table in (ORDERS, LINEITEM):
+            cluster.add_table(table.name, table.schema.empty_table())
+        yield cluster
+
+
+@contextmanager
+def writing(cluster: FakeCluster, *, timeout_s: float = 5.0) -> Iterator[Writer]:
+    """Writer 1, whose home is r1."""
+    with (
+        connect(cluster["r1"].url, replica="r1", timeout_s=timeout_s) as home,
+        connect([cluster["r2"].url, cluster["r1"].url], timeout_s=timeout_s) as anyone,
+    ):
+        yield Writer(1, Scale.of(0.01), KEYS, home, anyone, Pace())
+
+
+def write(cluster: FakeCluster, folder: Path, batches: int, *, timeout_s: float = 5.0) -> list[Entry]:
+    """Let the writer commit some batches, and return its history."""
+    with writing(cluster, timeout_s=timeout_s) as worker, HistoryFile(folder, "writer-1") as file:
+        worker.run(file, batches)
+    return history.read(folder)
+
+
+def visible(cluster: FakeCluster) -> dict[int, tuple[int, int]]:
+    """Rows in orders and in lineitem for each order key."""
+    orders = cluster.table("orders", cluster.csn)["o_orderkey"].to_pylist()
+    lines = cluster.table("lineitem", cluster.csn)["l_orderkey"].to_pylist()
+    return {key: (orders.count(key), lines.count(key)) for key in sorted({*orders, *lines})}
+
+
+def noted(entries: list[Entry]) -> dict[int, tuple[int, int]]:
+    """What the history says should be visible."""
+    return {key: (1, lines) for key, lines in chain.from_iterable(entry.orders() for entry in entries)}
+
+
+def test_batches_are_committed_and_noted(cluster: FakeCluster, tmp_path: Path) -> None:
+    """Each batch is one transaction of both tables, noted with the tid and CSN that the commit returned."""
+    entries = write(cluster, tmp_path, 3)
+    assert visible(cluster) == noted(entries)
+    assert [(entry.tid, entry.csn) for entry in entries] == list(cluster.outcomes.items())
+    # The second of four writers: batches of ten, each followed by those of the three others.
+    assert [entry.first_key for entry in entries] == [1011, 1051, 1091]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        ("POST /transactions", Fault.LOST_REQUEST),
+        ("POST /transactions", Fault.LOST_ANSWER),
+        (INSERT, Fault.LOST_REQUEST),
+        (INSERT, Fault.LOST_ANSWER),
+        (COMMIT, Fault.LOST_REQUEST),
+        (COMMIT, Fault.LOST_ANSWER),
+    ],
+)
+def test_a_lost_message_neither_loses_nor_doubles_a_batch(
+    cluster: FakeCluster, tmp_path: Path, pattern: str, fault: Fault
+) -> None:
+    """Whatever is lost, request or answer, every order ends up there once."""
+    cluster["r1"].plan(pattern, fault, fault)
+    entries = write(cluster, tmp_path, 2)
+    assert len(entries) == 2
+    assert visible(cluster) == noted(entries)
+
+
+def test_a_home_that_has_forgotten_is_sent_the_batch_again(cluster: FakeCluster, tmp_path: Path) -> None:
+    """After a restart of its home a transaction is gone, and the batch goes into a new one."""
+    with writing(cluster) as worker, HistoryFile(tmp_path, "writer-1") as file:
+        begin = worker.home.begin
+        restarts = iter([True])
+
+        def begin_and_restart(*args: str) -> object:
+            tx = begin(*args)
+            if next(restarts, False):
+                cluster["r1"].restart()
+            return tx
+
+        worker.home.begin = begin_and_restart  # type: ignore[method-assign, assignment]
+        worker.run(file, 1)
+    assert worker.tally.sent_again == 1
+    assert visible(cluster) == noted(history.read(tmp_path))
+
+
+def test_an_unknown_outcome_is_asked_for_elsewhere(cluster: FakeCluster, tmp_path: Path) -> None:
+    """When the home stays silent after the commit, another replica tells that it is in."""
+    cluster["r1"].plan(COMMIT, *[Fault.LOST_ANSWER] * 1000)
+    cluster["r1"].plan(OUTCOME, *[Fault.LOST_ANSWER] * 1000)
+    entries = write(cluster, tmp_path, 1, timeout_s=0.3)
+    assert cluster["r2"].count(OUTCOME) > 0
+    assert visible(cluster) == noted(entries)
+
+
+def test_an_outcome_that_nobody_knows_is_noted_as_unknown(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history says so instead of guessing, and the writer goes on."""
+    monkeypatch.setattr(writer, "OUTCOME_TIMEOUT_S", 0.3)
+    for agent in (cluster["r1"], cluster["r2"]):
+        agent.plan(OUTCOME, *[Fault.LOST_ANSWER] * 1000)
+    cluster["r1"].plan(COMMIT, *[Fault.LOST_REQUEST] * 1000)
+    [entry] = write(cluster, tmp_path, 1, timeout_s=0.3)
+    assert entry.csn is None
+
+
+def test_a_refusal_that_repeating_cannot_mend_ends_the_writer(tmp_path: Path) -> None:
+    """A batch that does not fit is no matter of a lost message."""
+    with FakeCluster("r1", "r2") as cluster, pytest.raises(UnknownTableError):
+        write(cluster, tmp_path, 1)
+
+
+def test_a_stopped_writer_ends_without_a_further_batch(cluster: FakeCluster, tmp_path: Path) -> None:
+    """Stopping is heard while the replica does not answer, and before the first batch."""
+    with writing(cluster, timeout_s=0.3) as worker, HistoryFile(tmp_path, "writer-1") as file:
+        cluster["r1"].stop()
+        thread = threading.Thread(target=worker.run, args=(file,))
+        thread.start()
+        eventually(lambda: worker.tally.sent_again > 0)
+        worker.pace.stop()
+        thread.join()
+        worker.run(file)
+    assert history.read(tmp_path) == []
+
+
+def test_keys_of_writers_never_meet() -> None:
+    """Batches of all writers take up the keys above the loaded ones without gap and without overlap."""
+    taken = [
+        key
+        for batch in range(3)
+        for number in range(KEYS.writers)
+        for key in range(KEYS.first(number, batch), KEYS.first(number, batch) + KEYS.orders)
+    ]
+    assert taken == list(range(1001, 1001 + 3 * 4 * 10))
+
+
+def test_the_pace_calms_down() -> None:
+    """The calm interval holds from its time on."""
+    assert Pace(1.0, calm_after_s=1000.0, calm_interval_s=2.0).interval_s == pytest.approx(1.0)
+    assert Pace(1.0, calm_after_s=0.0, calm_interval_s=2.0).interval_s == pytest.approx(2.0)

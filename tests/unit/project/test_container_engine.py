@@ -1,0 +1,90 @@
+"""Tests that need a container engine: left out in one line where none answers, failed in CI, else run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.clusters import engine
+
+CONFTEST = """
+from tests.conftest import pytest_collection_modifyitems, pytest_runtest_setup, pytest_terminal_summary
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.docker
+def test_in_a_container(): pass
+
+def test_without(): pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    """Each test asks anew, and leaves nothing behind for others."""
+    engine.answers.cache_clear()
+    yield
+    engine.answers.cache_clear()
+
+
+def fake_docker(folder: Path, script: str) -> None:
+    """A `docker` that does as the script says."""
+    (folder / "docker").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    (folder / "docker").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"), [("exit 0", True), ("exit 1", False), ("exec sleep 60", False)]
+)
+def test_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: bool) -> None:
+    """An engine answers when its client says so in time."""
+    monkeypatch.setattr(engine, "ANSWER_TIMEOUT_S", 0.5 if "sleep" in script else 20.0)
+    fake_docker(tmp_path, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert engine.answers() is expected
+
+
+def test_no_client_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no `docker` at all, no engine answers."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not engine.answers()
+
+
+@pytest.mark.parametrize(
+    ("answers", "ci", "outcomes", "line"),
+    [
+        (True, "", {"passed": 2}, ""),
+        (True, "true", {"passed": 2}, ""),
+        (
+            False,
+            "",
+            {"passed": 1, "deselected": 1},
+            "left out: 1 docker test(s): no container engine answers",
+        ),
+        (False, "true", {"passed": 1, "errors": 1}, "*CI=true, but no container engine answers*"),
+    ],
+)
+def test_marked_tests(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: bool,
+    ci: str,
+    outcomes: dict[str, int],
+    line: str,
+) -> None:
+    """Marked tests run where an engine answers; elsewhere they are left out with a line, or fail in CI."""
+    monkeypatch.setattr(engine, "answers", lambda: answers)
+    monkeypatch.setenv("CI", ci)
+    pytester.makeini(
+        "[pytest]\nmarkers = docker: needs an engine\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_inprocess("-q")
+    result.assert_outcomes(**outcomes)
+    if line:
+        result.stdout.fnmatch_lines([line])
+    assert ("left out" in result.stdout.str()) == (not answers and not ci)

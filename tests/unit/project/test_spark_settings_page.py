@@ -1,0 +1,47 @@
+"""docs/spark-settings.md names every setting that the helpers make, and agrees with what they make of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pytest
+
+from tests.support.project.source import ROOT
+from tidelock import token_text
+from tidelock.spark import options, writing
+
+PAGE: Final = (ROOT / "docs" / "spark-settings.md").read_text(encoding="utf-8")
+NAMED: Final = {
+    name.removeprefix("spark.hadoop.").lower() for name in re.findall(r"`([A-Za-z][\w.-]+)(?:=[^`]*)?`", PAGE)
+}
+#: Reader options that are settings of a session under another name.
+AS_SETTINGS: Final = {
+    "ignoremissingfiles": "spark.sql.files.ignoremissingfiles",
+    "ignorecorruptfiles": "spark.sql.files.ignorecorruptfiles",
+    "mergeschema": "spark.sql.parquet.mergeschema",
+    "datetimerebasemode": "spark.sql.parquet.datetimerebasemodeinread",
+}
+
+
+@pytest.mark.parametrize("option", options.READER_OPTIONS)
+def test_options_of_readers(option: str) -> None:
+    """Each has its line, by the name of the setting."""
+    assert AS_SETTINGS.get(option, option) in NAMED
+
+
+@pytest.mark.parametrize("setting", [*writing.SESSION, *writing.OPTIONS, *writing.WAYS["append"].options])
+def test_settings_of_writers(setting: str) -> None:
+    """Each has its line."""
+    assert setting.lower() in NAMED
+
+
+def test_the_values_are_those_of_the_helpers() -> None:
+    """What the page says must be is what is set."""
+    assert "| `spark.sql.parquet.outputTimestampType` | `TIMESTAMP_MICROS`" in PAGE
+    assert writing.SESSION["spark.sql.parquet.outputTimestampType"] == "TIMESTAMP_MICROS"
+    assert writing.SESSION["spark.sql.parquet.datetimeRebaseModeInWrite"] != "LEGACY"
+    assert writing.OPTIONS["mapreduce.fileoutputcommitter.algorithm.version"] == "1"
+    assert f"`{options.CONNECT_TIMEOUT_S:.0f}s`" in PAGE
+    assert f"{options.READ_MARGIN_S:.0f} s more than the replicas' `wait_bound_s`" in PAGE
+    assert f"`{token_text.PATTERN}`" in PAGE

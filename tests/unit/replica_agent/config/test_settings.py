@@ -1,0 +1,178 @@
+"""Settings: each one is looked at, those that depend on each other fit, and every bound does what it says."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import re
+import socket
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from tests.support.aio import until
+from tests.support.project.source import ROOT, modules_of
+from tests.support.rows import Sinks, settings, stream
+from tidelock.errors import ConfigError, UnavailableError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.readers.pool import ReaderPool
+from tidelock.replica_agent.readers.process import WorkerProcess
+from tidelock.replica_agent.sql.request import WorkerConfig
+from tidelock.replica_agent.sql.session import _locked_connection
+from tidelock.replica_agent.storage.arrow_body import InsertBody
+from tidelock.replica_agent.storage.part_writer import InsertStream
+from tidelock.replica_agent.tables.schema import TableSchema
+
+SCHEMA = pa.schema([("k", pa.int64())])
+
+
+def test_every_setting_is_looked_at() -> None:
+    """A limit that nothing reads is a promise to the operator that is not kept."""
+    read = {
+        node.attr
+        for module in modules_of("replica_agent")
+        if not module.path.endswith("replica_agent/config/settings.py")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    # Read by the settings themselves, which refuse to bind an open address without it.
+    assert AgentSettings.model_fields.keys() - read == {"insecure"}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"record_bytes_max": 600 << 10}, "multi_bytes_max"),
+        ({"inline_entries_bytes_max": 300 << 10}, "record_bytes_max"),
+        ({"inline_part_bytes_max": 32 << 20}, "push_bytes_max"),
+        ({"lease_s": 4000}, "lease_max_s"),
+        ({"snapshot_ttl_s": 90_000}, "snapshot_ttl_max_s"),
+        ({"multi_bytes_max": 1 << 20}, "1000000"),
+        ({"sql_engine_share": 1.0}, "less than 1"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(given: dict[str, float], named: str) -> None:
+    """An agent that could never commit, or whose requests ZooKeeper would drop, does not start."""
+    with pytest.raises(ValueError, match=named) as refused:
+        settings(**given)
+    assert next(iter(given)) in str(refused.value)
+
+
+def test_the_engine_gets_its_share(tmp_path: Path) -> None:
+    """Memory and disk of DuckDB are those of the configuration of its process."""
+    config = WorkerConfig(
+        data_dir=str(tmp_path), temp_dir=str(tmp_path / "sql"), memory_bytes=200 << 20,
+        engine_bytes=100 << 20, temp_bytes=300 << 20, threads=1,
+    )  # fmt: skip
+    connection = _locked_connection(config)
+    names = ("memory_limit", "max_temp_directory_size")
+    shown = [connection.sql(f"SELECT current_setting('{name}')").fetchall()[0][0] for name in names]
+    connection.close()
+    assert shown == ["100.0 MiB", "300.0 MiB"]
+
+
+async def test_a_body_waits_for_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many chunks of a body are taken from the client as the setting says."""
+    taken = 0
+    begin = threading.Event()
+    read = InsertBody.read
+
+    def slow(self: InsertBody, size: int) -> bytes:
+        begin.wait()
+        return read(self, size)
+
+    monkeypatch.setattr(InsertBody, "read", slow)
+    rows = stream(pa.RecordBatch.from_pydict({"k": list(range(1000))}, schema=SCHEMA))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal taken
+        for at in range(0, len(rows), 100):
+            taken += 1
+            yield rows[at : at + 100]
+
+    maker = Sinks().maker(TableSchema.from_request("t", SCHEMA), insert_chunks_ahead=3)
+
+    async def insert() -> int:
+        return sum([part.rows async for part in InsertStream(maker).parts(chunks())])
+
+    inserting = asyncio.create_task(insert())
+    await until(lambda: taken == 4)  # three that wait, and one in the hand
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert taken == 4
+    begin.set()
+    assert await inserting == 1000
+
+
+async def test_a_port_that_stays_taken_is_given_up(tmp_path: Path) -> None:
+    """The readers of an agent that was killed may hold the port for a moment, and no longer."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        pool = ReaderPool(settings(data_port=port, bind_retry_s=0.05), tmp_path, cast("Any", None), api="")
+        with pytest.raises(ConfigError, match="data_port"):
+            await pool.start()
+
+
+async def test_readers_that_do_not_start_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start ends with the name of the setting."""
+
+    async def hang(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(WorkerProcess, "start", hang)
+    pool = ReaderPool(settings(worker_start_timeout_s=0.05), tmp_path, cast("Any", None), api="")
+    with pytest.raises(UnavailableError, match="worker_start_timeout_s"):
+        await pool.start()
+
+
+async def test_readers_that_die_are_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses between the starts grow no further than the setting says."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def fail(*_: object) -> None:
+        raise OSError("no process")
+
+    async def note(pause_s: float) -> None:
+        pauses.append(pause_s)
+        await sleep(0)
+
+    monkeypatch.setattr(WorkerProcess, "start", fail)
+    monkeypatch.setattr(asyncio, "sleep", note)
+    pool = ReaderPool(
+        settings(reader_workers=1, reader_restart_wait_max_s=0.5), tmp_path, cast("Any", None), api=""
+    )
+    starting = asyncio.create_task(pool.start())
+    while len(pauses) < 5:
+        await sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await pool.close()
+    assert pauses[:5] == [0.2, 0.4, 0.5, 0.5, 0.5]
+
+
+def test_the_tables_of_bounds_are_those_of_the_code() -> None:
+    """docs/protocol.md, section 7: every number that can be set with its default, and every constant."""
+    text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8").split("## 7. Timeouts and bounds")[1]
+    rows = re.findall(r"^\| `([^`]+)` \| (\S+) \| (.+) \|$", text, re.MULTILINE)
+    assert all(effect.strip(" -") for _, _, effect in rows)
+    shown = {name: value for name, value, _ in rows}
+    assert len(shown) == len(rows)
+    constants = {name: shown.pop(name) for name in list(shown) if ":" in name}
+    numbers = {
+        name: str(field.default)
+        for name, field in AgentSettings.model_fields.items()
+        if type(field.default) in {int, float} and not name.endswith("_port")
+    }
+    assert shown == numbers
+    for name, value in constants.items():
+        module, _, attribute = name.partition(":")
+        found = getattr(importlib.import_module(f"tidelock.{module}"), attribute)
+        assert str(found) == value, name

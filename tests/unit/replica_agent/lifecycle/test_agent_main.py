@@ -1,0 +1,69 @@
+"""The life of an agent's process: its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.rows import settings
+from tidelock.errors import UnavailableError
+from tidelock.replica_agent import main
+from tidelock.replica_agent.lifecycle.agent import Ended
+
+
+class StuckAgent:
+    """An agent whose start waits for a ZooKeeper that does not answer."""
+
+    def __init__(self, _: object) -> None:
+        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.cancelled = self.closed = False
+        agents.append(self)
+
+    async def start(self) -> None:
+        """Wait."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.cancelled = True
+
+    async def until_ended(self) -> Ended:
+        """Wait for the end."""
+        return await self.ended
+
+    def ask_to_stop(self) -> None:
+        """End."""
+        self.ended.set_result(Ended.ASKED)
+
+    async def close(self) -> None:
+        """Give everything back."""
+        assert self.cancelled
+        self.closed = True
+
+
+agents: list[StuckAgent] = []
+
+
+async def test_a_start_that_waits_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends an agent that has not come up: nobody has to wait for its ZooKeeper."""
+    monkeypatch.setattr(main, "Agent", StuckAgent)
+    life = asyncio.create_task(main.run(settings()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    agents[-1].ask_to_stop()
+    assert await life is Ended.ASKED
+    assert agents[-1].closed
+
+
+async def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What prevents a start is what the process reports."""
+
+    class Failing(StuckAgent):
+        async def start(self) -> None:
+            self.cancelled = True
+            raise UnavailableError("no ZooKeeper")
+
+    monkeypatch.setattr(main, "Agent", Failing)
+    with pytest.raises(UnavailableError, match="no ZooKeeper"):
+        await main.run(settings())
+    assert agents[-1].closed

@@ -1,0 +1,194 @@
+"""What readers answer: bodies, refusals, ranges, listings. Pure."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelock import errors
+from tidelock.csnlog.core.ids import Csn, PartId
+from tidelock.replica_agent.readers import hdfs, ranges, tree
+from tidelock.replica_agent.readers.catalog import FileRow
+from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.content import DamagedPartError, Place
+from tidelock.replica_agent.readers.paths import NoSuchPathError
+from tidelock.replica_agent.readers.ranges import UnsatisfiableRangeError
+from tidelock.replica_agent.readers.verdict import ReadAvailability
+
+
+def _classes(root: type[errors.TidelockError]) -> list[type[errors.TidelockError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _classes(child))]
+
+
+def _java_class(error: Exception) -> tuple[int, str]:
+    status, body = hdfs.refusal(error)
+    return status, json.loads(body)["RemoteException"]["javaClassName"]
+
+
+def test_only_a_missing_name_is_file_not_found() -> None:
+    """FileNotFoundException, which Spark may read as "no rows", is for a name that does not exist."""
+    assert _java_class(NoSuchPathError("x")) == (404, "java.io.FileNotFoundException")
+
+
+def test_only_standby_sends_the_client_on() -> None:
+    """StandbyException is for what another replica may answer."""
+    assert _java_class(errors.StandbyError("x")) == (403, "org.apache.hadoop.ipc.StandbyException")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(
+            kind("x")
+            for kind in _classes(errors.TidelockError)
+            if kind not in {NoSuchPathError, errors.StandbyError, DamagedPartError}
+        ),
+        DamagedPartError(PartId("r1-1-1"), "x", Place("f", 0, 0, 0)),
+        OSError("x"),
+        FileNotFoundError("x"),
+        RuntimeError("x"),
+        AssertionError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_everything_else_is_loud(error: Exception) -> None:
+    """Every other error, also one that nobody thought of, is the class that Spark swallows in no mode."""
+    assert _java_class(error) == (403, "org.apache.hadoop.security.AccessControlException")
+
+
+def test_refusals_name_the_class_twice() -> None:
+    """A RemoteException has the simple and the full name of its class, and the name of the error too."""
+    _, body = hdfs.refusal(errors.BadRequestError('"quoted" ünd\n'))
+    assert json.loads(body) == {
+        "RemoteException": {
+            "exception": "AccessControlException",
+            "javaClassName": "org.apache.hadoop.security.AccessControlException",
+            "message": 'BadRequestError: "quoted" ünd\n',
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error"),
+    [
+        ("ready", None),
+        ("standby", errors.StandbyError),
+        ("suspended", errors.StandbyError),
+        ("beyond", errors.NoSuchCsnError),
+        ("too_old", errors.SnapshotTooOldError),
+        ("fenced", errors.FencedError),
+    ],
+)
+def test_verdicts(verdict: str, error: type[Exception] | None) -> None:
+    """Each word of the agent becomes one error, with the agent's reason."""
+    refusal = ReadAvailability(verdict, "why").refusal(Csn(5))  # type: ignore[arg-type] # the table's words
+    assert refusal is None if error is None else (type(refusal) is error and str(refusal) == "why")
+
+
+def test_an_unknown_verdict_is_refused() -> None:
+    """A word that readers do not know is not guessed at."""
+    with pytest.raises(ValueError, match="perhaps"):
+        ReadAvailability("perhaps")  # type: ignore[arg-type] # on purpose
+
+
+def test_the_configuration_crosses_the_socketpair() -> None:
+    """What is written is read back, in one line, and the secret does not show in logs."""
+    config = WorkerConfig("/d", "r1", "host", 1, "se\ncret", "/c", "", 5.0, 1 << 20, 10, 2, 30.0)
+    assert WorkerConfig.from_line(config.to_line()) == config
+    assert config.to_line().count(b"\n") == 1
+    assert "cret" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (None, None),
+        ("bytes=0-0", (0, 1)),
+        ("bytes=5-", (5, 100)),
+        ("bytes=5-9", (5, 10)),
+        ("bytes=5-1000", (5, 100)),
+        ("bytes=-10", (90, 100)),
+        ("bytes=-1000", (0, 100)),
+        ("bytes=9-5", None),
+        ("bytes=0-1,5-6", None),
+        ("bytes=-", None),
+        ("bytes=a-b", None),
+        ("lines=0-1", None),
+        ("bytes=٣-", None),
+    ],
+)
+def test_ranges(header: str | None, found: tuple[int, int] | None) -> None:
+    """A single range is honoured, cut at the end; anything malformed means the whole (RFC 9110)."""
+    assert ranges.parse(header, 100) == found
+
+
+@pytest.mark.parametrize(
+    ("header", "length"), [("bytes=100-", 100), ("bytes=100-200", 100), ("bytes=-0", 100), ("bytes=0-", 0)]
+)
+def test_unsatisfiable_ranges(header: str, length: int) -> None:
+    """A range of which nothing exists is refused."""
+    with pytest.raises(UnsatisfiableRangeError):
+        ranges.parse(header, length)
+
+
+def _names(listing: bytes) -> list[str]:
+    return [entry["pathSuffix"] for entry in json.loads(listing)["FileStatuses"]["FileStatus"]]
+
+
+def test_a_tree_of_two_levels() -> None:
+    """Folders lead to folders, folders to parts, and the table's folder shows its metadata."""
+    rows = [
+        FileRow("a=1/b=x", PartId("r1-1-1"), 10, 5),
+        FileRow("a=1/b=y", PartId("r1-1-2"), 20, 6),
+        FileRow("a=2/b=x", PartId("r1-1-3"), 40, 7),
+    ]
+    built = tree.build(rows, 100)
+    assert {path: _names(folder.listing) for path, folder in built.folders.items()} == {
+        "": ["a=1", "a=2", "_common_metadata"],
+        "a=1": ["b=x", "b=y"],
+        "a=1/b=x": ["r1-1-1.parquet"],
+        "a=1/b=y": ["r1-1-2.parquet"],
+        "a=2": ["b=x"],
+        "a=2/b=x": ["r1-1-3.parquet"],
+    }
+    assert built.totals("") == (6, 4, 170)
+    assert built.totals("a=1") == (3, 2, 30)
+    assert built.totals("a=2/b=x") == (1, 1, 40)
+
+
+def test_a_tree_without_parts() -> None:
+    """An empty table is a folder with metadata."""
+    built = tree.build([], 100)
+    assert _names(built.folders[""].listing) == ["_common_metadata"]
+    assert list(built.folders) == [""]
+
+
+def test_a_large_listing_weighs_more() -> None:
+    """The cache counts a large listing as several, so that its bound is one of memory."""
+    rows = [FileRow("", PartId(f"r1-1-{number}"), 1, 1) for number in range(1000)]
+    built = tree.build(rows, 1)
+    assert built.weight == 1 + len(built.folders[""].listing) // tree.ENTRY_BYTES > 1
+
+
+SEGMENTS = st.lists(st.sampled_from(["p=1", "p=2", "q=é", "q=%2F"]), max_size=3).map("/".join)
+
+
+@given(st.lists(SEGMENTS, max_size=20))
+def test_every_part_is_reached_once(folders: list[str]) -> None:
+    """Walking down from the table's folder meets each part exactly once, whatever the folders are."""
+    parts = [PartId(f"r1-1-{number}") for number in range(len(folders))]
+    built = tree.build([FileRow(*pair, 1, 1) for pair in zip(folders, parts, strict=True)], 1)
+    met: list[str] = []
+    ahead = [""]
+    while ahead:
+        folder = ahead.pop()
+        for entry in json.loads(built.folders[folder].listing)["FileStatuses"]["FileStatus"]:
+            name = entry["pathSuffix"]
+            path = f"{folder}/{name}" if folder else name
+            (ahead if entry["type"] == "DIRECTORY" else met).append(path)
+    met.remove("_common_metadata")
+    expected = [f"{folder}/{part}.parquet".lstrip("/") for folder, part in zip(folders, parts, strict=True)]
+    assert sorted(met) == sorted(expected)

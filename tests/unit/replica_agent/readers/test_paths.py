@@ -1,0 +1,123 @@
+"""Names of the snapshot file system."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, TableName
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.readers.paths import (
+    NoSuchPathError,
+    SnapshotPath,
+    parse_csn,
+    parse_snapshot,
+    parse_target,
+    part_of,
+)
+
+SEGMENT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@given(st.lists(SEGMENT))
+def test_a_percent_encoded_path_is_read_back(names: list[str]) -> None:
+    """Whatever a name holds, slashes excepted, arrives as it was."""
+    segments = tuple(name.replace("/", "%2F") for name in names)
+    raw = "/" + "/".join(quote(segment, safe="") for segment in segments)
+    assert parse_target(raw).segments == segments
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "/a/stadt=Zürich",  # as aiohttp's pure-Python parser hands it on
+        "/a/stadt=Zürich".encode().decode("ascii", "surrogateescape"),
+        "/a/stadt=Z%C3%BCrich",
+    ],
+)
+def test_raw_and_encoded_utf8_are_one_name(raw: str) -> None:
+    """Hadoop's client sends raw UTF-8 bytes, others percent-encode: the same name."""
+    assert parse_target(raw).segments == ("a", "stadt=Zürich")
+
+
+def test_what_was_escaped_for_the_folder_stays_escaped() -> None:
+    """One decoding undoes the client's encoding and leaves that of the partition path."""
+    assert parse_target("/city=a%252Fb").segments == ("city=a%2Fb",)
+
+
+def test_empty_segments_are_dropped_and_dots_are_names() -> None:
+    """Doubled and trailing slashes mean nothing, and no name leads out of the tree."""
+    assert parse_target("//snapshots/5//a/../b/").segments == ("snapshots", "5", "a", "..", "b")
+
+
+def test_query_names_are_case_insensitive() -> None:
+    """Query names are compared without case, as Hadoop's own server does; values stay."""
+    assert parse_target("/x?op=OPEN&Offset=5&user.name=Jürgen").query == {
+        "op": "OPEN",
+        "offset": "5",
+        "user.name": "Jürgen",
+    }
+
+
+def test_a_path_that_is_not_utf8_is_malformed() -> None:
+    """Bytes that are no text are a malformed request, not a missing file."""
+    with pytest.raises(BadRequestError, match="UTF-8"):
+        parse_target("/snapshots/%FF")
+
+
+@pytest.mark.parametrize(("text", "csn"), [("0", 0), ("42", 42), (str(CSN_MAX), CSN_MAX)])
+def test_csn(text: str, csn: int) -> None:
+    """A CSN is its one decimal form."""
+    assert parse_csn(text) == csn
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "+1", "007", "1.0", "latest", "٣", " 1", str(CSN_MAX + 1), "9" * 40]
+)
+def test_a_malformed_csn_is_never_a_missing_file(text: str) -> None:
+    """Everything else in the place of a CSN is a malformed request."""
+    with pytest.raises(BadRequestError, match="CSN"):
+        parse_csn(text)
+
+
+@pytest.mark.parametrize(
+    ("segments", "path"),
+    [
+        ((), SnapshotPath()),
+        (("snapshots",), SnapshotPath()),
+        (("snapshots", "7"), SnapshotPath(Csn(7))),
+        (("snapshots", "7", "sales"), SnapshotPath(Csn(7), "sales")),
+        (("snapshots", "7", "sales", "orders"), SnapshotPath(Csn(7), "sales", TableName("sales.orders"))),
+        (("snapshots", "7", "a", "b", "p=1", "q=2"), SnapshotPath(Csn(7), "a", TableName("a.b"), "p=1/q=2")),
+    ],
+)
+def test_places_in_the_tree(segments: tuple[str, ...], path: SnapshotPath) -> None:
+    """Each depth of the tree is read as what it is."""
+    assert parse_snapshot(segments) == path
+
+
+def test_another_tree_does_not_exist() -> None:
+    """Only /snapshots is there."""
+    with pytest.raises(NoSuchPathError):
+        parse_snapshot(("transactions", "x"))
+
+
+@pytest.mark.parametrize(
+    ("inner", "part"),
+    [
+        ("r1-2-3.parquet", "r1-2-3"),
+        ("p=1/q=2/r1-2-3.parquet", "r1-2-3"),
+        ("p=1", None),
+        ("p=x.parquet", None),
+        ("R1-2-3.parquet", None),
+        ("r1-2-3.parquet/x", None),
+        ("_common_metadata", None),
+        ("", None),
+    ],
+)
+def test_parts_by_name(inner: str, part: str | None) -> None:
+    """A part's file is known by the form of its name; a partition may be called anything."""
+    assert part_of(inner) == part

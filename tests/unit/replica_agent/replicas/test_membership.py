@@ -1,0 +1,127 @@
+"""What an agent asks its peers: once for all who want to know, and without calling a missing copy applied."""
+
+from __future__ import annotations
+
+import asyncio
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.aio import until
+from tests.support.rows import settings
+from tidelock.csnlog.cluster.members import MemberView
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.model import Member, Progress, SessionState
+from tidelock.errors import UnavailableError
+from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+
+R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
+
+
+class Peers:
+    """The peers as a client reaches them: how far each is, None where it does not answer."""
+
+    def __init__(self) -> None:
+        self.reached: dict[str, Csn | None] = {"r2": Csn(5), "r3": Csn(5)}
+        self.asked: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def status(self, api: str) -> Any:
+        """Answer GET /peer/v1/status."""
+        self.asked.append(api)
+        await self.gate.wait()
+        if (csn := self.reached[api]) is None:
+            raise UnavailableError(f"{api} does not answer")
+        return SimpleNamespace(snapshot_csn=csn)
+
+
+def view(alive: dict[ReplicaId, bool]) -> Any:
+    """The member list."""
+    shown = {
+        replica: MemberView(
+            Member(api=replica, data=replica), SessionState(1, f"d-{replica}", "n", "serving"), 1, lives,
+            Progress(Csn(1), Csn(1), (Csn(4),) if replica == R3 else (Csn(3), Csn(7))),
+        )
+        for replica, lives in alive.items()
+    }  # fmt: skip
+    return SimpleNamespace(snapshot=lambda: MappingProxyType(shown))
+
+
+class Clock:
+    """Each look at it is a second later."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        self.now += 1
+        return self.now
+
+
+def membership(peers: Peers, alive: dict[ReplicaId, bool], **limits: float) -> Membership:
+    """What r1 knows."""
+    return Membership(
+        replica=R1, copies=2, epoch_limit=1000, settings=settings(**limits), members=view(alive),
+        client=cast("Any", peers), waiters=CsnWaiters(Csn(5)), clock=Clock(),
+    )  # fmt: skip
+
+
+async def test_a_question_under_way_serves_all_who_ask() -> None:
+    """A thousand commits that wait for one peer ask it once at a time."""
+    peers = Peers()
+    peers.gate.clear()
+    asked = membership(peers, {R1: True, R2: True, R3: True})
+    waiting = [asyncio.create_task(asked.ask()) for _ in range(100)]
+    await until(lambda: len(peers.asked) == 2)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    peers.gate.set()
+    assert await asyncio.gather(*waiting[1:]) == [{R2: 5, R3: 5}] * 99
+    assert sorted(peers.asked) == ["r2", "r3"]
+    await asked.ask()
+    assert len(peers.asked) == 4
+
+
+@pytest.mark.parametrize(("third", "told"), [(True, {3, 4, 7}), (False, {3, 7})])
+def test_what_long_transactions_read(third: bool, told: set[int]) -> None:
+    """All that live replicas tell: transactions of a home that is gone are over, or as good as."""
+    assert membership(Peers(), {R1: True, R2: True, R3: third}).open_snapshots() == told
+
+
+@pytest.mark.parametrize(
+    ("alive", "reached", "everywhere", "missing"),
+    [
+        ((True, True), (5, 4), False, ()),
+        ((True, True), (5, 4), True, (R3,)),
+        ((True, True), (4, 4), False, (R2, R3)),
+        ((True, False), (5, None), True, ()),  # of the live ones
+        ((False, False), (None, None), True, (R2, R3)),  # `all` is never less than `copies`
+        ((False, False), (None, None), False, (R2, R3)),  # one copy is not two, whoever is dead
+    ],
+)
+async def test_who_has_not_applied_it(
+    alive: tuple[bool, bool],
+    reached: tuple[int | None, ...],
+    everywhere: bool,
+    missing: tuple[ReplicaId, ...],
+) -> None:
+    """`copies` needs so many replicas that have it; `all` needs all that are alive, and so many at least."""
+    peers = Peers()
+    peers.reached = {
+        name: None if at is None else Csn(at) for name, at in zip(("r2", "r3"), reached, strict=True)
+    }
+    asked = membership(peers, dict(zip((R1, R2, R3), (True, *alive), strict=True)))
+    assert await asked.wait_applied(Csn(5), everywhere, 0.0) == missing
+
+
+async def test_a_peer_that_does_not_answer_counts_as_silent() -> None:
+    """It is left out after `peer_ask_timeout_s`, and heard of again when it answers."""
+    peers = Peers()
+    asked = membership(peers, {R1: True, R2: True}, peer_ask_timeout_s=0.05)
+    peers.gate.clear()
+    assert await asked.ask() == {}
+    peers.gate.set()
+    assert await asked.ask() == {R2: 5}

@@ -1,0 +1,215 @@
+"""Pins in ZooKeeper: granted, renewed, given back, and gone when nobody holds them; times and CSNs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.clusters.log_node import LogNode, make_cluster
+from tests.support.rows import settings
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Delete
+from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.errors import (
+    BadRequestError,
+    SnapshotTooOldError,
+    StandbyError,
+    UnavailableError,
+    UnknownTransactionError,
+)
+from tidelock.replica_agent.snapshots.pinned import Snapshots
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+
+R1 = ReplicaId("r1")
+#: What is applied here, and when it was committed.
+APPLIED, TIME_MS = Csn(1), 5000
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now
+
+
+@dataclass
+class Replica:
+    """One life of r1: its snapshots, over a log on ZooKeeper in memory."""
+
+    ensemble: MemoryEnsemble
+    store: MemoryStore
+    node: LogNode
+    clock: Clock
+    catalog: Catalog
+    waiters: CsnWaiters
+    snapshots: Snapshots
+
+    async def pins(self) -> set[str]:
+        """The pins in ZooKeeper."""
+        names = await self.ensemble.store().children(tree.PINS)
+        assert isinstance(names, Ok)
+        return set(names.value)
+
+    def life(self, boot: int) -> Snapshots:
+        """The snapshots of another boot on the same session."""
+        return Snapshots(
+            replica=R1, boot=boot, copies=2, settings=settings(snapshots_max=3, wait_bound_s=0.05),
+            store=self.store, log=self.node.log, reader=self.catalog.reader, waiters=self.waiters,
+            peers=_no_peers, clock=self.clock,
+        )  # fmt: skip
+
+
+async def _no_peers() -> dict[ReplicaId, Csn]:
+    return {}
+
+
+@pytest.fixture
+async def r1(tmp_path: Path) -> AsyncIterator[Replica]:
+    """A replica that has applied the genesis records."""
+    ensemble = MemoryEnsemble()
+    store = ensemble.store("r1")
+    await make_cluster(store)
+    catalog = Catalog(tmp_path, initial={"replica": "r1", "disk": "d1"}, cache_bytes=1 << 20)
+    records = [jobs.AppliedRecord(Csn(csn), TIME_MS, [], {}) for csn in range(APPLIED + 1)]
+    await catalog.write(lambda db: jobs.apply(db, records))
+    async with LogNode(store) as node:
+        waiters = CsnWaiters(APPLIED)
+        made = Replica(ensemble, store, node, Clock(), catalog, waiters, None)  # type: ignore[arg-type]
+        made.snapshots = made.life(1)
+        yield made
+    await catalog.close()
+
+
+def of_pins(call: Call) -> bool:
+    """A write to a pin."""
+    return any(op.path.startswith("pins/") for op in call.ops)
+
+
+async def test_a_pin_stands_until_it_is_given_back(r1: Replica) -> None:
+    """It is there when the snapshot is, survives renewals, and goes with it."""
+    pin = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
+    assert await r1.pins() == {pin.id}
+    await r1.snapshots.renew(pin.id)
+    await r1.snapshots.close(pin.id)
+    assert await r1.pins() == set()
+
+
+async def test_a_lost_answer_to_a_renewal_leaves_nothing_behind(r1: Replica) -> None:
+    """The pin can be given back although nobody knows the version of its znode."""
+    pin = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
+    r1.ensemble.plan = nth(1, Fault.REPLY_LOST, of_pins)
+    with pytest.raises(UnavailableError):
+        await r1.snapshots.renew(pin.id)
+    r1.ensemble.plan = None
+    await r1.snapshots.close(pin.id)
+    assert await r1.pins() == set()
+
+
+async def test_what_could_not_be_given_back_is_given_back_later(r1: Replica) -> None:
+    """A pin of a closed snapshot, or of one that was never granted, goes when ZooKeeper is there again."""
+    closed = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
+    r1.ensemble.plan = nth(1, Fault.NOT_CONNECTED, of_pins)
+    await r1.snapshots.close(closed.id)
+    assert await r1.pins() == {closed.id}
+    await r1.snapshots.sweep()
+    assert await r1.pins() == set()
+    r1.ensemble.plan = lambda call: Fault.REPLY_LOST if of_pins(call) else None
+    with pytest.raises(UnavailableError):
+        await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
+    r1.ensemble.plan = None
+    await r1.snapshots.sweep()
+    assert await r1.pins() == set()
+
+
+async def test_a_renewal_is_a_sign_of_life_from_its_arrival_on(r1: Replica) -> None:
+    """A pin is not swept while its renewal is on the way."""
+    pin = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
+    r1.clock.now += 9
+    r1.ensemble.plan = nth(1, Fault.REPLY_LOST, of_pins)
+    with pytest.raises(UnavailableError):
+        await r1.snapshots.renew(pin.id)
+    r1.ensemble.plan = None
+    r1.clock.now += 2
+    await r1.snapshots.sweep()
+    assert await r1.pins() == {pin.id}
+    r1.clock.now += 9
+    await r1.snapshots.sweep()
+    assert await r1.pins() == set()
+    with pytest.raises(UnknownTransactionError):
+        await r1.snapshots.renew(pin.id)
+
+
+async def test_pins_of_a_former_life_are_taken_over(r1: Replica) -> None:
+    """A client goes on renewing its pin over a restart; one that nobody renews goes when its lease ends."""
+    kept, lost = [await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10) for _ in range(2)]
+    after = r1.life(2)
+    await after.sweep()
+    assert after.oldest(Csn(99)) == APPLIED
+    r1.clock.now += 9
+    await after.renew(kept.id)
+    r1.clock.now += 9
+    await after.sweep()
+    assert await r1.pins() == {kept.id}
+    assert lost.id not in {shown["id"] for shown in after.describe()}
+
+
+async def test_a_pin_that_others_have_ended_is_forgotten(r1: Replica) -> None:
+    """It no longer holds this replica's progress back; a list that lags behind ends none."""
+    ended, kept = [await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10) for _ in range(2)]
+    await r1.ensemble.store().multi((Delete(tree.pin(ended.id), -1),))
+    r1.ensemble.plan = lambda call: Fault.NOT_CONNECTED if call.kind == "children" else None
+    await r1.snapshots.forget_ended()
+    assert len(r1.snapshots.describe()) == 2
+    r1.ensemble.plan = None
+    await r1.snapshots.forget_ended()
+    assert [shown["id"] for shown in r1.snapshots.describe()] == [kept.id]
+    with pytest.raises(UnknownTransactionError):
+        await r1.snapshots.renew(ended.id)
+
+
+async def test_the_number_of_snapshots_is_bounded(r1: Replica) -> None:
+    """Beyond snapshots_max a client is sent elsewhere; one that is closed makes room."""
+    pins = [await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10) for _ in range(3)]
+    with pytest.raises(UnavailableError, match="snapshots_max=3"):
+        await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
+    await r1.snapshots.close(pins[0].id)
+    await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
+
+
+async def test_a_time_that_is_not_over_here_waits_for_the_log(r1: Replica) -> None:
+    """A replica that lags cannot tell which commits a time contains: it says standby, it leaves none out."""
+    assert await r1.snapshots.at_time(TIME_MS) == APPLIED  # the log ends here
+    await r1.node.commit(1)
+    with pytest.raises(StandbyError):
+        await r1.snapshots.at_time(TIME_MS)
+    record = jobs.AppliedRecord(Csn(2), TIME_MS + 10, [], {})
+    await r1.catalog.write(lambda db: jobs.apply(db, [record]))
+    r1.waiters.advance(Csn(2))
+    assert await r1.snapshots.at_time(TIME_MS + 10) == 2
+    assert await r1.snapshots.at_time(TIME_MS + 9) == APPLIED
+
+
+@pytest.mark.parametrize("at_ms", [-1, 1 << 63])
+async def test_what_is_no_time(r1: Replica, at_ms: int) -> None:
+    """A number that no clock shows is refused by what is wrong with it."""
+    with pytest.raises(BadRequestError, match="milliseconds since 1970"):
+        await r1.snapshots.at_time(at_ms)
+
+
+async def test_what_a_session_has_seen_may_be_below_the_horizon(r1: Replica) -> None:
+    """A client that was idle for long goes on: its bound says from where on it reads, and no more."""
+    seen = Csn(APPLIED - 1)
+    await r1.catalog.write(lambda db: jobs.set_meta(db, horizon=APPLIED))
+    with pytest.raises(SnapshotTooOldError):
+        await r1.snapshots.open(csn=seen, at_ms=None, min_csn=None, ttl_s=1.0)
+    assert (await r1.snapshots.open(csn=None, at_ms=None, min_csn=seen, ttl_s=1.0)).csn == APPLIED

@@ -1,0 +1,239 @@
+"""Inserts beside other statements of the same transaction: what is confirmed is kept, what is cut is not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from tests.support.aio import until
+from tests.support.rows import settings, stream
+from tidelock.csnlog import faults
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.model import AddPart
+from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.log import Proposal
+from tidelock.errors import DiskFullError, TransactionClosedError
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
+from tidelock.replica_agent.storage.unused_files import remove_late
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
+from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replication.core.model import PartMeta
+from tidelock.replication.partfs import PartFs
+
+HOME = ReplicaId("r1")
+SCHEMA = pa.schema([("k", pa.int64())])
+#: Rows of a batch that is a large part of its own below.
+LARGE = 20_000
+
+
+def rows(count: int) -> pa.RecordBatch:
+    """Rows that differ, so that they do not shrink to nothing."""
+    return pa.RecordBatch.from_pydict({"k": list(range(count))}, schema=SCHEMA)
+
+
+class Body:
+    """The body of a request, as far as an insert reads it; it ends when the test says so."""
+
+    def __init__(self, *pieces: bytes, ended: bool = True) -> None:
+        self._pieces = iter(pieces)
+        self._end = asyncio.Event()
+        if ended:
+            self._end.set()
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        """Yield the pieces that are left, then wait for the end."""
+        for piece in self._pieces:
+            yield piece
+        await self._end.wait()
+
+
+class GatedStager(Stager):
+    """A stager whose disk is slow: nothing is stored while the gate is closed."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = 0
+
+    async def store(self, parts: Sequence[StagedBytes], prepared: Sequence[Tid]) -> None:
+        """Wait for the gate first."""
+        self.asked += 1
+        await self.gate.wait()
+        await super().store(parts, prepared)
+
+
+class Home:
+    """A replica with one table, as far as inserts and commits need it: every commit succeeds at CSN 5."""
+
+    def __init__(self, folder: Path, catalog: Catalog) -> None:
+        limits = settings(
+            inline_part_bytes_max=16 << 10, part_bytes_max=20_000, row_group_rows=LARGE, large_inserts_max=1
+        )
+        files = PartFs(folder)
+        files.open()
+        numbers = PartNumbers(HOME, 1)
+        self.catalog = catalog
+        self.stager = GatedStager(catalog, files, numbers, batch_bytes_max=1 << 20)
+        self.transactions = Transactions(HOME, 1, limits, time.monotonic)
+        self.inserts = Inserts(
+            settings=limits, catalog=catalog, files=files, stager=self.stager, numbers=numbers,
+            transactions=self.transactions, metrics=Metrics(), pressure=cast("Any", _NoPressure()),
+            reached=lambda: Csn(5), hint=lambda *_: None,
+        )  # fmt: skip
+        self.proposed: list[Proposal] = []
+        self.commits = Commits(
+            replica=HOME, boot=1, settings=limits, transactions=self.transactions, catalog=catalog,
+            files=files, numbers=numbers, copies=cast("Any", self), log=cast("Any", self),
+            removals=cast("Any", _NoRemovals()), validation=cast("Any", None),
+            labels=cast("Any", None), waiters=CsnWaiters(Csn(5)), metrics=Metrics(), lagging=_nobody,
+            applied_on=cast("Any", None), clock=time.monotonic,
+        )  # fmt: skip
+
+    async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
+        """Insert into the table."""
+        return await self.inserts.insert(tx, "t", cast("Any", body), None)
+
+    async def make(
+        self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float
+    ) -> tuple[ReplicaId, ...]:
+        """Make the copies of a transaction (`CopyMaker`)."""
+        del parts, timeout_s
+        await self.stager.store(memory, [tid])
+        return (HOME,)
+
+    async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
+        """Commit (`CsnLog`)."""
+        del timeout_s
+        self.proposed.append(proposal)
+        return Committed(Csn(5), 1)
+
+    def release(self, tid: Tid) -> None:
+        """Take the end of a transaction (`CopyMaker`)."""
+
+
+class _NoPressure:
+    """Partitions with few parts (`BackPressure`)."""
+
+    async def admit(self, *_: object) -> None:
+        """Hold nobody back."""
+
+
+class _NoRemovals:
+    """Transactions that add only: they hold no lock (`Removals`)."""
+
+    def committed(self, tx: Transaction, csn: Csn) -> None:
+        """Take the end of a transaction."""
+
+    async def release(self, tx: Transaction) -> None:
+        """Give back its locks."""
+
+
+async def _nobody(timeout_s: float) -> tuple[ReplicaId, ...]:
+    del timeout_s
+    return ()
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Home]:
+    """A replica with the table default.t, applied up to CSN 5."""
+    catalog = Catalog(tmp_path, initial={"replica": "r1", "disk": "d1"}, cache_bytes=1 << 20)
+    schema = TableSchema.from_request("t", SCHEMA)
+    await catalog.write(
+        lambda db: db.execute(
+            "INSERT INTO tables VALUES (?, 0, 2, ?, ?, ?, 'active')",
+            (schema.name, json.dumps(schema.definition()), schema.arrow_bytes(), schema.common_metadata()),
+        )
+    )
+    made = Home(tmp_path, catalog)
+    yield made
+    made.inserts.close()
+    await catalog.close()
+
+
+def parts_in(proposal: Proposal) -> set[PartId]:
+    """The parts that a commit would add."""
+    return {entry.part for entry in proposal.record.entries if isinstance(entry, AddPart)}
+
+
+async def test_rows_confirmed_while_a_query_writes_out_are_kept(home: Home) -> None:
+    """A query of the transaction moves its rows to the disk; those inserted meanwhile stay where they are."""
+    tx = home.transactions.begin(Csn(5))
+    await home.insert(tx, Body(stream(rows(10))))
+    home.stager.gate.clear()
+    query = asyncio.create_task(home.inserts.write_out(tx))
+    await until(lambda: home.stager.asked)
+    assert await home.insert(tx, Body(stream(rows(7)))) == (7, 1)
+    home.stager.gate.set()
+    await query
+    assert sum(part.rows for part in tx.parts) == 17
+    await home.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=10)
+    assert len(parts_in(home.proposed[0])) == 2
+    assert home.transactions.memory_bytes == 0
+
+
+async def test_rows_taken_back_while_a_query_writes_out_stay_out(home: Home) -> None:
+    """An insert that is given up leaves nothing, also when its part is on the way to the disk."""
+    tx = home.transactions.begin(Csn(5))
+    await home.insert(tx, Body(stream(rows(10))))
+    part = next(iter(tx.parts)).part
+    home.stager.gate.clear()
+    query = asyncio.create_task(home.inserts.write_out(tx))
+    await until(lambda: home.stager.asked)
+    home.transactions.drop_memory(tx, part)  # as the end of an insert that was cut does
+    home.stager.gate.set()
+    await query
+    assert list(tx.parts) == []
+    assert home.catalog.reader.part(part) is None
+
+
+async def test_an_insert_that_the_seal_cuts_is_not_committed_in_part(home: Home) -> None:
+    """A commit waits until a running insert has taken back the parts that it had finished already."""
+    tx = home.transactions.begin(Csn(5))
+    await home.insert(tx, Body(stream(rows(10))))
+    (whole,) = (part.part for part in tx.parts)
+    body = stream(rows(LARGE), rows(LARGE), rows(LARGE))
+    cut = asyncio.create_task(home.insert(tx, Body(body[: 2 * len(body) // 3], ended=False)))
+    await until(lambda: tx.stored, what="the first part of the running insert")
+    await home.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=10)
+    with pytest.raises(TransactionClosedError):
+        await cut
+    assert parts_in(home.proposed[0]) == {whole}
+    assert {row.part for row in home.catalog.reader.parts_of(str(tx.tid))} == {whole}
+
+
+async def test_a_full_disk_in_the_middle_of_an_insert(home: Home, tmp_path: Path) -> None:
+    """Neither the insert nor its taking back can write: nothing is left when there is room again."""
+    tx = home.transactions.begin(Csn(5))
+    with faults.armed("agent.catalog.before", "enospc@2"), pytest.raises(DiskFullError):
+        await home.insert(tx, Body(stream(rows(LARGE))))
+    _, undo = home.catalog.reader.files()
+    assert undo
+    await remove_late(home.catalog, PartFs(tmp_path))
+    assert home.catalog.reader.files() == (set(), [])
+
+
+async def test_large_inserts_have_a_bound(home: Home) -> None:
+    """One that finds no place waits, and takes nothing from its client; a small one goes on beside it."""
+    tx = home.transactions.begin(Csn(5))
+    body = stream(rows(LARGE), rows(LARGE))
+    first = asyncio.create_task(home.insert(tx, Body(body[: len(body) // 2], ended=False)))
+    await until(home.inserts._large.locked)
+    second = asyncio.create_task(home.insert(tx, Body(body)))
+    assert await home.insert(tx, Body(stream(rows(3)))) == (3, 1)
+    assert not second.done()
+    first.cancel()
+    assert (await second)[0] == 2 * LARGE
+    await asyncio.gather(first, return_exceptions=True)

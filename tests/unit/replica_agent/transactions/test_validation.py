@@ -1,0 +1,59 @@
+"""Which commits invalidate what a serializable transaction has read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.replica_agent.transactions.ending.validation import first_conflict
+from tidelock.replica_agent.transactions.registry import Excluded, Isolation, Transaction
+
+A, B = TableName("default.a"), TableName("default.b")
+
+
+def tx(isolation: Isolation = Isolation.SERIALIZABLE) -> Transaction:
+    """Return a transaction at CSN 7."""
+    return Transaction(Tid(Csn(7), ReplicaId("r1"), 1, 1), 60.0, 0.0, isolation=isolation)
+
+
+@pytest.mark.parametrize(
+    ("excluded", "changed", "conflict"),
+    [
+        (None, {"y=1"}, True),
+        (None, set(), False),
+        (frozenset({"y=1"}), {"y=1"}, False),
+        (frozenset({"y=1"}), {"y=2"}, True),  # read, or a phantom: both count
+        (frozenset({"y=1"}), {"y=1", "y=2"}, True),
+        (frozenset(), {""}, True),
+    ],
+)
+def test_conflict(excluded: Excluded, changed: set[str], conflict: bool) -> None:
+    """A changed partition counts unless it was excluded by every read."""
+    found = first_conflict({B: None, A: excluded}, {A: changed, B: set()})
+    assert found == (A if conflict else None)
+
+
+def test_reads_add_up() -> None:
+    """What one statement has left out another may have read; a whole read includes everything."""
+    one = tx()
+    one.note_reads({A: frozenset({"y=1", "y=2"})})
+    one.note_reads({A: frozenset({"y=2", "y=3"}), B: frozenset()})
+    assert one.reads == {A: frozenset({"y=2"}), B: frozenset()}
+    one.note_reads({A: None})
+    one.note_reads({A: frozenset({"y=2"})})
+    assert one.reads[A] is None
+
+
+@pytest.mark.parametrize("isolation", [Isolation.SNAPSHOT, Isolation.READ_COMMITTED])
+def test_others_note_nothing(isolation: Isolation) -> None:
+    """Only a serializable transaction is asked for its reads."""
+    one = tx(isolation)
+    one.note_reads({A: None})
+    assert not one.reads
+
+
+def test_statements_of_read_committed_move_on() -> None:
+    """Each sees what is applied when it begins, and never less than the one before."""
+    one, other = tx(Isolation.READ_COMMITTED), tx(Isolation.SNAPSHOT)
+    assert [one.begin_statement(Csn(csn)) for csn in (7, 9, 8, 12)] == [7, 9, 9, 12]
+    assert [other.begin_statement(Csn(csn)) for csn in (7, 9)] == [7, 7]

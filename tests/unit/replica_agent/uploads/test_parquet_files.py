@@ -1,0 +1,157 @@
+"""Files that somebody else has written: which can be parts, and how each that cannot is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.spark.hdfs_client import parquet
+from tidelock.errors import SchemaMismatchError
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
+
+ARROW = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("city", pa.string()),
+        ("number", pa.int32()),
+        ("price", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+SCHEMA = TableSchema.from_request("t", ARROW, ["city", "number"])
+FLAT = TableSchema.from_request("t", ARROW)
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+GOOD = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int64()),
+        "price": pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)),
+        "at": pa.array([AT, AT], pa.timestamp("us", "UTC")),
+    }
+)
+
+
+def put(column: str, values: list[Any], kind: pa.DataType) -> pa.Table:
+    """The good rows with another column."""
+    return GOOD.set_column(GOOD.schema.get_field_index(column), column, pa.array(values, kind))
+
+
+def marked(table: pa.Table, key: str, value: str = "") -> bytes:
+    """A file with a key of Spark's in its footer."""
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({key: value})
+    return sink.getvalue()
+
+
+def framed_by_hadoop() -> bytes:
+    """A file whose footer says Hadoop's lz4 (5 in the enum of codecs), which Arrow does not write."""
+    data = parquet(pa.table({"number": [1]}), compression="lz4")
+    codec = data.rindex(b"number") + len(b"number")
+    assert data[codec : codec + 2] == b"\x15\x0e"  # an i32: 7, Parquet's own lz4
+    return data[: codec + 1] + b"\x0a" + data[codec + 2 :]
+
+
+def examined(tmp_path: Path, data: bytes) -> tuple[int, dict[str, list[Any]]]:
+    """Look at a file."""
+    path = tmp_path / "file.parquet"
+    path.write_bytes(data)
+    return examine(path, SCHEMA)
+
+
+@pytest.mark.parametrize("names", [["id", "price", "at"], ["at", "id", "price"]])
+@pytest.mark.parametrize("integers", [True, False])
+def test_a_good_file(tmp_path: Path, names: list[str], integers: bool) -> None:
+    """Its rows and statistics, each under its own column, in any order, however decimals are stored."""
+    rows, stats = examined(tmp_path, parquet(GOOD.select(names), store_decimal_as_integer=integers))
+    micros = int(AT.timestamp() * 1_000_000)
+    assert rows == 2
+    assert stats == {"id": [1, 2, 0], "price": ["1.50", "1.50", 1], "at": [micros, micros, 0]}
+
+
+def test_without_statistics(tmp_path: Path) -> None:
+    """Nothing is claimed of a column whose footer says nothing; nulls are looked for in its rows."""
+    assert examined(tmp_path, parquet(GOOD, write_statistics=False)) == (2, {})
+    with pytest.raises(SchemaMismatchError, match=r"column id .* is required, and 1 rows"):
+        examined(tmp_path, parquet(put("id", [1, None], pa.int64()), write_statistics=False))
+
+
+WRONG: dict[str, tuple[bytes, str]] = {
+    "a null": (parquet(put("id", [1, None], pa.int64())), "column id .* is required, and 1 rows"),
+    "decimal": (
+        parquet(put("price", [None, None], pa.decimal128(9, 1))),
+        r"column price .* is decimal128\(9, 1\), expected decimal\(9,2\)",
+    ),
+    "milliseconds": (
+        parquet(put("at", [AT, AT], pa.timestamp("ms", "UTC"))),
+        "column at .*=TIMESTAMP_MICROS",
+    ),
+    "no zone": (parquet(put("at", [0, 0], pa.timestamp("us"))), "column at .*=TIMESTAMP_MICROS"),
+    "int96": (
+        parquet(GOOD, use_deprecated_int96_timestamps=True),
+        "column at .* int96.*=TIMESTAMP_MICROS",
+    ),
+    "narrower": (parquet(put("id", [1, 2], pa.int32())), "column id .* int32"),
+    "nested": (parquet(put("id", [[1], [2]], pa.list_(pa.int64()))), "column id .* list"),
+    "missing": (parquet(GOOD.drop_columns(["price"])), "column price .* is missing"),
+    "surplus": (parquet(GOOD.append_column("x", pa.array([1, 2]))), "column x .* not in the table"),
+    "partition column": (
+        parquet(GOOD.append_column("city", pa.array(["a", "b"]))),
+        "column city .* use partitionBy",
+    ),
+    "doubled": (parquet(GOOD.append_column("id", GOOD.column("id"))), "more than once"),
+    "codec": (parquet(GOOD, compression="brotli"), "BROTLI"),
+    "Spark's lz4": (framed_by_hadoop(), r"column number .* by lz4 as Hadoop frames it.* lz4_raw"),
+    "Julian dates": (
+        marked(GOOD, "org.apache.spark.legacyDateTime"),
+        "datetimeRebaseModeInWrite=CORRECTED",
+    ),
+    "Spark 2": (marked(GOOD, "org.apache.spark.version", "2.4.8"), r"Spark 2\.4\.8.* 3\.5 or newer"),
+    "no Parquet": (b"PAR1 and nothing else", "cannot be read as Parquet"),
+    "nothing": (b"", "cannot be read as Parquet"),
+    "cut": (parquet(GOOD)[:-9], "cannot be read as Parquet"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_file(tmp_path: Path, kind: str) -> None:
+    """By the column's name, with what to change."""
+    data, message = WRONG[kind]
+    with pytest.raises(SchemaMismatchError, match=message):
+        examined(tmp_path, data)
+
+
+def test_partitions() -> None:
+    """Of the folders that a file lies in; anything that is not written as Spark writes it is refused."""
+    assert partition_path(("city=a%2Fb", "number=7"), SCHEMA) == "city=a%2Fb/number=7"
+    assert partition_path(("city=__HIVE_DEFAULT_PARTITION__", "number=1"), SCHEMA)
+    assert not partition_path((), FLAT)
+    for place in ((), ("city=a",), ("number=7", "city=a"), ("city=a", "number=x"), ("city=a", "number=07")):
+        with pytest.raises(SchemaMismatchError, match=r'partitionBy\("city", "number"\)'):
+            partition_path(place, SCHEMA)
+    with pytest.raises(SchemaMismatchError, match=r"partitionBy\(\)"):
+        partition_path(("city=a",), FLAT)
+
+
+def test_a_file_of_this_spark(tmp_path: Path) -> None:
+    """It says so, and is good."""
+    assert examined(tmp_path, marked(GOOD, "org.apache.spark.version", "4.3.0"))[0] == len(GOOD)
+
+
+@pytest.mark.parametrize("texts", [[b"a", b"\xff"], [b"\xff\xfe", b"z"]])
+def test_bounds_that_are_no_text(tmp_path: Path, texts: list[bytes]) -> None:
+    """By the column's name, where a footer shows bytes that no reader takes for a text."""
+    schema = TableSchema.from_request("t", pa.schema([("name", pa.string())]))
+    path = tmp_path / "file.parquet"
+    wrong = pa.array(texts, pa.binary()).view(pa.string())
+    path.write_bytes(parquet(pa.table({"name": wrong})))
+    with pytest.raises(SchemaMismatchError, match=r"column name .* not UTF-8"):
+        examine(path, schema)

@@ -1,0 +1,119 @@
+"""Which replicas can take a file: those that answer, serve, keep up, and have room."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tests.support.rows import settings
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.errors import UnavailableError
+from tidelock.replica_agent.uploads.targets import FRESH_S, STALE_S, UploadTargets
+from tidelock.replication.core.model import Peer
+from tidelock.replication.peers import PeerStatus
+
+R2, R3 = ReplicaId("r2"), ReplicaId("r3")
+
+
+class Around:
+    """The members, the way to them, and a clock (`Membership`, `PeerClient`)."""
+
+    def __init__(self) -> None:
+        self.known = {replica: Peer(replica, f"{replica}:1", "", f"d-{replica}") for replica in (R2, R3)}
+        self.answers = {
+            f"{replica}:1": PeerStatus(replica, f"d-{replica}", 1, "serving", Csn(1), 1 << 40)
+            for replica in (R2, R3)
+        }
+        self.behind: tuple[ReplicaId, ...] = ()
+        self.silent: tuple[ReplicaId, ...] = ()
+        self.frozen = False
+        self.asked = 0
+        self.now_s = 100.0
+        limits = settings(peer_ask_timeout_s=0.05)
+        self.targets = UploadTargets(limits, cast("Any", self), cast("Any", self), lambda: self.now_s)
+
+    def serving(self) -> list[ReplicaId]:
+        """Who shows a sign of life."""
+        return [replica for replica in self.known if replica not in self.silent]
+
+    def lagging(self) -> tuple[ReplicaId, ...]:
+        """Who is behind."""
+        return self.behind
+
+    def peers(self) -> tuple[Peer, ...]:
+        """All others."""
+        return tuple(self.known.values())
+
+    async def status(self, api: str) -> PeerStatus:
+        """Answer for a peer."""
+        self.asked += 1
+        if self.frozen and api == "r2:1":
+            await asyncio.sleep(3600)
+        if api not in self.answers:
+            raise UnavailableError("no answer")
+        return self.answers[api]
+
+    async def able(self) -> set[str]:
+        """Who can take a file, asked anew."""
+        self.now_s += STALE_S * 2
+        return {peer.replica for peer in await self.targets.now()}
+
+
+@pytest.fixture
+def around() -> Around:
+    """Two healthy peers."""
+    return Around()
+
+
+async def test_answers_are_kept_for_a_while(around: Around) -> None:
+    """Many files cost two questions; who asks meanwhile waits for the same answers."""
+    found = await asyncio.gather(*(around.targets.now() for _ in range(5)))
+    assert around.asked == 2
+    assert all({peer.replica for peer in peers} == {R2, R3} for peers in found)
+    del around.answers["r2:1"]
+    assert len(await around.targets.now()) == 2
+    assert await around.able() == {R3}
+
+
+async def test_who_cannot_take_a_file(around: Around) -> None:
+    """Each for a reason of its own."""
+    healthy = around.answers["r2:1"]
+    for wrong in (
+        PeerStatus(R2, "d-r2", 1, "suspended", Csn(1), 1 << 40),
+        PeerStatus(R2, "d-r2", 1, "serving", Csn(1), 1 << 20),
+        PeerStatus(R2, "d-r2", 1, "serving", Csn(1)),
+        PeerStatus(R2, "another disk", 1, "serving", Csn(1), 1 << 40),
+        PeerStatus(R3, "d-r2", 1, "serving", Csn(1), 1 << 40),
+    ):
+        around.answers["r2:1"] = wrong
+        assert await around.able() == {R3}
+    around.answers["r2:1"] = healthy
+    assert await around.able() == {R2, R3}
+    around.behind = (R2,)
+    assert await around.able() == {R3}
+    around.behind, around.silent = (), (R2, R3)
+    assert await around.able() == set()
+
+
+async def test_a_frozen_peer_is_waited_for_once(around: Around) -> None:
+    """For `peer_ask_timeout_s`, and by nobody as long as that is fresh."""
+    around.frozen = True
+    assert await around.able() == {R3}
+    asked = around.asked
+    await around.targets.now()
+    assert around.asked == asked
+
+
+async def test_a_frozen_peer_holds_nobody_up(around: Around) -> None:
+    """What was known before is told while it is asked; then what has been learned."""
+    assert await around.able() == {R2, R3}
+    around.frozen = True
+    around.now_s += FRESH_S * 2
+    async with asyncio.timeout(0):  # no turn of the loop is needed
+        assert len(await around.targets.now()) == 2
+    asking = around.targets._asking
+    assert asking is not None
+    await asking
+    assert [peer.replica for peer in await around.targets.now()] == [R3]

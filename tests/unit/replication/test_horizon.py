@@ -1,0 +1,192 @@
+"""The horizon: what bounds it, when a pin has expired, and who may not overtake whom."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.clusters.log_node import R1, R2, R3, LogNode, make_cluster
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.core.model import PinState, Progress
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Create, Delete, Node, SetData
+from tidelock.csnlog.core.visibility import PartVersions, visible
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
+from tidelock.replication.core.horizon_rules import Bound, PinWatch, bounds, collectable
+from tidelock.replication.horizon import Look, end_below, end_expired, look, raise_horizon
+
+TID = Tid(Csn(1), R1, 1, 1)
+KEPT = Bound(Csn(50), "retention")
+
+
+def test_a_part_between_creation_and_removal_is_kept() -> None:
+    """features.md E1: created at 5, removed at 20; a snapshot at 10 sees it, whatever its creation says."""
+    part = PartVersions(TID, Csn(5), TID, Csn(20))
+    assert visible(part, Csn(10))
+    assert not collectable(part.removal_csn, Csn(10))
+    assert not collectable(part.removal_csn, Csn(19))
+    assert collectable(part.removal_csn, Csn(20))
+    assert not collectable(None, Csn(20))
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 9))
+def test_what_is_collected_is_seen_by_nobody(created: int, lived: int, horizon: int, above: int) -> None:
+    """No snapshot at or above the horizon sees a part that may go; one below it is not promised."""
+    part = PartVersions(TID, Csn(created), TID, Csn(created + lived))
+    if collectable(part.removal_csn, Csn(horizon)):
+        assert not visible(part, Csn(horizon + above))
+
+
+def test_the_lowest_bound_counts() -> None:
+    """Pins, what replicas use or have not applied, and the retention; the lowest is named."""
+    progress = {R1: Progress(Csn(90), Csn(70)), R2: Progress(Csn(60), Csn(60))}
+    assert bounds({"p": Csn(55)}, progress, kept=KEPT)[0] == KEPT
+    assert bounds({"p": Csn(40)}, progress, kept=KEPT)[0] == Bound(Csn(40), "pin", "p")
+    found = bounds({}, progress, kept=Bound(Csn(80), "asked"))
+    assert [(one.csn, one.name) for one in found] == [(60, "r2"), (70, "r1"), (80, "")]
+    assert bounds({}, {R3: Progress(Csn(0), Csn(0))}, kept=KEPT)[0].name == "r3"  # it was never started
+
+
+def node(version: int, csn: int = 5, ttl_s: float = 10.0) -> Node:
+    """A pin's znode."""
+    return Node(codec.encode_pin(PinState(Csn(csn), ttl_s, R1)), version, 0, 0)
+
+
+def test_a_pin_expires_when_its_version_does_not_change() -> None:
+    """By the clock of the one who looks, from when it has seen the version for the first time."""
+    watch = PinWatch()
+    assert watch.listed(["a", "b"], 100.0) == ["a", "b"]
+    watch.read("a", node(0), 100.0)
+    watch.read("b", node(3), 100.0)
+    assert watch.listed(["a", "b", "c"], 109.0) == ["c"]
+    watch.read("c", node(0), 109.0)
+    assert watch.listed(["a", "b", "c"], 110.5) == ["a", "b"]
+    watch.read("a", node(1), 110.6)  # renewed meanwhile
+    watch.read("b", node(3), 110.6)
+    assert watch.expired(110.5) == {"b": 3}
+    watch.gone("b")
+    assert watch.csns == {"a": 5, "c": 5}
+    assert watch.listed(["c"], 111.0) == []
+    assert watch.csns == {"c": 5}
+
+
+def test_an_older_version_of_a_pin_says_nothing() -> None:
+    """A server that lags behind shows what was: the pin is neither renewed by that nor older."""
+    watch = PinWatch()
+    watch.listed(["a"], 100.0)
+    watch.read("a", node(4), 100.0)
+    watch.listed(["a"], 111.0)
+    watch.read("a", node(2), 111.0)
+    assert watch.expired(111.0) == {"a": 4}  # the delete has that version, so a renewal saves it
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now
+
+
+class World:
+    """Three replicas that have applied CSN 9; the first raises the horizon."""
+
+    def __init__(self, store: MemoryStore, log: LogNode) -> None:
+        self.store, self.log, self.clock, self.watch = store, log, Clock(), PinWatch()
+
+    async def write(self, *ops: Create | SetData | Delete) -> None:
+        """Somebody writes to ZooKeeper."""
+        assert isinstance(await self.store.multi(ops), Ok)
+
+    async def pin(self, name: str, csn: int, ttl_s: float = 10.0) -> None:
+        """Somebody pins."""
+        data = codec.encode_pin(PinState(Csn(csn), ttl_s, R2))
+        await self.write(Create(tree.pin(name), data), SetData(tree.PINS))
+
+    async def look(self) -> Look:
+        """Look once."""
+        seen = await look(self.store, self.watch, self.clock)
+        assert seen is not None
+        return seen
+
+    async def end_expired(self) -> None:
+        """Delete what has expired."""
+        await end_expired(self.log.log.fenced, self.watch, (await self.look()).at)
+
+    async def raise_to(self, seen: Look, csn: int) -> Csn | None:
+        """Set the horizon."""
+        return await raise_horizon(self.log.log.fenced, seen, Csn(csn))
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """A new cluster."""
+    store = MemoryEnsemble().store("r1")
+    await make_cluster(store, (R1, R2, R3))
+    async with LogNode(store) as log:
+        made = World(store, log)
+        data = codec.encode_progress(Progress(Csn(9), Csn(9)))
+        await made.write(*(SetData(tree.progress(ReplicaId(name)), data) for name in ("r1", "r2", "r3")))
+        yield made
+
+
+async def test_a_pin_that_comes_meanwhile_refuses_the_horizon(world: World) -> None:
+    """Whether it was listed or not; one that goes does not."""
+    await world.pin("r2-1-1", 5)
+    seen = await world.look()
+    await world.pin("r2-1-2", 3)
+    assert await world.raise_to(seen, 5) is None
+    seen = await world.look()
+    await world.write(Delete(tree.pin("r2-1-2"), -1))
+    assert await world.raise_to(seen, 3) == 3
+    assert await world.raise_to(await world.look(), 2) == 3  # never back
+
+
+async def test_two_that_raise_do_not_overtake_each_other(world: World) -> None:
+    """The later one is refused, and looks again."""
+    first, second = await world.look(), await world.look()
+    assert await world.raise_to(first, 7) == 7
+    assert await world.raise_to(second, 6) is None
+    assert (await world.look()).horizon == 7
+
+
+async def test_a_renewed_pin_survives(world: World) -> None:
+    """One that expires is deleted with the version that was seen; whoever renews it in time is first."""
+    await world.pin("r2-1-1", 5)
+    await world.pin("r2-1-2", 5)
+    await world.look()
+    world.clock.now += 11
+    await world.write(SetData(tree.pin("r2-1-1"), codec.encode_pin(PinState(Csn(5), 10.0, R2))))
+    await world.end_expired()
+    names = await world.store.children(tree.PINS)
+    assert isinstance(names, Ok)
+    assert names.value == ("r2-1-1",)
+    assert set(world.watch.csns) == {"r2-1-1"}
+
+
+async def test_pins_below_end_by_order(world: World) -> None:
+    """Those at the horizon or above stay."""
+    for number, csn in enumerate((3, 5, 7)):
+        await world.pin(f"r2-1-{number}", csn)
+    await world.look()
+    await end_below(world.log.log.fenced, world.watch, Csn(5))
+    assert set(world.watch.csns.values()) == {5, 7}
+
+
+async def test_a_struck_replica_holds_nothing_back_while_it_is_struck(world: World) -> None:
+    """Its session is checked with the horizon: one that comes back is asked for."""
+    found = await world.store.get(tree.session(R3))
+    assert isinstance(found, Ok)
+    state = codec.decode_session(found.value.data)
+    struck = state.__class__(boot=state.boot, disk=state.disk, nonce="x", state="struck")
+    await world.write(SetData(tree.session(R3), codec.encode_session(struck)))
+    seen = await world.look()
+    assert set(seen.standing.progress) == {R1, R2}
+    await world.write(SetData(tree.session(R3), found.value.data))
+    assert await world.raise_to(seen, 9) is None

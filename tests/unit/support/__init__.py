@@ -1,0 +1,1 @@
+"""Tests of the tools that other tests rely on."""
