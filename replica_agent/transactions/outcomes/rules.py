@@ -217,6 +217,8 @@ def next_step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
     """Return the outcome if the facts tell it under this policy, else what to ask next."""
     if facts.commit is not None:
         return facts.commit
+    if facts.look is not None and facts.look.commit is not None:
+        return facts.look.commit
     if not isinstance(facts.own, NotMine):
         return facts.own
     if policy.home_first and facts.foreign:
@@ -224,8 +226,6 @@ def next_step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
             return AskHome()
         if isinstance(facts.home, CommittedUnseen):
             return Running()  # its record is on its way here
-    if facts.look is not None and facts.look.commit is not None:
-        return facts.look.commit
     if isinstance(facts.home, Aborted | Running):
         return facts.home
     if facts.look is None:

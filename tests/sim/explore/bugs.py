@@ -21,6 +21,7 @@ from tests.sim.explore.followers import Asked
 from tests.sim.explore.following import HOME, Following
 from tests.sim.explore.label_bugs import LABEL_BUGS
 from tests.sim.explore.lock_bugs import LOCK_BUGS
+from tests.sim.explore.outcome_bugs import OUTCOME_BUGS
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
@@ -329,4 +330,5 @@ BUGS = (
     ),
     *LOCK_BUGS,
     *LABEL_BUGS,
+    *OUTCOME_BUGS,
 )
