@@ -60,7 +60,6 @@ from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.replication.apply import Applier
 from tidelock.replication.locks.removal_locks import Locks
-from tidelock.replication.peers import PeerClient
 
 
 @dataclass(slots=True)
@@ -84,7 +83,6 @@ class Operations:
     catalog: Catalog
     waiters: CsnWaiters
     log: CsnLog
-    client: PeerClient
     membership: Membership
     transactions: Transactions
     inserts: Inserts

@@ -116,7 +116,6 @@ def assemble(
         catalog=local.catalog,
         waiters=local.waiters,
         log=shared.log,
-        client=base.client,
         membership=shared.membership,
         transactions=shared.transactions,
         inserts=inserts,

@@ -264,8 +264,8 @@ def _in_no_record(facts: Facts, look: Look, policy: Policy) -> Question | Outcom
         return Running()
     if facts.home is None:
         return AskHome()
-    if isinstance(facts.home, CommittedUnseen):  # since the log was read
-        return Running() if look.after_home else ReadLog()
+    if isinstance(facts.home, CommittedUnseen):
+        return Running()  # since the log was read; who asks again finds it
     return FenceHome() if policy.may_fence and not facts.fence_tried else Running()
 
 
