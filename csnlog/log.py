@@ -314,7 +314,7 @@ class CsnLog:
     # ------------------------------------------------------------------------------------------ reads
 
     async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
-        """Read what ZooKeeper tells of a transaction of any replica.
+        """Look for a transaction of any replica in ZooKeeper.
 
         The session znode of its home comes first, then the log to its end in the same session. That order
         matters (protocol review F2): a home that is fenced between two reads in the other order may have

@@ -93,8 +93,8 @@ class CommittedUnseen:
 class NotMine:
     """The replica that was asked cannot tell.
 
-    The transaction is of another home or of another life of this one, or it is older than the outcomes that
-    are kept there and forgotten.
+    The transaction is of another home or of another boot of this one, or its outcome is older than those
+    that are kept there.
     """
 
 
@@ -105,7 +105,7 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What ZooKeeper tells of a transaction: first its home's session znode, then the log to its end.
+    """One look at ZooKeeper for a transaction: first its home's session znode, then the log to its end.
 
     Attributes:
         boot: The boot of the home when the session znode was read; None if no replica has that name.
@@ -119,7 +119,7 @@ class LogReading:
 
 #: How a transaction ended, as anybody may be told.
 Outcome = Committed | Aborted | Running | TooOld
-#: What a home knows of its own transaction without asking anybody.
+#: The knowledge of a home about its own transaction, without a question to anybody.
 OwnOutcome = Committed | Aborted | Running | NotMine
 #: The same as another replica hears it, if it hears anything.
 HomeAnswer = CommittedUnseen | Aborted | Running | NotMine

@@ -1,4 +1,4 @@
-"""The homes of others' transactions: asks them, knows how long they have been silent, fences them."""
+"""The homes of other replicas' transactions: asks them, knows which ones are silent, and fences those."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Homes:
 
     Args:
         replica: The own id.
-        membership: Who they are, and since when they are silent.
+        membership: Which replicas exist, and since when they are silent.
         client: Asks them.
         log: Fences them.
         fence_timeout_s: How long a home has to be silent before it is fenced.
@@ -43,7 +43,7 @@ class Homes:
         self._csn_log, self._fence_timeout_s = log, fence_timeout_s
 
     async def ask(self, tid: Tid) -> HomeAnswer | NoAnswer:
-        """Return what the home of another's transaction says of it, if it answers in time."""
+        """Return the answer of the home of another replica's transaction, if it comes in time."""
         for peer in self._membership.peers():
             if peer.replica == tid.home:
                 try:
@@ -58,7 +58,7 @@ class Homes:
         return frozenset(home for home in self._membership.view if self._is_silent(home)) - {self._replica}
 
     async def fence_present(self, home: ReplicaId) -> int | None:
-        """Fence the present life of a home that has long been silent; errors as :meth:`CsnLog.fence_out`.
+        """Fence a home that has long been silent, in its present boot; errors as :meth:`CsnLog.fence_out`.
 
         Returns:
             The data version that this call has written to its session znode; None if it did not.
@@ -69,7 +69,7 @@ class Homes:
         return await self.fence(home, found.session.boot)
 
     async def fence(self, home: ReplicaId, boot: int) -> int | None:
-        """Fence a life of a home if it has long been silent; as :meth:`fence_present`."""
+        """Fence a home in one boot if it has long been silent; as :meth:`fence_present`."""
         if not self._is_silent(home):
             return None
         version = await self._csn_log.fence_out(home, boot)

@@ -1,7 +1,8 @@
-"""Finds out what became of a transaction, by asking what the rules want to know next.
+"""The driver of the outcome rules: asks the questions that they return, until they return the outcome.
 
-Clients and peers ask here over HTTP, and so do the resolver of what was left undecided, the removal locks and
-the audit. They differ by their policy alone (:mod:`tidelock.replica_agent.transactions.outcomes.rules`).
+Clients and peers ask here over HTTP; so do the background task that decides undecided transactions, the
+removal locks and the audit. They differ by their policy alone
+(:mod:`tidelock.replica_agent.transactions.outcomes.rules`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 
 
 class LogPort(Protocol):
-    """What is read of ZooKeeper: :class:`tidelock.csnlog.log.CsnLog`."""
+    """The reads of ZooKeeper: :class:`tidelock.csnlog.log.CsnLog`."""
 
     async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
         """Read the session znode of the home, then the log to its end."""
@@ -41,11 +42,11 @@ class HomePort(Protocol):
         """Ask the home of a transaction, within a bound."""
 
     async def fence(self, home: ReplicaId, boot: int) -> int | None:
-        """Fence a life of a home if it has long been silent; None if that was not done."""
+        """Fence a home in one boot if it has long been silent; None if that was not done."""
 
 
 class LocalPort(Protocol):
-    """What this replica knows by itself."""
+    """The knowledge of this replica itself."""
 
     def commit(self, tid: Tid) -> Committed | None:
         """Return a commit that is applied here, or about to be, as far as that is kept."""
@@ -62,10 +63,10 @@ class LocalOutcomes:
 
     Args:
         replica: The own id.
-        boot: The own life.
+        boot: The own boot.
         transactions: The registry of its open and recently ended transactions.
         reader: Of the catalog.
-        taken: Returns the CSN of a transaction in a record that was taken and is not applied.
+        taken: Returns the CSN of a transaction in a record that was delivered and is not applied.
     """
 
     def __init__(
@@ -105,11 +106,11 @@ class LocalOutcomes:
 
 
 class OutcomeResolver:
-    """Finds out outcomes for one replica in one life.
+    """Finds outcomes for one replica in one boot.
 
     Args:
         replica: The own id.
-        local: What this replica knows by itself.
+        local: The knowledge of this replica itself.
         log: Reads ZooKeeper.
         homes: Asks and fences the homes of others' transactions.
     """
@@ -126,11 +127,11 @@ class OutcomeResolver:
 
         Args:
             tid: The transaction.
-            policy: Who asks.
+            policy: The purpose of the question, and the means that are allowed.
 
         Raises:
-            UnknownTransactionError: There is no such transaction: its home is no replica of the cluster, or
-                has never had that boot.
+            UnknownTransactionError: No such transaction exists: its home is no replica of the cluster, or has
+                never had that boot.
             FencedError: Another has raised the own fence.
             UnavailableError: ZooKeeper could not be read; ask again, or another replica.
         """
@@ -153,8 +154,9 @@ class OutcomeResolver:
     async def _look(self, facts: Facts, *, newest: bool) -> Facts:
         """Read the log, then the own catalog, then the floor.
 
-        A record passes from the log to what is taken here, and from there into the catalog, so it is seen in
-        one of the three. An outcome that the catalog forgets meanwhile raises the floor that is read last.
+        A record passes from the log to the records that are delivered here, and from there into the catalog,
+        so this order sees it in one of the three. An outcome that the catalog forgets meanwhile raises the
+        floor, which is read last.
         """
         reading = await self._log.find(facts.tid, newest=newest)
         kept = self._local.commit(facts.tid)

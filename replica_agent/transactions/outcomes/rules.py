@@ -9,16 +9,16 @@ aborted. Else it is running, unless its home says otherwise.
 The order of the questions protects three conclusions:
 
 * Aborted follows only from the answer of the home itself, or from a log that was read after the boot of the
-  home was seen to be higher. Once this replica has fenced the home, what it has read before counts no more.
-* Running follows, below the floor, only from the answer of the home, or for a lock: the holder of a lock must
-  not be taken for one that nobody needs.
-* Too old follows for a lock only if the home cannot commit the transaction any more, or has not up to the end
-  of a log that was read after its answer.
+  home was seen to be higher. A replica that has raised the fence of the home forgets what it read before.
+* Below the floor, running follows only from the answer of the home, or for a lock. A living holder of a lock
+  must not lose it.
+* For a lock, too old follows only if the home cannot commit the transaction any more, or if a log that was
+  read after the answer of the home does not have it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
@@ -41,15 +41,15 @@ from tidelock.csnlog.core.results import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What may be done for an answer, and what the answer is for.
+    """The purpose of a question, and the means that are allowed for an answer.
 
     Attributes:
         may_fence: A home that has long been silent may be fenced, which ends its open transactions.
-        held_here: Something of the transaction is undecided here, so no record that was applied here names
-            it: the log without it is proof enough, however few outcomes are kept. It is never too old.
-        home_first: The home is asked before the log is read: its word costs ZooKeeper nothing.
-        for_lock: The transaction holds a removal lock that is in somebody's way. The home is asked only
-            below the floor; there it counts as running while its home lives on and does not say otherwise.
+        held_here: A part or a mark of the transaction is undecided here, so no record that was applied here
+            names it. A log without it is proof enough, however few outcomes are kept. It is never too old.
+        home_first: The home is asked before the log is read. Its answer costs ZooKeeper nothing.
+        for_lock: The transaction holds a removal lock that is in the way of another. The home is asked only
+            below the floor. There the holder counts as running while its home is silent.
     """
 
     may_fence: bool = False
@@ -58,16 +58,16 @@ class Policy:
     for_lock: bool = False
 
 
-#: A client wants to know, and a dead home is to be decided for it.
+#: A client asks. A home that has long been silent is fenced for it.
 CLIENT: Final = Policy(may_fence=True)
-#: A statement has met the transaction's lock, or a lock is to be cleared away. Those who clear fence by
-#: themselves, since they need the version that they have written.
+#: A statement has met the transaction's lock, or the lock sweeper wants to delete it. The sweeper fences by
+#: itself, since it needs the version that it has written.
 LOCK: Final = Policy(for_lock=True)
-#: The audit looks, and changes nothing.
+#: The audit asks. It changes nothing.
 AUDIT: Final = Policy()
-#: The audit looks at a transaction of which something is undecided here.
+#: The audit asks about a transaction whose parts are undecided here.
 AUDIT_UNDECIDED: Final = Policy(held_here=True)
-#: What is undecided here is to be decided, and dropped if it was aborted.
+#: A start or a background task decides a transaction whose parts are undecided here, to drop those.
 UNDECIDED: Final = Policy(may_fence=True, held_here=True, home_first=True)
 
 
@@ -76,16 +76,16 @@ UNDECIDED: Final = Policy(may_fence=True, held_here=True, home_first=True)
 
 @dataclass(frozen=True, slots=True)
 class OwnFacts:
-    """What this replica knows of a transaction without asking anybody.
+    """The knowledge of this replica about a transaction, without a question to anybody.
 
-    The commit is looked up first and the floor last: whoever forgets an outcome raises the floor with that.
+    The commit is looked up first and the floor last, since an outcome that is forgotten raises the floor.
 
     Attributes:
         replica: This replica.
-        boot: Its present life.
+        boot: Its present boot.
         commit: The commit in the catalog's outcomes, or in a record that was taken and is not applied.
-        registered: What the registry of open and recently ended transactions says; None for one that it
-            does not remember.
+        registered: The outcome in the registry of open and recently ended transactions; None if it does not
+            remember the transaction.
         applied: The snapshot CSN.
         floor: The oldest snapshot CSN whose outcomes are kept.
     """
@@ -119,22 +119,22 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that one question for an outcome has learned so far.
+    """All facts that one question for an outcome has brought so far.
 
     Attributes:
         tid: The transaction.
         foreign: Its home is another replica.
         commit: The commit, as far as it was known here at the beginning.
-        own: What this replica says as its home (:func:`own_outcome`).
-        look: The last look; None if there was none since the fence of the home was raised.
-        home: What the home has answered; None if it was not asked.
-        fence_tried: It was tried to fence the home.
+        own: The answer of this replica as its home (:func:`own_outcome`).
+        look: The last look; None before the first one, and after this replica has fenced the home.
+        home: The answer of the home; None if it was not asked.
+        fence_tried: This replica has tried to raise the fence of the home.
     """
 
     tid: Tid
     foreign: bool
     commit: Committed | None = None
-    own: OwnOutcome = NotMine()  # noqa: RUF009 - a frozen value
+    own: OwnOutcome = field(default_factory=NotMine)
     look: Look | None = None
     home: HomeAnswer | NoAnswer | None = None
     fence_tried: bool = False
@@ -142,18 +142,18 @@ class Facts:
     def looked(
         self, reading: LogReading, *, kept: Committed | None, floor: Csn, newest: bool = False
     ) -> Facts:
-        """Add a look: the log, then what was ``kept`` here, then the floor."""
+        """Add a look: the log, then the outcome that is ``kept`` here, then the floor."""
         look = Look(
             reading.boot, reading.commit or kept, floor, newest=newest, after_home=self.home is not None
         )
         return replace(self, look=look)
 
     def answered(self, answer: HomeAnswer | NoAnswer) -> Facts:
-        """Add what the home has said, or that it said nothing."""
+        """Add the answer of the home, or its silence."""
         return replace(self, home=answer)
 
     def fenced(self, *, raised: bool) -> Facts:
-        """Add that the home was fenced, or could not be; what was read before the fence counts no more."""
+        """Add the attempt to fence the home. A fence that was raised makes the last look worthless."""
         return replace(self, fence_tried=True, look=None if raised else self.look)
 
 
@@ -196,12 +196,12 @@ class AskHome:
 
 @dataclass(frozen=True, slots=True)
 class FenceHome:
-    """Raise the fence of the life of the home in which the transaction was begun, if it has been silent."""
+    """Raise the fence of the home in the boot of the transaction, if the home has long been silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeverWas:
-    """There is no such transaction: no replica has that name, or it has never had that boot.
+    """No such transaction exists: no replica has that name, or it has never had that boot.
 
     Attributes:
         boot: The present boot of the home; None if no replica has that name.
@@ -214,7 +214,7 @@ Question = ReadLog | AskHome | FenceHome
 
 
 def next_step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
-    """Return the outcome if the facts tell it under this policy, else what to ask next."""
+    """Return the outcome if the facts tell it under this policy, else the next question."""
     if facts.commit is not None:
         return facts.commit
     if facts.look is not None and facts.look.commit is not None:
@@ -238,9 +238,7 @@ def next_step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
 def _below_the_floor(facts: Facts, look: Look, policy: Policy) -> Question | Outcome | NeverWas:
     """Judge a transaction that may have been committed and forgotten."""
     too_old = TooOld(look.floor)
-    if not _may_live(facts, look):
-        return too_old
-    if not facts.foreign:
+    if not facts.foreign or not _may_commit(facts, look):
         return too_old
     if policy.for_lock and (look.boot is None or look.boot < facts.tid.boot):
         return _of_no_boot(look)
@@ -250,30 +248,30 @@ def _below_the_floor(facts: Facts, look: Look, policy: Policy) -> Question | Out
         return too_old
     if isinstance(facts.home, NoAnswer):
         return Running()
-    # The home may have committed it after the log was read, and a floor is no CSN of such a commit.
+    # The home may have committed after the log was read. The CSN of that commit is above the floor.
     return too_old if look.after_home else ReadLog()
 
 
 def _in_no_record(facts: Facts, look: Look, policy: Policy) -> Question | Outcome | NeverWas:
-    """Judge a transaction that stands in no record, though its record would be known."""
+    """Judge a transaction without a record, whose record would be known."""
     if look.boot is None or look.boot < facts.tid.boot:
         return _of_no_boot(look)
-    if not _may_live(facts, look):
+    if not _may_commit(facts, look):
         return Aborted()
     if not facts.foreign or policy.for_lock:
         return Running()
     if facts.home is None:
         return AskHome()
     if isinstance(facts.home, CommittedUnseen):
-        return Running()  # since the log was read; who asks again finds it
+        return Running()  # committed after the log was read; the next question finds it
     return FenceHome() if policy.may_fence and not facts.fence_tried else Running()
 
 
-def _may_live(facts: Facts, look: Look) -> bool:
-    """Tell whether the life of the home in which the transaction was begun may still commit it."""
+def _may_commit(facts: Facts, look: Look) -> bool:
+    """Tell whether the home may still be in the boot of the transaction."""
     return look.boot is None or look.boot <= facts.tid.boot
 
 
 def _of_no_boot(look: Look) -> Question | NeverWas:
-    """Judge a boot above that of the home: it never was, unless what was read is older than the question."""
+    """Judge a tid whose boot is above that of the home: it never was, unless the read was a stale one."""
     return NeverWas(look.boot) if look.newest or look.boot is None else ReadLog(newest=True)

@@ -36,7 +36,7 @@ async def _look_with_the_floor_first(self: OutcomeResolver, facts: Facts, *, new
 
 
 def _keep_what_was_read(self: Facts, *, raised: bool) -> Facts:
-    """What was read before the fence still counts behind it."""
+    """A look that was made before the fence still counts after it."""
     look = self.look
     if raised and look is not None:
         look = replace(look, boot=self.tid.boot + 1)

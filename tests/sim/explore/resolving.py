@@ -1,7 +1,7 @@
 """One transaction, its home, and a replica that is asked what became of it, under each policy.
 
 ``OutcomeResolver``, its rules and ``LocalOutcomes`` are the product's. Between any two things that they look
-at the home may commit, roll back, die or be started anew, and the replica that is asked may apply and
+at the home may commit, roll back, die or start again, and the replica that is asked may apply and
 forget.
 """
 
@@ -29,7 +29,7 @@ from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes,
 from tidelock.replica_agent.transactions.outcomes.rules import Policy
 
 ASKED, HOME = ReplicaId("r1"), ReplicaId("r2")
-#: What is asked about was begun at SNAPSHOT; another one is committed at NEIGHBOUR, it is itself at COMMIT.
+#: The transaction is begun at SNAPSHOT and committed at COMMIT; another one is committed at NEIGHBOUR.
 SNAPSHOT, NEIGHBOUR, COMMIT = Csn(5), Csn(6), Csn(7)
 TID: Final = Tid(SNAPSHOT, HOME, 1, 1)
 OPEN, COMMITTED, ROLLED_BACK = "open", "committed", "rolled back"
@@ -106,7 +106,7 @@ class _Answers:
     # -- as `HomePort`
 
     async def ask(self, _: Tid) -> HomeAnswer | NoAnswer:
-        """What the home says."""
+        """The answer of the home."""
         return cast("HomeAnswer", self.next("home"))
 
     async def fence(self, _: ReplicaId, boot: int) -> int | None:
@@ -138,7 +138,7 @@ class Resolving:
     """The model; see the module.
 
     Args:
-        policy: Who asks.
+        policy: The purpose of the question.
     """
 
     faults = frozenset({"die", "start", "home lost"})
@@ -221,7 +221,7 @@ class Resolving:
         return None
 
     def _said(self, s: Question) -> HomeAnswer | NoAnswer:
-        """What the home says, also one that was fenced and does not know."""
+        """The answer of the home, also of one that was fenced and does not know."""
         if not s.life:
             return NoAnswer()
         if s.state == COMMITTED:
@@ -272,7 +272,7 @@ class Resolving:
     # -------------------------------------------------------------------------------------------- promises
 
     def check(self, state: State) -> Broken | None:
-        """What was told is so, and stays so."""
+        """An outcome that was told is true, and stays true."""
         assert isinstance(state, Question)
         committed = state.state == COMMITTED
         match state.told:
@@ -304,7 +304,7 @@ _WORDS: Final = {
     "roll back": "the home rolls it back",
     "home forgets": "the home forgets the outcome",
     "die": "the home dies",
-    "start": "the home is started anew",
+    "start": "the home starts again",
     "apply": "the replica applies the commit",
     "forget neighbour": "the replica forgets outcomes up to that of a neighbour",
     "forget": "the replica forgets the outcome",

@@ -1,4 +1,4 @@
-"""The product's resolver of outcomes over less than an agent: a test gives what is known here."""
+"""The product's resolver of outcomes over less than an agent: a test gives what the replica knows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def nothing(_: Tid) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class GivenLocal:
-    """What a replica knows by itself (`LocalPort`), as a test gives it."""
+    """The knowledge of a replica itself (`LocalPort`), as a test gives it."""
 
     replica: ReplicaId
     boot: int

@@ -39,7 +39,7 @@ HOLDER = Tid(Csn(4), R2, 1, 1)
 
 
 class Log:
-    """ZooKeeper as one who looks sees it (`LogPort`).
+    """ZooKeeper as a replica reads it (`LogPort`).
 
     Attributes:
         meanwhile: This is applied here, and forgotten with all else, while the log is read.
@@ -163,7 +163,7 @@ async def test_the_holder_of_a_lock_that_commits_while_it_is_asked_about_is_not_
 
 
 async def test_a_tid_of_a_boot_that_never_was_is_an_error(outcomes: OutcomeResolver, log: Log) -> None:
-    """Not "running" for ever. What is read may be old, so that is concluded behind a write only."""
+    """It is not "running". A read may be stale, so the error comes only after a read behind a write."""
     for home in (R1, R2):
         log.looks.clear()
         with pytest.raises(UnknownTransactionError, match=f"replica {home} has had boots up to 2 only"):
@@ -174,7 +174,7 @@ async def test_a_tid_of_a_boot_that_never_was_is_an_error(outcomes: OutcomeResol
 async def test_a_boot_that_a_stale_read_does_not_show_is_no_error(
     catalog: Catalog, outcomes: OutcomeResolver
 ) -> None:
-    """The home was started anew just now, and the ZooKeeper server that is read lags behind."""
+    """The home has just started again, and the ZooKeeper server that is read lags behind."""
 
     class Lagging(Log):
         async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:

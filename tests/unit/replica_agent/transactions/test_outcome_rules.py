@@ -106,7 +106,7 @@ def courses(facts: Facts, policy: Policy, before: tuple[Question, ...] = ()) -> 
 
 
 def beginnings() -> Iterator[Facts]:
-    """What can be known before anything was asked."""
+    """Return all facts that can be known before the first question."""
     for foreign, commit in itertools.product((True, False), (None, DONE)):
         tid = TID if foreign else replace(TID, home=HERE)
         owns: tuple[OwnOutcome, ...] = (NotMine(),) if foreign else (NotMine(), DONE, Aborted(), Running())
@@ -116,7 +116,7 @@ def beginnings() -> Iterator[Facts]:
 
 @pytest.fixture(scope="module", params=list(POLICIES.values()), ids=list(POLICIES))
 def policy(request: pytest.FixtureRequest) -> Policy:
-    """Who asks."""
+    """The purpose of the question."""
     chosen: Policy = request.param
     return chosen
 
@@ -152,7 +152,7 @@ def test_nothing_is_concluded_from_what_was_read_before_an_own_fence(all_courses
 def test_nothing_below_the_floor_is_running_but_by_the_word_of_its_home_or_for_a_lock(
     policy: Policy, all_courses: list[Course]
 ) -> None:
-    """For ever running is what a client would hear of one that was committed and forgotten."""
+    """A client would be told "running" without end of a transaction that was committed and forgotten."""
     for course in all_courses:
         seen = course.facts.look
         below = seen is not None and seen.floor == FORGOTTEN and not policy.held_here
@@ -171,7 +171,7 @@ def test_what_was_seen_committed_is_committed(all_courses: list[Course]) -> None
 
 
 def test_what_is_held_here_is_never_too_old(policy: Policy, all_courses: list[Course]) -> None:
-    """Its parts would stay for ever; no record that was applied names it, or they would be decided."""
+    """Its parts would stay forever; no record that was applied names it, or they would be decided."""
     if policy.held_here:
         assert not any(isinstance(course.end, TooOld) for course in all_courses)
 
@@ -194,7 +194,7 @@ def test_the_home_is_asked_once_and_never_this_replica_itself(all_courses: list[
 
 
 def test_a_boot_that_never_was_is_concluded_behind_a_write(all_courses: list[Course]) -> None:
-    """A ZooKeeper server that lags behind shows a home that was just started anew in its former life."""
+    """A ZooKeeper server that lags behind shows the former boot of a home that has just started."""
     for course in all_courses:
         if isinstance(course.end, NeverWas):
             assert course.facts.look is not None
@@ -255,7 +255,7 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
             UNDECIDED,
             replace(_OVER, home=NoAnswer(), look=look(BOOT + 1, floor=FORGOTTEN)),
             Aborted(),
-            id="parts of an undecided transaction stay for ever: too old",
+            id="parts of an undecided transaction stay forever: too old",
         ),
         pytest.param(
             CLIENT,
@@ -298,7 +298,7 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
             id="a committed one whose record is on its way is not looked for in the log",
         ),
         pytest.param(
-            CLIENT, replace(_ASKED, look=look(BOOT - 1)), ReadLog(newest=True), id="a boot ahead: read anew"
+            CLIENT, replace(_ASKED, look=look(BOOT - 1)), ReadLog(newest=True), id="a boot ahead: read again"
         ),
         pytest.param(
             CLIENT, replace(_ASKED, look=look(BOOT - 1, newest=True)), NeverWas(BOOT - 1), id="never was"

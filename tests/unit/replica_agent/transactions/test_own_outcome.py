@@ -1,4 +1,4 @@
-"""What a home says of its own transactions, and what is dropped of others by what their homes say."""
+"""The answers of a home about its own transactions, and the parts that are dropped by such answers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def transactions() -> Transactions:
 
 @pytest.fixture
 def log() -> Log:
-    """What r1 reads of ZooKeeper."""
+    """The log that r1 reads."""
     return Log()
 
 
@@ -142,7 +142,7 @@ async def test_what_was_rolled_back_at_the_own_home_is_dropped(
         for number, tx in enumerate((rolled_back, still_open), 1)
     ]
     await catalog.write(lambda db: jobs.add_staged(db, staged, []))
-    # Of a third one nothing is here but a fetch, which would ask for ever.
+    # Of a third transaction only a fetch is here, which would ask forever.
     fetched = tid(200)
     forgotten: list[Tid] = []
     looking = undecided(catalog, outcomes, forgotten, fetched)
