@@ -1,4 +1,4 @@
-"""The CSN log as an agent uses it: commit, follow, barrier, outcome (design section 4).
+"""The CSN log as an agent uses it: commit, follow, barrier, outcome (rules commit, follow, outcome).
 
 The rules live in the pure cores (:mod:`tidelock.csnlog.core.committer`,
 :mod:`tidelock.csnlog.core.follower`); this module turns their verdicts into results and errors, and holds
@@ -254,7 +254,7 @@ class CsnLog:
         """Return the largest CSN that exists: no commit that was acknowledged before the call is above it.
 
         A fenced write, then the log to its end in the same session: a read alone may be stale, even after
-        sync() (design 8.7).
+        sync() (Z7).
 
         Raises:
             FencedError: Another has raised the fence.
@@ -326,7 +326,7 @@ class CsnLog:
     async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
         """Find out what became of a transaction of any replica.
 
-        In this order, which matters (protocol review F2): the session znode of its home, the log to its end
+        In this order, which matters (F2): the session znode of its home, the log to its end
         in the same session, the own catalog.
 
         Args:

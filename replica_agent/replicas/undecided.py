@@ -2,7 +2,7 @@
 
 A home tells its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
 undecided transaction, or fetches some early, asks: first the home, which answers for its own tids; where it
-does not answer, ``outcome(tid)`` (protocol-review F12). Its own transactions are among them where their
+does not answer, ``outcome(tid)`` (F12). Its own transactions are among them where their
 rollback could not write the catalog. Parts that a transaction has made and removed again stand in no record;
 those that a peer was told of early go when the record is applied.
 """
