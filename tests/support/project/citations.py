@@ -51,7 +51,7 @@ _SECTION = re.compile(
 )
 #: Documents that are not in the repository.
 _OUTSIDE = re.compile(r"\b(?:protocol|edges|security|performance|newcomer|architecture)[ -]review\b")
-#: What a number of a section belongs to when it is that of a published document.
+#: A published document, whose sections may be cited by their numbers.
 _PUBLISHED = re.compile(r"(?:RFC \d+|specification)[^.;]{0,30}$")
 _PATH = re.compile(rf"`((?:{'|'.join((*PACKAGES, 'tests', 'docs'))})/[\w./-]*)`")
 _HEADING = re.compile(r"^#{1,6}\s+(.*)$", re.MULTILINE)
@@ -62,7 +62,7 @@ _COMMENT = re.compile(r"^#:?")
 
 
 class Kind(enum.Enum):
-    """What is cited, and how."""
+    """The kinds of citations."""
 
     RULE = "rule"
     CODE = "code of an invariant, a scenario or a fact"
@@ -81,7 +81,7 @@ class Citation:
     Attributes:
         path: The file, from the root of the repository.
         line: Its line there, from 1.
-        kind: What is cited, and how.
+        kind: The kind of what is cited.
         text: The citation as it is written.
         target: The path of a page, with the anchor if one is cited; ``""`` where nothing could stand for it.
     """
