@@ -113,9 +113,11 @@ def citations(path: str, text: str) -> tuple[Citation, ...]:
     """Every citation in one file, whether it leads anywhere or not."""
     if path.endswith(".md"):
         return tuple(_of_page(path, text))
-    units = _units(text) if path.endswith(".py") else [(1, text)]
+    units = _units(text) if path.endswith(".py") else [(1, text, False)]
     return tuple(
-        cited for line, unit in units for cited in (*_short(path, line, unit), *_pages(path, line, unit))
+        cited
+        for line, unit, prose in units
+        for cited in (*_short(path, line, unit), *_pages(path, line, unit, by_name=prose))
     )
 
 
@@ -181,10 +183,10 @@ def _short(path: str, line: int, text: str) -> Iterator[Citation]:
                 yield Citation(path, _line(line, text, found), kind, " ".join(found[0].split()), "")
 
 
-def _pages(path: str, line: int, text: str) -> Iterator[Citation]:
-    """Pages by their path from the root, or by their name alone."""
+def _pages(path: str, line: int, text: str, *, by_name: bool) -> Iterator[Citation]:
+    """Pages by their path from the root, in prose also by their name alone."""
     for found in _PAGE.finditer(text):
-        if found[1].startswith("docs/") or "/" not in found[1]:
+        if found[1].startswith("docs/") or (by_name and "/" not in found[1]):
             yield Citation(path, _line(line, text, found), Kind.PAGE, found[0], found[0])
 
 
@@ -204,7 +206,7 @@ def _of_page(path: str, text: str) -> Iterator[Citation]:
         )
     bare = _blanked(_LINK, prose)
     yield from _short(path, 1, bare)
-    yield from _pages(path, 1, bare)
+    yield from _pages(path, 1, bare, by_name=True)
 
 
 def _line(first: int, text: str, found: re.Match[str]) -> int:
@@ -216,14 +218,16 @@ def _blanked(pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
-def _units(text: str) -> Iterator[tuple[int, str]]:
-    """Strings and comments of a module with their first line; comments that follow each other are one.
+def _units(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Strings and comments of a module: the first line, the text, and whether it is a docstring or a comment.
 
-    A string without a space is a value, and no prose.
+    Comments that follow each other are one. A string without a space is a value, and cites nothing.
     """
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
-            yield node.lineno, node.value
+            yield node.lineno, node.value, node in alone
     block: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -231,12 +235,12 @@ def _units(text: str) -> Iterator[tuple[int, str]]:
             continue
         line = token.start[0]
         if block and line != last + 1:
-            yield first, "\n".join(block)
+            yield first, "\n".join(block), True
             block = []
         first, last = (first if block else line), line
         block.append(_COMMENT.sub("", token.string).strip())
     if block:
-        yield first, "\n".join(block)
+        yield first, "\n".join(block), True
 
 
 def main(root: Path = ROOT) -> str:

@@ -113,7 +113,7 @@ def test_a_citation_that_leads_somewhere_is_let_through(words: str) -> None:
 def test_strings_of_a_program_are_read_and_values_are_not() -> None:
     """A string in words cites; a string without a space is a value."""
     assert len(dangling({**PAGES, "tests/x.py": "case('what is short stays short (F22)')"})) == 1
-    assert dangling({**PAGES, "tests/x.py": "case('F22', 'gone.md')"}) == []
+    assert dangling({**PAGES, "tests/x.py": "case('F22', 'gone.md', 'writes gone.md into a folder')"}) == []
 
 
 def test_code_on_a_page_is_not_read() -> None:
