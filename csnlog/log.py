@@ -1,4 +1,4 @@
-"""The CSN log as an agent uses it: commit, follow, barrier, find (design section 4).
+"""The CSN log as an agent uses it: commit, follow, barrier, find (rules commit, follow).
 
 The rules live in the pure cores (:mod:`tidelock.csnlog.core.committer`,
 :mod:`tidelock.csnlog.core.follower`); this module turns their verdicts into results and errors, and holds
@@ -244,7 +244,7 @@ class CsnLog:
         """Return the largest CSN that exists: no commit that was acknowledged before the call is above it.
 
         A fenced write, then the log to its end in the same session: a read alone may be stale, even after
-        sync() (design 8.7).
+        sync() (Z7).
 
         Raises:
             FencedError: Another has raised the fence.
@@ -317,7 +317,7 @@ class CsnLog:
         """Look for a transaction of any replica in ZooKeeper.
 
         The session znode of its home comes first, then the log to its end in the same session. That order
-        matters (protocol review F2): a home that is fenced between two reads in the other order may have
+        matters (F2): a home that is fenced between two reads in the other order may have
         committed in between. The records that ``deliver`` has taken are the caller's to know.
 
         Args:

@@ -1,6 +1,6 @@
 """The agent: brings its parts up in the right order and keeps them going until it ends.
 
-Start (design section 4, Restart): take the data directory and clean it up, join the cluster with a raised
+Start (rule restart): take the data directory and clean it up, join the cluster with a raised
 boot and fence, follow the log from the catalog's position, decide every undecided transaction of former
 boots, then serve.
 """

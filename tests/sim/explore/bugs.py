@@ -1,7 +1,8 @@
 """Planted bugs: pieces of the product replaced, each of which an exploration must notice.
 
-The sentences of the protocol that look pedantic are what these leave out (design section 4). No switch in the
-product makes them: a class is replaced by a subclass, or a function for the time of one exploration.
+The sentences of the protocol that look pedantic are what these leave out (docs/design/protocol-rules.md). No
+switch in the product makes them: a class is replaced by a subclass, or a function for the time of one
+exploration.
 """
 
 from __future__ import annotations
