@@ -20,6 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from tidelock.errors import CorruptError
@@ -47,6 +48,13 @@ class InvariantError(CorruptError):
         return list(self.details["story"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """Events of one step in a story."""
+
+    events: Sequence[object]
+
+
 class Machine(ABC, Generic[Event, Instruction, State]):
     """The base of every state machine; see the module.
 
@@ -61,7 +69,7 @@ class Machine(ABC, Generic[Event, Instruction, State]):
 
     def __init__(self, *, thorough: bool) -> None:
         self._thorough = thorough
-        self._story: deque[tuple[Sequence[object], Sequence[object]]] = deque(maxlen=STORY_STEPS)
+        self._story: deque[tuple[object, Sequence[object]]] = deque(maxlen=STORY_STEPS)
 
     def step(self, *events: Event) -> tuple[Instruction, ...]:
         """Take events that are known together; return what is to be done after the last, in this order.
@@ -77,7 +85,10 @@ class Machine(ABC, Generic[Event, Instruction, State]):
                 self.check_invariants()
         except AssertionError as error:
             raise self._broken(events, said, str(error)) from error
-        self._story.append((_briefly(events), _briefly(said)))
+        # Nearly every step has one event, so that case is the one that must be cheap.
+        event = events[0]
+        told = getattr(event, "brief", event) if len(events) == 1 else _Together(_briefly(events))
+        self._story.append((told, _briefly(said) if said else said))
         return said
 
     @abstractmethod
@@ -102,16 +113,17 @@ class Machine(ABC, Generic[Event, Instruction, State]):
 
     def story(self) -> list[str]:
         """Return the last steps as lines of text, oldest first: ``>`` an event, ``<`` an instruction."""
-        return [
-            line
-            for events, said in self._story
-            for line in (*(f"> {_text(one)}" for one in events), *(f"< {_text(one)}" for one in said))
-        ]
+        lines: list[str] = []
+        for told, said in self._story:
+            events = told.events if isinstance(told, _Together) else (told,)
+            lines += [f"> {_text(one)}" for one in events]
+            lines += [f"< {_text(one)}" for one in said]
+        return lines
 
     def _broken(
         self, events: tuple[Event, ...], said: tuple[Instruction, ...], contradiction: str
     ) -> InvariantError:
-        self._story.append((_briefly(events), _briefly(said)))
+        self._story.append((_Together(_briefly(events)), _briefly(said)))
         name = type(self).__name__
         return InvariantError(
             f"{name} contradicts itself: {contradiction}; this replica stops: keep its log, it tells the "
@@ -122,8 +134,10 @@ class Machine(ABC, Generic[Event, Instruction, State]):
 
 
 def _briefly(messages: Sequence[object]) -> Sequence[object]:
-    """Return the messages, or what stands for them, the last ones of very many."""
-    return [getattr(one, "brief", one) for one in messages[-STORY_STEPS:]]
+    """Return the messages, or what stands for them; of very many the last ones."""
+    if len(messages) > STORY_STEPS:
+        messages = messages[-STORY_STEPS:]
+    return [getattr(one, "brief", one) for one in messages]
 
 
 def _text(message: object) -> str:

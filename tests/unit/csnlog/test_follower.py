@@ -24,6 +24,7 @@ from tidelock.csnlog.core.follower_messages import (
     Unreadable,
 )
 from tidelock.csnlog.core.ids import Csn, csn
+from tidelock.csnlog.core.phase import UNANCHORED, Phase
 
 
 def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
@@ -31,7 +32,7 @@ def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
     bench = FollowBench(log=log, read_ahead=read_ahead)
     bench.run()
     assert bench.followed() == list(range(2, log + 1))
-    assert bench.machine.resting
+    assert bench.machine.phase is Phase.RESTING
     bench.asked()
     return bench
 
@@ -290,7 +291,7 @@ def test_a_gap_at_the_end_is_found_by_counting(far: int) -> None:
 def test_a_gap_below_the_tail_is_too_late() -> None:
     """The record was deleted while the follower lagged: clone, not stop."""
     bench = FollowBench(log=9)
-    bench.run_until(lambda: bench.machine.anchored)
+    bench.run_until(lambda: bench.machine.phase not in UNANCHORED)
     bench.delete_below(7)
     bench.run()
     assert bench.final == TooLate(Csn(7))
@@ -448,7 +449,7 @@ def test_a_watch_that_fires_for_nothing() -> None:
     bench.wake()
     bench.run()
     assert bench.asked() == ["get 5", "look 5"]
-    assert bench.machine.resting
+    assert bench.machine.phase is Phase.RESTING
 
 
 def test_a_record_that_comes_during_the_look() -> None:
