@@ -21,7 +21,8 @@ from tidelock.csnlog.core.follower_messages import (
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import Record
-from tidelock.replication.core.prefix import Prefix, PrefixEvent, PrefixInstruction
+from tidelock.replication.core.messages import PrefixEvent, PrefixInstruction
+from tidelock.replication.core.prefix import Prefix, PrefixState
 
 Asked = Get | Look | Inquire
 
@@ -89,33 +90,30 @@ class Prefixes:
 
     def __init__(self, apply_records_max: int) -> None:
         self._apply_records_max = apply_records_max
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._machines: list[Prefix] = []
+        self._states: Numbered[PrefixState] = Numbered()
         self._steps: dict[tuple[int, tuple[PrefixEvent, ...]], PrefixSaid] = {}
 
     def begin(self, applied: Csn) -> int:
         """Return the number of a prefix that has this snapshot CSN."""
-        return self._save(Prefix(applied, 0, apply_records_max=self._apply_records_max))
+        return self._states.number(self._machine(applied).snapshot())
 
     def at(self, number: int) -> Prefix:
-        """A prefix in a state; not to be changed."""
-        return self._machines[number]
+        """A prefix in a state."""
+        machine = self._machine(CSN_NONE)
+        machine.restore(self._states.values[number])
+        return machine
 
     def step(self, number: int, *events: PrefixEvent) -> PrefixSaid:
         """Take events that are known together."""
         known = self._steps.get((number, events))
         if known is None:
-            machine = self._machines[number].copy()
+            machine = self.at(number)
             said = machine.step(*events)
-            machine.check_invariants()
-            known = self._steps[number, events] = PrefixSaid(self._save(machine), said)
+            known = self._steps[number, events] = PrefixSaid(self._states.number(machine.snapshot()), said)
         return known
 
-    def _save(self, machine: Prefix) -> int:
-        number = self._numbers.setdefault(machine.state(), len(self._machines))
-        if number == len(self._machines):
-            self._machines.append(machine)
-        return number
+    def _machine(self, applied: Csn) -> Prefix:
+        return Prefix(applied, 0, apply_records_max=self._apply_records_max)
 
 
 def failure(asked: Asked, session: int) -> FollowEvent:

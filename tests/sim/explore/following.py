@@ -58,7 +58,7 @@ from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 from tidelock.csnlog.core.visibility import PartVersions, visible
 from tidelock.csnlog.reading import find_out
 from tidelock.errors import CorruptError
-from tidelock.replication.core.prefix import (
+from tidelock.replication.core.messages import (
     Applied,
     Apply,
     NotApplied,

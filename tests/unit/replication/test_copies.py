@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.machines.scripts import HOME, follow, part, short, tid
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, csn
-from tidelock.replication.core import copies
-from tidelock.replication.core.copies import Copies, NotEnough, Ready, csns_behind, lagging
+from tidelock.replication.core import messages as msg
+from tidelock.replication.core.copies import Copies, csns_behind, lagging
+from tidelock.replication.core.messages import NotEnough, Ready
 from tidelock.replication.core.model import Held, PartMeta, Peer
 
 
@@ -18,29 +19,29 @@ def meta(name: str) -> PartMeta:
     return PartMeta(part(name), TableName("db.t"), "", 1, 10, "0" * 32)
 
 
-def copies_event(command: str, words: list[str]) -> copies.CopiesEvent:
+def copies_event(command: str, words: list[str]) -> msg.CopiesEvent:
     """Read one event of a script about copies."""
     match command, words:
         case "seal", [name, *parts]:
-            return copies.Sealed(tid(name), tuple(map(meta, parts)))
+            return msg.Sealed(tid(name), tuple(map(meta, parts)))
         case "home", [name]:
-            return copies.PersistedAtHome(tid(name))
+            return msg.PersistedAtHome(tid(name))
         case "ack", [replica, disk, *tids]:
             held = tuple(str(tid(name)) for name in tids if name[0] == "t")
             refused = {str(tid(name[1:])): "disk full" for name in tids if name[0] == "!"}
-            return copies.Ack(Held(ReplicaId(replica), disk, 1, Csn(1), held, refused))
+            return msg.Ack(Held(ReplicaId(replica), disk, 1, Csn(1), held, refused))
         case "disk", [replica, disk]:
-            return copies.DiskChanged(ReplicaId(replica), None if disk == "none" else disk)
+            return msg.DiskChanged(ReplicaId(replica), None if disk == "none" else disk)
         case "deadline", [name]:
-            return copies.Deadline(tid(name))
+            return msg.Deadline(tid(name))
         case "rollback", [name]:
-            return copies.RolledBack(tid(name))
+            return msg.RolledBack(tid(name))
         case "decided", [name]:
-            return copies.Decided(tid(name))
+            return msg.Decided(tid(name))
     raise AssertionError(command)
 
 
-def told(instructions: Iterable[copies.CopiesInstruction]) -> str:
+def told(instructions: Iterable[msg.CopiesInstruction]) -> str:
     """Write what the machine said as in a script."""
     said = []
     for item in instructions:
@@ -136,13 +137,12 @@ def test_copies(script: str) -> None:
     def step(command: str, words: list[str]) -> str:
         nonlocal machine
         event = copies_event(command, words)
-        twin = machine.copy()
-        before = machine.state()
+        twin, before = three(), machine.snapshot()
+        twin.restore(before)
         said = told(machine.step(event))
-        machine.check_invariants()
-        assert twin.state() == before
+        assert twin.snapshot() == before
         assert told(twin.step(event)) == said
-        assert twin.state() == machine.state()
+        assert twin.snapshot() == machine.snapshot()
         return said
 
     follow(script, step)
@@ -171,20 +171,20 @@ def test_copies_in_every_order() -> None:
     ]
     first = three()
     first.step(copies_event("seal", ["t1", "p1"]))
-    seen, todo = {first.state()}, [first]
+    seen, todo = {first.snapshot()}, [first]
     ready = 0
     while todo:
         machine = todo.pop()
         for event in events:
-            twin = machine.copy()
+            twin = three()
+            twin.restore(machine.snapshot())
             for said in twin.step(event):
                 if isinstance(said, Ready):
                     ready += 1
                     assert len(said.holders) >= 2
                     assert said.holders == twin.holders(tid("t1"))
-            twin.check_invariants()
-            if twin.state() not in seen:
-                seen.add(twin.state())
+            if twin.snapshot() not in seen:
+                seen.add(twin.snapshot())
                 todo.append(twin)
     assert ready
     assert len(seen) > 100

@@ -12,8 +12,9 @@ from tests.support.machines.scripts import HOME, follow, part, short, tid
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.model import AddPart, Entry, Kind, LogRecord, Manifest, Record, TidRecord
 from tidelock.errors import CorruptError
-from tidelock.replication.core import prefix
-from tidelock.replication.core.prefix import Apply, Blocked, FetchPart, Prefix, ReadManifest, Unblocked
+from tidelock.replication.core import messages as msg
+from tidelock.replication.core.messages import Apply, Blocked, FetchPart, ReadManifest, Unblocked
+from tidelock.replication.core.prefix import Prefix
 
 
 def add(name: str) -> AddPart:
@@ -36,7 +37,7 @@ def record(number: int, tids: Iterable[str], kind: Kind = Kind.COMMIT, time_ms: 
     return LogRecord(Csn(number), Record(kind, HOME, time_ms, tuple(members)))
 
 
-def prefix_event(command: str, words: list[str]) -> prefix.PrefixEvent:
+def prefix_event(command: str, words: list[str]) -> msg.PrefixEvent:
     """Read one event of a script; `held:` and `known:` are what the catalog answered."""
     facts = {word.split(":")[0]: word.split(":")[1] for word in words if ":" in word}
     words = [word for word in words if ":" not in word]
@@ -46,21 +47,21 @@ def prefix_event(command: str, words: list[str]) -> prefix.PrefixEvent:
             kind = Kind.END if tids == ["end"] else Kind.COMMIT
             known = frozenset(str(tid(name)) for name in facts.get("known", "").split(",") if name)
             item = record(int(number), [] if kind is Kind.END else tids, kind, int(facts.get("time", "0")))
-            return prefix.RecordRead(item, held, known)
+            return msg.RecordRead(item, held, known)
         case "held", [name]:
-            return prefix.PartHeld(part(name))
+            return msg.PartHeld(part(name))
         case "lost", [name]:
-            return prefix.PartLost(part(name))
+            return msg.PartLost(part(name))
         case "manifest", [name, *parts]:
-            return prefix.ManifestRead(part(name), tuple(map(add, parts)), held)
+            return msg.ManifestRead(part(name), tuple(map(add, parts)), held)
         case "applied", [number]:
-            return prefix.Applied(Csn(int(number)))
+            return msg.Applied(Csn(int(number)))
         case "refused", []:
-            return prefix.NotApplied()
+            return msg.NotApplied()
     raise AssertionError(command)
 
 
-def wrote(instructions: Iterable[prefix.PrefixInstruction]) -> str:
+def wrote(instructions: Iterable[msg.PrefixInstruction]) -> str:
     """Write what the machine said as in a script."""
     said = []
     for item in instructions:
@@ -176,13 +177,12 @@ def test_prefix(script: str) -> None:
 
     def step(command: str, words: list[str]) -> str:
         event = prefix_event(command, words)
-        twin = machine.copy()
-        before = machine.state()
+        twin, before = Prefix(Csn(0), 0, apply_records_max=3), machine.snapshot()
+        twin.restore(before)
         said = wrote(machine.step(event))
-        machine.check_invariants()
-        assert twin.state() == before
+        assert twin.snapshot() == before
         assert wrote(twin.step(event)) == said
-        assert twin.state() == machine.state()
+        assert twin.snapshot() == machine.snapshot()
         return said
 
     follow(script, step)
@@ -220,8 +220,8 @@ def test_a_gap_in_the_log_stops_the_replica(first: str, second: str) -> None:
 def test_effective_time_never_decreases() -> None:
     """The time of a CSN is the larger of its own and that of the CSN before, across batches and restarts."""
     machine = Prefix(Csn(1), 50, apply_records_max=2)
-    events: list[prefix.PrefixEvent] = [
-        prefix.RecordRead(record(number, [], time_ms=time_ms), frozenset(), frozenset())
+    events: list[msg.PrefixEvent] = [
+        msg.RecordRead(record(number, [], time_ms=time_ms), frozenset(), frozenset())
         for number, time_ms in ((2, 40), (3, 60), (4, 55), (5, 70))
     ]
     times = []
@@ -229,7 +229,7 @@ def test_effective_time_never_decreases() -> None:
         for said in machine.step(events.pop(0)):
             assert isinstance(said, Apply)
             times += [item.time_ms for item in said.records]
-            events.append(prefix.Applied(said.records[-1].csn))
+            events.append(msg.Applied(said.records[-1].csn))
     assert times == [50, 60, 60, 70]
     assert machine.time_ms == 70
 
@@ -253,7 +253,7 @@ def test_the_same_prefix_in_any_order(data: st.DataObject) -> None:
     batches: list[Apply] = []
     missing: list[PartId] = []
 
-    def step(event: prefix.PrefixEvent) -> None:
+    def step(event: msg.PrefixEvent) -> None:
         for item in machine.step(event):
             if isinstance(item, FetchPart):
                 missing.append(item.wanted.meta.part)
@@ -261,25 +261,24 @@ def test_the_same_prefix_in_any_order(data: st.DataObject) -> None:
                 for member in (member for found in item.records for member in found.tids):
                     assert held >= {entry.part for entry in member.entries if isinstance(entry, AddPart)}
                 batches.append(item)
-        machine.check_invariants()
 
     todo = list(log)
     while todo or missing or batches:
         choices = ["read"] * bool(todo) + ["arrive"] * bool(missing) + ["apply"] * bool(batches)
         match data.draw(st.sampled_from(choices)):
             case "read":
-                read = prefix.RecordRead(todo.pop(0), frozenset(held), frozenset(name for _, name in applied))
+                read = msg.RecordRead(todo.pop(0), frozenset(held), frozenset(name for _, name in applied))
                 step(read)
                 if data.draw(st.booleans()):
                     step(read)
             case "arrive":
                 name = missing.pop(data.draw(st.integers(0, len(missing) - 1)))
                 held.add(name)
-                step(prefix.PartHeld(name))
+                step(msg.PartHeld(name))
             case "apply":
                 batch = batches.pop(0)
                 applied += [(found.csn, member.tid) for found in batch.records for member in found.tids]
-                step(prefix.Applied(batch.records[-1].csn))
+                step(msg.Applied(batch.records[-1].csn))
     first: dict[str, Csn] = {}
     for item in log:
         for member in item.record.tids:
