@@ -50,6 +50,7 @@ class Applier:
         retry_wait_max_s: Longest pause after a catalog transaction that failed.
         on_applied: Called in the event loop with each batch once it is durable and the snapshot CSN has
             moved.
+        thorough: Check all invariants of the machine after every step.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class Applier:
         missing_parts_max: int,
         retry_wait_max_s: float,
         on_applied: Callable[[Sequence[ResolvedRecord]], None],
+        thorough: bool = True,
     ) -> None:
         self._ledger, self._fetcher, self._on_applied = ledger, fetcher, on_applied
-        self._prefix = Prefix(applied, time_ms, apply_records_max=apply_records_max)
+        self._prefix = Prefix(applied, time_ms, apply_records_max=apply_records_max, thorough=thorough)
         self._waiting_max, self._missing_max = ahead_records, missing_parts_max
         self._retry_wait_max_s = retry_wait_max_s
         self._records: deque[LogRecord] = deque()
@@ -125,7 +127,8 @@ class Applier:
         """msg.Apply until cancelled.
 
         Raises:
-            CorruptError: This replica cannot go on without contradicting itself or the log.
+            CorruptError: This replica cannot go on without contradicting the log.
+            InvariantError: The machine contradicts itself.
         """
         while True:
             await self._wake.wait()

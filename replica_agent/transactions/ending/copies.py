@@ -7,11 +7,12 @@ hands its decisions to the commits that wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import ReplicaId, Tid
+from tidelock.csnlog.core.machine import InvariantError
 from tidelock.errors import NotEnoughReplicasError
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replication.core import messages as msg
@@ -28,11 +29,20 @@ class CopyMaker:
 
     Args:
         machine: Counts them; made by the agent with the disks of the members.
+        on_broken: Told when the machine contradicts itself; the agent must stop then (I15).
     """
 
-    def __init__(self, machine: Copies, stager: Stager, pusher: Pusher, fetcher: Fetcher) -> None:
-        """Wait for nothing yet."""
+    def __init__(
+        self,
+        machine: Copies,
+        stager: Stager,
+        pusher: Pusher,
+        fetcher: Fetcher,
+        *,
+        on_broken: Callable[[InvariantError], None],
+    ) -> None:
         self._machine, self._stager, self._pusher, self._fetcher = machine, stager, pusher, fetcher
+        self._on_broken = on_broken
         self._waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = {}
         self._disks: dict[ReplicaId, str] = {}
 
@@ -87,7 +97,12 @@ class CopyMaker:
         self._pusher.forget(tid)
 
     def _feed(self, event: msg.CopiesEvent) -> None:
-        for instruction in self._machine.step(event):
+        try:
+            instructions = self._machine.step(event)
+        except InvariantError as error:
+            self._on_broken(error)
+            raise
+        for instruction in instructions:
             waiting = self._waiting.get(str(instruction.tid))
             if waiting is None or waiting.done():
                 continue
