@@ -288,7 +288,8 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             case Doubt.FENCE:
                 self.doubted = batch.fence
             case Reject(cause):
-                rejected = dict.fromkeys(victims(element, batch.items), msg.Rejected(cause, element.path))
+                about = sorted(victims(element, batch.items))
+                rejected = dict.fromkeys(about, msg.Rejected(cause, element.path))
             case Corrupt.CORRUPT:
                 pass  # below, when the transactions are known not to be sent
             case _:

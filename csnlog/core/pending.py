@@ -211,7 +211,7 @@ class Pending:
         Those whose callers are gone are not sent again; they are hereby decided.
         """
         assert self.batch is not None, "a batch was not applied that was not sent"
-        gone = {tid: Rejected(Cause.DEADLINE) for tid in self.expired} | dict(rejected)
+        gone = {tid: Rejected(Cause.DEADLINE) for tid in sorted(self.expired)} | dict(rejected)
         self.queue = (*(item for item in self.batch.items if item.tid not in gone), *self.queue)
         self.batch, self.expired = None, frozenset()
         for tid, verdict in gone.items():

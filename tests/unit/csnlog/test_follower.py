@@ -217,15 +217,6 @@ def test_a_tail_above_the_own_place_is_too_late() -> None:
     assert bench.final == TooLate(Csn(8))
 
 
-def test_a_follower_that_starts_below_the_tail_is_too_late() -> None:
-    """Its position was deleted, and what follows it too."""
-    bench = FollowBench(3, log=20)
-    bench.delete_below(10)
-    bench.run()
-    assert bench.final == TooLate(Csn(10))
-    assert bench.asked() == ["get 3", "barrier 3", "record 3", "tail 3"]
-
-
 def test_a_start_exactly_at_the_tail_goes_on() -> None:
     """Its position may be deleted, since it has it; what follows is there."""
     bench = FollowBench(9, log=12)
