@@ -1,7 +1,7 @@
 """Where a follower goes on behind its start position: a decision table of the questions and answers. Pure.
 
 The record at the start position tells the number that follows it, unless that record is missing. Then these
-questions are asked one after the other, in one session (protocol review F9, S21):
+questions are asked one after the other, in one session (F9, S21):
 
 1. A fenced write, so that the reads behind it are the newest.
 2. The record at the position.

@@ -21,7 +21,7 @@ way, and verdicts for callers. What arrives while a request is under way makes t
   (:mod:`tidelock.csnlog.core.refusals`): those tids end, or fence or epoch are read again; the others are
   sent again.
 * *Unknown*: it may have been applied or may still be. Reading decides nothing, not even after sync(): on a
-  real ensemble the record appeared 0.6 s after the log had been read as empty (protocol review F1). So the
+  real ensemble the record appeared 0.6 s after the log had been read as empty (F1). So the
   committer first *writes*: it raises its own fence by compare-and-set with a fresh nonce, repeated until that
   is decided. From then on nothing sent under the old fence can land. Then it reads the log to its end in the
   session that has seen the raised fence. A tid that is there is committed; one that is not never was, and is

@@ -4,7 +4,7 @@ A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.csnlog.core.follower_messages`.
 
 **Promises.** What it takes is exactly the log after the start position: each record once, in order, across
-epochs (I2). It never takes NoNode for "aborted", "end of the epoch" or "skip" (protocol review F4, F9). What
+epochs (I2). It never takes NoNode for "aborted", "end of the epoch" or "skip" (F4, F9). What
 it cannot read or cannot explain stops it there (I15).
 
 **State.** :class:`FollowerState`: the access to ZooKeeper, the place in the log, the phase
@@ -67,7 +67,7 @@ def number_after(number: Csn, record: Record) -> Csn:
     """Return the number of the record that follows this one.
 
     Raises:
-        ValueError: Numbers have run out (design 8.1).
+        ValueError: Numbers have run out (Z1).
     """
     if record.kind is Kind.END:
         return csn(epoch_of(number) + 1, 0)

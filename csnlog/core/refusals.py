@@ -1,7 +1,7 @@
 """What a refused commit multi means: one table from the refused element and the reason. Pure.
 
 A refused multi was certainly not applied. Its first refused element tells whom the refusal is about; all
-other transactions of the batch are sent again (protocol review F10, F21 "Labels").
+other transactions of the batch are sent again (F10, F21).
 """
 
 from __future__ import annotations

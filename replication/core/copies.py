@@ -4,8 +4,8 @@ A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.replication.core.messages`.
 
 **Promises.** :class:`Copies` calls a transaction ready only when at least ``copies`` replicas, the home
-among them, hold all its parts on the disks that the member list shows at that moment (design section 4, "Seal
-and replicate"; I4). It does not decide what is committed: that is the log's business. The way back from the
+among them, hold all its parts on the disks that the member list shows at that moment (rules seal,
+copies; I4). It does not decide what is committed: that is the log's business. The way back from the
 log is :mod:`tidelock.replication.core.prefix`.
 
 **State.** :class:`CopiesState`: the disks of the other members, and for each open transaction who has
@@ -213,7 +213,7 @@ def csns_behind(csn: Csn, end: Csn, epoch_limit: int) -> int:
 def lagging(peers: Iterable[Peer], own: Csn, max_lag: int, *, epoch_limit: int) -> tuple[ReplicaId, ...]:
     """Return the replicas, alive and not struck, that are more than ``max_lag`` CSNs behind ``own``.
 
-    A home delays new commits while there is one (design section 4, Apply).
+    A home delays new commits while there is one (rule apply).
     """
     return tuple(
         peer.replica
