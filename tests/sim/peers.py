@@ -11,7 +11,8 @@ from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.config.states import Action
 from tidelock.replication.core.model import Held, Location, PartMeta
-from tidelock.replication.peers import PeerClient, PeerStatus
+from tidelock.replication.peers import PeerClient
+from tidelock.wire.peers import PeerStatus
 
 if TYPE_CHECKING:
     from tidelock.replica_agent.api.operations import Operations
