@@ -16,7 +16,10 @@ _Isolation = Annotated[
     str, msgspec.Meta(extra_json_schema={"enum": ["snapshot", "read_committed", "serializable"]})
 ]
 _Wait = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["home", "copies", "all"]})]
-_State = Literal["open", "failed", "sealed", "committed", "rolled_back"]
+_State = Annotated[
+    str,
+    msgspec.Meta(extra_json_schema={"enum": ["open", "failed", "sealed", "committed", "rolled_back"]}),
+]
 
 
 class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,8 +138,8 @@ class CommitAnswer(msgspec.Struct, frozen=True):
 
     tid: str
     csn: int | None
-    time_ms: int | None
-    state: Literal["committed"]
+    time_ms: int | None = None
+    state: _State = "committed"
 
 
 class EndAnswer(msgspec.Struct, frozen=True):
