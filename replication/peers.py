@@ -134,7 +134,7 @@ class PeerClient:
             raise _refusal(url, response.status, raw)
         try:
             return msgspec.json.decode(raw, type=answer)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # msgspec's errors, and bytes that are no UTF-8
             raise UnavailableError(f"{url} does not answer like an agent: {error}", url=url) from error
 
     # -- the bytes of a part: ``data`` is host:port of its reader workers ----------------------
@@ -212,7 +212,7 @@ async def _check_part(url: str, response: ClientResponse, meta: PartMeta, start:
 
 def _refusal(url: str, status: int, raw: bytes) -> TidelockError:
     """Return the error that the answer holds; whoever answered something else is no agent."""
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(ValueError):
         error = from_wire(status, msgspec.json.decode(raw, type=dict[str, Any]))
         error.details.setdefault("url", url)
         return error

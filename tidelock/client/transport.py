@@ -328,7 +328,7 @@ def _decoded(response: urllib3.BaseHTTPResponse, address: str, answer: type[T]) 
                 "asked. Is that an agent's API address?",
                 address=address,
             ) from error
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise BadRequestError(
                 f"{address} answered something that is no JSON; is that an agent's API address?",
                 address=address,
