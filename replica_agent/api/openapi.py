@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from tidelock.errors import AccessDeniedError, BadRequestError, TidelockError, UnavailableError
+from tidelock.errors import AccessDeniedError, BadRequestError, TidelockError, TooLargeError, UnavailableError
 from tidelock.replica_agent.api.route import Body, Content, Query, Route
 from tidelock.wire.failure import Failure
 
@@ -64,14 +64,15 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "secret": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "The shared secret of the cluster, or a token of the transaction.",
-                }
+                "secret": _bearer("The shared secret of the cluster."),
+                "token": _bearer("A token of the transaction, with the right that x-tidelock-token names."),
             },
         },
     }
+
+
+def _bearer(meaning: str) -> dict[str, str]:
+    return {"type": "http", "scheme": "bearer", "description": meaning}
 
 
 def _server(name: str, default: str) -> dict[str, Any]:
@@ -98,6 +99,9 @@ def _operation(route: Route, method: str) -> dict[str, Any]:
         operation["requestBody"] = {"required": not route.optional, **_content(route.request)}
     if route.path in _OPEN:
         operation["security"] = []
+    elif route.token is not None:
+        operation["security"] = [{}, {"secret": []}, {"token": []}]
+        operation["x-tidelock-token"] = route.token.value
     if route.action:
         operation["x-tidelock-action"] = route.action.value
     return operation
@@ -133,7 +137,8 @@ def _responses(route: Route) -> dict[str, Any]:
         found["default"] = {"description": "A RemoteException, or a redirection to where the bytes go."}
         return found
     failures: dict[int, set[str]] = {}
-    for error in (*_ANY_ROUTE, *route.errors):
+    bounded = () if route.request is None else (TooLargeError,)
+    for error in (*_ANY_ROUTE, *bounded, *route.errors):
         failures.setdefault(error.http_status, set()).add(error.__name__)
     for status, names in failures.items():
         if str(status) not in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import MethodType
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from aiohttp import web
 
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.uploads.tokens import Right
 
 #: A handler as its class has it, with the instance as its first argument.
 Handler = Callable[[Any, web.Request], Awaitable[web.StreamResponse]]
@@ -48,6 +50,12 @@ class Query:
     offered: tuple[str, ...] = ()
 
 
+class AnyToken(Enum):
+    """A token of the transaction, whatever its rights."""
+
+    ANY = "any"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One route of an agent's API.
@@ -65,6 +73,7 @@ class Route:
         query: Parameters of the query string.
         errors: Which ones it may answer, besides those that every route may.
         action: The agent's state must allow it.
+        token: A token of the transaction opens it: one with this right, or ANY.
         rest: The last name in the path takes all that follows, slashes included.
         name: Name of the route in aiohttp, for :func:`http.authentication`.
         methods: See `method`.
@@ -82,6 +91,7 @@ class Route:
     query: tuple[Query, ...] = ()
     errors: tuple[type[TidelockError], ...] = ()
     action: Action | None = None
+    token: Right | AnyToken | None = None
     rest: bool = False
     name: str | None = None
     methods: tuple[str, ...] = ()

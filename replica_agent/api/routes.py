@@ -53,12 +53,13 @@ from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.removals import RemovalRoutes
-from tidelock.replica_agent.api.route import Content, Query, Route
+from tidelock.replica_agent.api.route import AnyToken, Content, Query, Route
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.uploads.tokens import Right
 from tidelock.wire import audit, changes, cluster, peers, reads, statements, tables, transactions
 
 
@@ -80,7 +81,7 @@ _NO_TYPE: Final = Content("*/*", "Bodies of WebHDFS, without a Content-Type: see
 _CSN: Final = Query(name="csn", kind="integer", meaning="The snapshot; default: what is applied here.")
 _WAITS: Final = ("home", "copies", "all")
 
-#: What every request about a transaction may be refused with.
+#: Refusals of any request about a transaction.
 _ABOUT_TX: Final = (TransactionClosedError, UnknownTransactionError)
 _TOKEN: Final = (
     TokenExpiredError,
@@ -89,7 +90,7 @@ _TOKEN: Final = (
     TokenForgedError,
     TokenRightError,
 )
-#: What a statement may be refused with.
+#: Refusals of statements.
 _STATEMENT: Final = (*_ABOUT_TX, FencedError, UnknownTableError, TooLargeError, DiskFullError)
 _REMOVAL: Final = (*_STATEMENT, SerializationConflictError)
 _ADDING: Final = (*_REMOVAL, SchemaMismatchError, DuplicateKeyError, TooManyPartsError)
@@ -126,23 +127,24 @@ _TRANSACTIONS: Final = (
     ),
     Route(
         method="POST", path=f"{_TX}/heartbeat", handler=TransactionRoutes.heartbeat, subject="transactions",
-        response=transactions.LeaseAnswer, errors=(UnknownTransactionError, *_TOKEN),
+        token=Right.HEARTBEAT, response=transactions.LeaseAnswer, errors=(UnknownTransactionError, *_TOKEN),
     ),
     Route(
         method="POST", path=f"{_TX}/rows/{{table}}", handler=TransactionRoutes.insert, subject="statements",
-        request=_ROWS, response=statements.InsertResult, errors=(*_ADDING, *_TOKEN), action=Action.INSERT,
+        token=Right.APPEND, request=_ROWS, response=statements.InsertResult, action=Action.INSERT,
+        errors=(*_ADDING, *_TOKEN),
         query=(
             Query(name="partition", kind="string", meaning="JSON object: the partition of all rows."),
         ),
     ),
     Route(
         method="POST", path=f"{_TX}/commit", handler=TransactionRoutes.commit, subject="transactions",
-        request=transactions.CommitRequest, optional=True, response=transactions.CommitAnswer,
-        errors=(*_COMMIT, *_TOKEN), action=Action.COMMIT,
+        token=Right.COMMIT, request=transactions.CommitRequest, optional=True,
+        response=transactions.CommitAnswer, errors=(*_COMMIT, *_TOKEN), action=Action.COMMIT,
     ),
     Route(
         method="POST", path=f"{_TX}/rollback", handler=TransactionRoutes.rollback, subject="transactions",
-        response=transactions.EndAnswer, errors=(*_ABOUT_TX, *_TOKEN),
+        token=Right.COMMIT, response=transactions.EndAnswer, errors=(*_ABOUT_TX, *_TOKEN),
     ),
     Route(
         method="POST", path=f"{_TX}/kill", handler=TransactionRoutes.kill, subject="transactions",
@@ -242,7 +244,8 @@ _TABLES: Final = (
     ),
     Route(
         method="GET", path=f"{_TX}/tables/{{table}}", handler=TableRoutes.show_inside, subject="tables",
-        response=tables.TableInfo, errors=(UnknownTableError, UnknownTransactionError, *_TOKEN),
+        token=AnyToken.ANY, response=tables.TableInfo,
+        errors=(UnknownTableError, UnknownTransactionError, *_TOKEN),
     ),
     Route(
         method="GET", path=f"{_V1}/parts", handler=TableRoutes.parts, subject="tables",
@@ -276,7 +279,7 @@ _READS: Final = (
     ),
     Route(
         method="POST", path=f"{_TX}/query", handler=ReadingRoutes.query_inside, subject="reads",
-        request=reads.QueryRequest, response=_ROWS,
+        token=Right.READ, request=reads.QueryRequest, response=_ROWS,
         errors=(*_ADDING, *_TOKEN, CorruptError, UnsupportedInTransactionError),
     ),
 )  # fmt: skip
@@ -425,6 +428,14 @@ ROUTES: Final[Mapping[type, tuple[Route, ...]]] = {
             response=Content("application/json", "This document."),
         ),
     ),
+}
+
+#: The routes that tokens open, by method and path; see :class:`bearer.Bearers`.
+OPENED: Final[Mapping[tuple[str, str], Right | None]] = {
+    (route.method, route.path): route.token if isinstance(route.token, Right) else None
+    for group in ROUTES.values()
+    for route in group
+    if route.token is not None
 }
 
 

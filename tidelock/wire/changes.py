@@ -43,7 +43,7 @@ class ChangedPart(msgspec.Struct, frozen=True):
 
 
 class ChangeSetAnswer(msgspec.Struct, frozen=True):
-    """What the commit at one CSN has done to a table.
+    """The work of the commit at one CSN on a table.
 
     Attributes:
         csn: The CSN.

@@ -45,7 +45,7 @@ class BlockedRecord(msgspec.Struct, frozen=True):
 
 
 class HorizonBound(msgspec.Struct, frozen=True):
-    """What holds the horizon back.
+    """The reason why the horizon does not rise further.
 
     Attributes:
         csn: The horizon may rise to it, not above it.
@@ -256,7 +256,7 @@ class OptimizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptimizeAnswer(msgspec.Struct, frozen=True):
-    """What was merged.
+    """The merges that were made.
 
     Attributes:
         groups: Merges.

@@ -21,12 +21,11 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a replica has to know of a part besides its bytes.
+    """Everything that a replica has to know of a part besides its bytes.
 
     Attributes:
-        part: Part id, unique for ever.
-        table: Full table name; empty for a manifest, and for an early copy of which nobody knows yet what it
-            is a part of.
+        part: Part id, unique forever.
+        table: Full table name; empty for a manifest, and for a copy that was made before its table was known.
         path: Hive-style partition path, ``""`` without partitions.
         rows: Rows of the part; 0 for a manifest.
         length: Bytes of the range.
@@ -113,7 +112,7 @@ class FailedUploadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class PeerOutcome(msgspec.Struct, frozen=True):
-    """What a home says of its own transaction: running, committed, aborted or unknown."""
+    """The word of a home on its own transaction: running, committed, aborted or unknown."""
 
     outcome: str
 

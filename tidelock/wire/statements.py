@@ -63,7 +63,7 @@ class UpdateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MergeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a merge does, as JSON in its query string.
+    """The work of a merge, as JSON in its query string.
 
     Attributes:
         on: Columns of the key.
@@ -81,21 +81,21 @@ class MergeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InsertResult(msgspec.Struct, frozen=True):
-    """What an insert staged: rows, and the parts that hold them."""
+    """Rows that an insert staged, and the parts that hold them: how many."""
 
     rows: int
     parts: int
 
 
 class RemoveResult(msgspec.Struct, frozen=True):
-    """What a statement took out of a table: rows, and the parts that held them."""
+    """Rows that a statement took out of a table, and the parts that held them: how many."""
 
     rows: int
     parts: int
 
 
 class ChangeResult(msgspec.Struct, frozen=True):
-    """What a statement changed.
+    """Numbers of rows and parts that a statement changed.
 
     Attributes:
         rows_deleted: Rows that are in the table no more.

@@ -36,7 +36,7 @@ class TableColumn(msgspec.Struct, frozen=True):
 
 
 class TableDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a table is.
+    """The definition of a table.
 
     Attributes:
         name: `namespace.name`.

@@ -11,7 +11,7 @@ from tidelock.wire.failure import Failure
 #: The rights of a token whose request names none.
 TOKEN_RIGHTS: Final = ("append", "replace")
 
-# What these texts may be is judged by the agent, whose message then names what it offers.
+# The agent judges these texts itself: its message names the values that it offers.
 _Isolation = Annotated[
     str, msgspec.Meta(extra_json_schema={"enum": ["snapshot", "read_committed", "serializable"]})
 ]
@@ -100,7 +100,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Answer to a heartbeat.
 
     Attributes:
-        lease_s: The lease that has begun anew, in seconds.
+        lease_s: The lease that begins now, in seconds.
         state: Where the transaction stands.
         why: The error that has ended it, or made it fail; left out where there is none.
     """
@@ -168,7 +168,7 @@ class OutcomeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LabelAnswer(msgspec.Struct, frozen=True):
-    """What is committed under a label.
+    """The newest commit under a label.
 
     Attributes:
         label: The label.

@@ -2,7 +2,7 @@
 
     python -m tests.support.project.openapi_page
 
-writes that file anew.
+writes that file.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_the_bytes_of_a_body(body: msgspec.Struct, text: str) -> None:
 
 
 def test_a_client_leaves_out_what_says_no_more_than_its_absence() -> None:
-    """What is not given is left to the agent: its default may be another one."""
+    """An argument that is not given is left to the agent: its default may be another one."""
     assert json_text(transactions.BeginRequest()) == '{"isolation": "snapshot"}'
     assert json_text(changes.ChangedRowsRequest(since=3, to=9)) == '{"from": 3, "to": 9}'
     spec = statements.MergeSpec(on=["k"], when_matched_update={"n": statements.Literal(None)})

@@ -1,4 +1,4 @@
-"""What an agent answers to a request whose body it cannot take."""
+"""The answers of an agent to requests whose bodies it cannot take."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_document_has_the_routes_that_are_served() -> None:
 
 
 def test_the_file_is_the_document() -> None:
-    """docs/openapi.json is made anew by `python -m tests.support.project.openapi_page`."""
+    """docs/openapi.json is written by `python -m tests.support.project.openapi_page`."""
     assert openapi_page.PAGE.read_text(encoding="utf-8") == openapi_page.page()
 
 
