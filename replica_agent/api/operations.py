@@ -46,20 +46,23 @@ from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.registry import Isolation, Transaction, Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.replication.apply import Applier
 from tidelock.replication.locks.removal_locks import Locks
+from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
 
 _log = structlog.get_logger("operations")
@@ -92,6 +95,9 @@ class Operations:
     client: PeerClient
     membership: Membership
     transactions: Transactions
+    tables: Tables
+    files: PartFs
+    staging: RowStaging
     inserts: Inserts
     removals: Removals
     mutations: Mutations
@@ -203,7 +209,7 @@ class Operations:
         if min_csn is not None:
             await self.snapshots.reach(min_csn)
         name = full_name(table)
-        _, schema = self.inserts.schema(name, self.waiters.reached)
+        _, schema = self.tables.schema(name, self.waiters.reached)
         path = None if partition is None else path_in(schema, partition)
         return await self.compactor.optimizer.run(name, path, timeout_s)
 
@@ -399,7 +405,7 @@ class Operations:
             self.transactions.touch(tx)
         async with tx.turn:  # no statement is half done
             self.transactions.require_open(tx)
-            await self.inserts.write_out(tx)
+            await self.staging.write_out(tx)
         return tx.begin_statement(self.waiters.reached), tuple(tx.adopted.tids)
 
     async def verdict(self, csn: Csn) -> ReadAvailability:

@@ -146,6 +146,6 @@ class PeerRoutes:
                 "boot": agent.session.boot,
                 "state": agent.condition.state.value,
                 "snapshot_csn": agent.waiters.reached,
-                "free_bytes": agent.inserts.files.room(),
+                "free_bytes": agent.files.room(),
             }
         )

@@ -142,7 +142,7 @@ class ReadingRoutes:
         """Stage the rows of INSERT INTO ... SELECT; the answer is one row with their number."""
         self._agent.require(Action.INSERT)
         tx = self._agent.transactions.find(statement.tid or "")
-        done = await self._agent.mutations.insert_select(tx, running, statement.csn)
+        done = await self._agent.inserts.insert_select(tx, running, statement.csn)
         self._agent.transactions.touch(tx)
         counts = {"rows_inserted": [done.rows_inserted], "parts_added": [done.parts_added]}
         sink = io.BytesIO()

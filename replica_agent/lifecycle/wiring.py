@@ -31,16 +31,17 @@ from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.ending.commit import Commits
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.validation import Validation
-from tidelock.replica_agent.transactions.statements.additions import Additions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.grants import UploadGrants
@@ -87,21 +88,23 @@ def assemble(
     """Make all parts; none of them runs yet. ``stack`` closes them."""
     base = make_base(local, store, session, events, metrics, stack)
     shared, settings = base.shared, local.settings
-    inserts = _inserts(shared, base.pusher, stack)
+    tables = Tables(local.catalog.reader)
+    staging = _staging(shared, tables, base.pusher, stack)
     locks = _locks(shared, store, lambda: operations)
-    removals = _removals(shared, inserts, locks)
+    removals = _removals(shared, tables, staging, locks)
     labels = Labels(shared.log, local.catalog.reader, local.waiters, settings)
     commits = _commits(shared, base.copies, removals, labels)
     sql = SqlPool(settings, settings.data_dir)
     stack.push_async_callback(sql.close)
-    compactor = _compactor(shared, inserts, commits, locks, sql, condition, events)
+    compactor = _compactor(shared, tables, staging, commits, locks, sql, condition, events)
     stack.push_async_callback(compactor.close)
-    mutations = _mutations(shared, inserts, removals, locks, sql)
-    derived = DerivedTables(settings, inserts, sql)
-    inserts.adding = Additions(shared.transactions, inserts, mutations, derived).add
+    mutations = _mutations(shared, tables, staging, removals, locks, sql)
+    derived = DerivedTables(settings=settings, tables=tables, sql=sql)
+    pressure = BackPressure(settings, local.counts, metrics)
+    inserts = _inserts(shared, tables, pressure, staging, mutations, derived)
     history, snapshots = _history(shared, store, base.members), _snapshots(shared, store)
     read_pins = _read_pins(shared, snapshots, history, stack)
-    writes, spread, foreign, early = _uploads(base, inserts, removals, stack)
+    writes, spread, foreign, early = _uploads(base, tables, pressure, removals, stack)
     operations = Operations(
         settings=settings,
         replica=session.replica,
@@ -115,6 +118,9 @@ def assemble(
         client=base.client,
         membership=shared.membership,
         transactions=shared.transactions,
+        tables=tables,
+        files=local.files,
+        staging=staging,
         inserts=inserts,
         locks=locks,
         removals=removals,
@@ -156,25 +162,44 @@ def _machinery(
     )
 
 
-def _inserts(shared: Shared, pusher: Pusher, stack: AsyncExitStack) -> Inserts:
-    inserts = Inserts(
+def _inserts(
+    shared: Shared,
+    tables: Tables,
+    pressure: BackPressure,
+    staging: RowStaging,
+    mutations: Mutations,
+    derived: DerivedTables,
+) -> Inserts:
+    return Inserts(
+        settings=shared.local.settings,
+        waiters=shared.local.waiters,
+        metrics=shared.metrics,
+        transactions=shared.transactions,
+        tables=tables,
+        pressure=pressure,
+        staging=staging,
+        mutations=mutations,
+        derived=derived,
+    )
+
+
+def _staging(shared: Shared, tables: Tables, pusher: Pusher, stack: AsyncExitStack) -> RowStaging:
+    staging = RowStaging(
         settings=shared.local.settings,
         catalog=shared.local.catalog,
         files=shared.local.files,
         stager=shared.stager,
         numbers=shared.numbers,
         transactions=shared.transactions,
-        metrics=shared.metrics,
-        pressure=BackPressure(shared.local.settings, shared.local.counts, shared.metrics),
-        reached=lambda: shared.local.waiters.reached,
-        hint=lambda tx, parts: pusher.hint(tx.tid, parts),
+        tables=tables,
+        hint=pusher.hint,
     )
-    stack.callback(inserts.close)
-    return inserts
+    stack.callback(staging.close)
+    return staging
 
 
 def _uploads(
-    base: Base, inserts: Inserts, removals: Removals, stack: AsyncExitStack
+    base: Base, tables: Tables, pressure: BackPressure, removals: Removals, stack: AsyncExitStack
 ) -> tuple[Uploads, UploadRedirector, PeerUploads, EagerReplication]:
     """Make what takes files: for the own transactions, here and elsewhere, and for those of others."""
     shared, local, settings = base.shared, base.shared.local, base.shared.local.settings
@@ -190,11 +215,27 @@ def _uploads(
     )
     receiver = UploadReceiver(settings.uploads_max)
     stack.callback(receiver.close)
-    writes = Uploads(inserts, removals, _passes(shared, key), early, receiver)
+    writes = Uploads(
+        settings=settings,
+        catalog=local.catalog,
+        files=local.files,
+        numbers=shared.numbers,
+        waiters=local.waiters,
+        metrics=shared.metrics,
+        transactions=shared.transactions,
+        tables=tables,
+        pressure=pressure,
+        removals=removals,
+        passes=_passes(shared, key),
+        early=early,
+        receiver=receiver,
+        hint=base.pusher.hint,
+    )
     spread = UploadRedirector(
         settings=settings,
         home=shared.session.replica,
-        inserts=inserts,
+        numbers=shared.numbers,
+        files=local.files,
         writes=writes,
         early=early,
         grants=grants,
@@ -252,7 +293,8 @@ def _commits(shared: Shared, copies: CopyMaker, removals: Removals, labels: Labe
 
 def _compactor(
     shared: Shared,
-    inserts: Inserts,
+    tables: Tables,
+    staging: RowStaging,
     commits: Commits,
     locks: Locks,
     sql: SqlPool,
@@ -267,7 +309,7 @@ def _compactor(
     survey = Survey(
         settings=local.settings,
         reader=local.catalog.reader,
-        inserts=inserts,
+        tables=tables,
         counts=local.counts,
         waiters=local.waiters,
         heeded=lambda: {*shared.transactions.long_snapshots(), *shared.membership.open_snapshots()},
@@ -279,7 +321,7 @@ def _compactor(
         settings=local.settings,
         reader=local.catalog.reader,
         transactions=shared.transactions,
-        inserts=inserts,
+        staging=staging,
         commits=commits,
         sql=sql,
         waiters=local.waiters,
@@ -299,27 +341,33 @@ def _compactor(
     )
 
 
-def _mutations(shared: Shared, inserts: Inserts, removals: Removals, locks: Locks, sql: SqlPool) -> Mutations:
+def _mutations(
+    shared: Shared, tables: Tables, staging: RowStaging, removals: Removals, locks: Locks, sql: SqlPool
+) -> Mutations:
     local, transactions = shared.local, shared.transactions
     return Mutations(
         settings=local.settings,
         catalog=local.catalog,
         files=local.files,
         transactions=transactions,
-        inserts=inserts,
+        tables=tables,
+        staging=staging,
         removals=removals,
-        keys=UniqueKeys(local.settings, local.catalog.reader, transactions, locks),
+        keys=UniqueKeys(
+            settings=local.settings, reader=local.catalog.reader, transactions=transactions, locks=locks
+        ),
         sql=sql,
     )
 
 
-def _removals(shared: Shared, inserts: Inserts, locks: Locks) -> Removals:
+def _removals(shared: Shared, tables: Tables, staging: RowStaging, locks: Locks) -> Removals:
     return Removals(
         settings=shared.local.settings,
         catalog=shared.local.catalog,
         files=shared.local.files,
         transactions=shared.transactions,
-        inserts=inserts,
+        tables=tables,
+        staging=staging,
         locks=locks,
         waiters=shared.local.waiters,
     )

@@ -131,11 +131,11 @@ def look_before_locking() -> Iterator[None]:
     lock = Removals._lock
 
     async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk) -> None:
-        reader, merged = self._catalog.reader, tx.adopted.tids
+        reader, merged = self.catalog.reader, tx.adopted.tids
         there = reader.parts(ask.table, tx.statement_csn, str(tx.tid), merged)
         paths = {one.path for one in ask.wide if isinstance(one, OnePartition)}
         covered = [part.part for part in there if ask.wide and (not paths or part.path in paths)]
-        gone = await self._catalog.write(partial(_removed, parts=[*ask.parts, *covered]))
+        gone = await self.catalog.write(partial(_removed, parts=[*ask.parts, *covered]))
         if gone:
             raise SerializationConflictError("removed before", table=ask.table, holder=gone[0][0])
         await asyncio.sleep(_A_WHILE_S)
@@ -146,7 +146,7 @@ def look_before_locking() -> Iterator[None]:
     ) -> None:
         sql = "UPDATE parts SET removal_tid = ? WHERE part = ?"
         marks = [(str(tx.tid), part) for part in parts]
-        await self._catalog.write(lambda db: db.executemany(sql, marks))
+        await self.catalog.write(lambda db: db.executemany(sql, marks))
 
     with (
         mock.patch.object(Removals, "_lock", look_and_lock),

@@ -167,7 +167,7 @@ def asking_create(schema: TableSchema) -> Serve:
 def _bytes(operations: Operations, row: PartRow) -> bytes:
     assert row.file is not None, f"{row} is listed and lies nowhere"
     location = Location(row.file, row.offset, row.length, row.blocks)
-    return operations.inserts.files.read(location)
+    return operations.files.read(location)
 
 
 @functools.lru_cache(maxsize=20_000)

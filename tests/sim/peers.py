@@ -81,7 +81,7 @@ class SimPeerClient(PeerClient):
             if row is None or row.file is None or row.state != "held":
                 raise UnavailableError(f"part {meta.part} is not held here")
             location = Location(row.file, row.offset, row.length, row.blocks)
-            return operations.inserts.files.read(location, start, end - start)
+            return operations.files.read(location, start, end - start)
 
         if start == end:
             return

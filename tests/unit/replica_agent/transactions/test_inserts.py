@@ -24,11 +24,13 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transaction, Transactions
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.statements.insert import Inserts
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 
@@ -88,10 +90,18 @@ class Home:
         self.catalog = catalog
         self.stager = GatedStager(catalog, files, numbers, batch_bytes_max=1 << 20)
         self.transactions = Transactions(HOME, 1, limits, time.monotonic)
-        self.inserts = Inserts(
+        self.settings, self.files, self.numbers = limits, files, numbers
+        self.tables = Tables(catalog.reader)
+        self.waiters, self.metrics = CsnWaiters(Csn(5)), Metrics()
+        self.pressure = cast("Any", _NoPressure())
+        self.staging = RowStaging(
             settings=limits, catalog=catalog, files=files, stager=self.stager, numbers=numbers,
-            transactions=self.transactions, metrics=Metrics(), pressure=cast("Any", _NoPressure()),
-            reached=lambda: Csn(5), hint=lambda *_: None,
+            transactions=self.transactions, tables=self.tables, hint=lambda *_: None,
+        )  # fmt: skip
+        self.inserts = Inserts(
+            settings=limits, waiters=self.waiters, metrics=self.metrics, transactions=self.transactions,
+            tables=self.tables, pressure=self.pressure, staging=self.staging,
+            mutations=cast("Any", None), derived=cast("Any", None),
         )  # fmt: skip
         self.proposed: list[Proposal] = []
         self.commits = Commits(
@@ -159,7 +169,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
     )
     made = Home(tmp_path, catalog)
     yield made
-    made.inserts.close()
+    made.staging.close()
     await catalog.close()
 
 
@@ -173,7 +183,7 @@ async def test_rows_confirmed_while_a_query_writes_out_are_kept(home: Home) -> N
     tx = home.transactions.begin(Csn(5))
     await home.insert(tx, Body(stream(rows(10))))
     home.stager.gate.clear()
-    query = asyncio.create_task(home.inserts.write_out(tx))
+    query = asyncio.create_task(home.staging.write_out(tx))
     await until(lambda: home.stager.asked)
     assert await home.insert(tx, Body(stream(rows(7)))) == (7, 1)
     home.stager.gate.set()
@@ -190,7 +200,7 @@ async def test_rows_taken_back_while_a_query_writes_out_stay_out(home: Home) -> 
     await home.insert(tx, Body(stream(rows(10))))
     part = next(iter(tx.parts)).part
     home.stager.gate.clear()
-    query = asyncio.create_task(home.inserts.write_out(tx))
+    query = asyncio.create_task(home.staging.write_out(tx))
     await until(lambda: home.stager.asked)
     home.transactions.drop_memory(tx, part)  # as the end of an insert that was cut does
     home.stager.gate.set()
@@ -230,7 +240,7 @@ async def test_large_inserts_have_a_bound(home: Home) -> None:
     tx = home.transactions.begin(Csn(5))
     body = stream(rows(LARGE), rows(LARGE))
     first = asyncio.create_task(home.insert(tx, Body(body[: len(body) // 2], ended=False)))
-    await until(home.inserts._large.locked)
+    await until(home.staging._large.locked)
     second = asyncio.create_task(home.insert(tx, Body(body)))
     assert await home.insert(tx, Body(stream(rows(3)))) == (3, 1)
     assert not second.done()
