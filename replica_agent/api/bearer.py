@@ -14,7 +14,7 @@ from aiohttp import web
 from tidelock.errors import TokenRightError
 from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.tables.schema import full_name
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import PREFIX
 

@@ -15,8 +15,8 @@ from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.readers.disconnects import while_waiting
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows, Value
-from tidelock.replica_agent.transactions.registry import Transaction, TxState
 from tidelock.replica_agent.transactions.statements.mutations import Mutated
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 
 
 class DeleteBody(msgspec.Struct, forbid_unknown_fields=True):

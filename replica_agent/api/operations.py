@@ -51,12 +51,13 @@ from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
-from tidelock.replica_agent.transactions.registry import Isolation, Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replica_agent.uploads.uploads import Uploads
@@ -185,7 +186,7 @@ class Operations:
             raise TableExistsError(msg, table=schema.name)
         definitions = await self.derived.defining(schema, self.waiters.reached)
         tx = self.transactions.begin(self.waiters.reached)
-        tx.definitions += definitions
+        tx.staged.definitions += definitions
         done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         assert done is not None, "a definition is a change"
         return done
@@ -257,7 +258,7 @@ class Operations:
                     raise StandbyError(error.message, part=part) from error
             if tid is not None:
                 with contextlib.suppress(UnknownTransactionError):
-                    self.transactions.fail(self.transactions.find(tid), error)
+                    self.transactions.find(tid).ending.fail(error)
             raise
 
     async def prepare_own_read(self, tid: str, *, sign_of_life: bool = True) -> tuple[Csn, tuple[str, ...]]:
@@ -273,10 +274,10 @@ class Operations:
         tx = self.transactions.find(tid)
         if sign_of_life:
             self.transactions.touch(tx)
-        async with tx.turn:  # no statement is half done
+        async with tx.statements.statement_lock:  # no statement is half done
             self.transactions.require_open(tx)
             await self.staging.write_out(tx)
-        return tx.begin_statement(self.waiters.reached), tuple(tx.adopted.tids)
+        return tx.begin_statement(self.waiters.reached), tuple(tx.staged.adopted.tids)
 
     async def verdict(self, csn: Csn) -> ReadAvailability:
         """Tell a reader process whether ``csn`` can be served here."""

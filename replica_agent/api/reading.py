@@ -20,7 +20,7 @@ from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
 from tidelock.replica_agent.tables.schema import full_name
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction
 
 
 class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,10 +132,10 @@ class ReadingRoutes:
         def told() -> None:
             if tx is not None and running.ended is not None:  # before the client can commit
                 tx.note_reads(running.ended.read_set())
-                tx.untold -= 1
+                tx.statements.unrecorded_reads -= 1
 
         if tx is not None:
-            tx.untold += 1
+            tx.statements.unrecorded_reads += 1
         return await send_rows(request, running, at_end=told)
 
     async def _insert(self, statement: SqlRequest, running: Mutation) -> web.Response:

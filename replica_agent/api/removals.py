@@ -10,8 +10,8 @@ from aiohttp import web
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.config.states import Action
-from tidelock.replica_agent.transactions.registry import Transaction, TxState
 from tidelock.replica_agent.transactions.statements.removals import Removed
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 
 
 class PartitionBody(msgspec.Struct, forbid_unknown_fields=True):

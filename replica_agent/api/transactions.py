@@ -16,7 +16,7 @@ from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
-from tidelock.replica_agent.transactions.registry import Isolation, TxState
+from tidelock.replica_agent.transactions.transaction import Isolation, TxState
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -111,7 +111,7 @@ class TransactionRoutes:
             isolation=isolation,
             key=asked.key,
         )
-        return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease_s}, 201)
+        return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease.seconds}, 201)
 
     async def list(self, _request: web.Request) -> web.Response:
         """Show open and recently ended transactions of this replica."""
@@ -125,8 +125,8 @@ class TransactionRoutes:
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Begin the lease anew; of a transaction that takes no statements tell why."""
         tx = find(self._agent, request)
-        told = {"lease_s": tx.lease_s, "state": tx.state.value}
-        return answer(told if tx.error is None else {**told, "why": tx.error.to_wire()})
+        told = {"lease_s": tx.lease.seconds, "state": tx.state.value}
+        return answer(told if tx.ending.error is None else {**told, "why": tx.ending.error.to_wire()})
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""

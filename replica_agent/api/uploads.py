@@ -21,9 +21,9 @@ from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.readers.paths import NoSuchPathError, Target, parse_target
 from tidelock.replica_agent.tables.schema import full_name
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.transactions.staging_area import Entry, replaces
 from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, job_folder, kind_of, text_of
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.redirect import UPLOADS
 from tidelock.replica_agent.uploads.tokens import DEFAULT_RIGHTS, Right, TokenClaims
 from tidelock.token_text import redact

@@ -23,8 +23,9 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import Transaction
 
 COMPACT = faults.step("agent.compact")
 
@@ -77,7 +78,7 @@ class Runner:
                 table=table,
                 part=gone[0],
             )
-        tx.removed |= dict.fromkeys(group.parts, table)
+        tx.staged.removed |= dict.fromkeys(group.parts, table)
         request = MutationRequest(csn=at, tid=None, table=table, action=CompactParts(group.parts))
         async with self.sql.mutate(request) as merge:
             rows, _ = await self.staging.stage(tx, table, self._while_serving(tx, merge.pieces()))

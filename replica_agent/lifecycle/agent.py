@@ -348,7 +348,8 @@ class Agent:
         self._end(Ended.ASKED)
 
     async def _finish_commits(self) -> None:
-        running = [tx.commit_task for tx in self.operations.transactions.live() if tx.commit_task is not None]
+        asked = (tx.ending.commit_task for tx in self.operations.transactions.live())
+        running = [task for task in asked if task is not None]
         if running:
             await asyncio.wait(running, timeout=self.settings.drain_s)
 

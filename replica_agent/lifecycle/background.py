@@ -104,8 +104,8 @@ class BackgroundTasks:
             await operations.commits.rollback(
                 tx,
                 LeaseExpiredError(
-                    f"transaction {tx.tid} was rolled back: no sign of life for its lease of {tx.lease_s} s; "
-                    "begin a new one",
+                    f"transaction {tx.tid} was rolled back: no sign of life for its lease of "
+                    f"{tx.lease.seconds} s; begin a new one",
                     tid=str(tx.tid),
                 ),
             )

@@ -100,8 +100,7 @@ def assemble(
     commits = _commits(shared, base.copies, removals, labels)
     sql = SqlPool(settings, settings.data_dir)
     stack.push_async_callback(sql.close)
-    compactor = _compactor(shared, tables, staging, commits, locks, sql, condition, events)
-    stack.push_async_callback(compactor.close)
+    compactor = _compactor(shared, tables, staging, commits, locks, sql, condition, events, stack)
     mutations = _mutations(shared, tables, staging, removals, locks, sql)
     derived = DerivedTables(settings=settings, tables=tables, sql=sql)
     pressure = BackPressure(settings, local.counts, metrics)
@@ -303,6 +302,7 @@ def _compactor(
     sql: SqlPool,
     condition: Condition,
     events: Events,
+    stack: AsyncExitStack,
 ) -> Compactor:
     local = shared.local
 
@@ -330,7 +330,7 @@ def _compactor(
         waiters=local.waiters,
         serving=serving,
     )
-    return Compactor(
+    compactor = Compactor(
         replica=shared.session.replica,
         settings=local.settings,
         survey=survey,
@@ -342,6 +342,8 @@ def _compactor(
         damaged=events.corrupt,
         clock=time.monotonic,
     )
+    stack.push_async_callback(compactor.close)
+    return compactor
 
 
 def _mutations(

@@ -19,8 +19,8 @@ from tidelock.errors import TidelockError, UnavailableError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.unused_files import remove_files
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import Location, PartMeta, Wanted
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.partfs import PartFs

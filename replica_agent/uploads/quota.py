@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction
 
 
 class UploadQuota:
@@ -16,7 +16,7 @@ class UploadQuota:
     def require_file(self, tx: Transaction) -> None:
         """Raise TooLargeError unless the transaction may stage one file more."""
         limit = self._settings.staged_files_max
-        found = len(tx.stored) + sum(len(writes.files) for writes in tx.writes.values())
+        found = len(tx.staged.stored) + sum(len(writes.files) for writes in tx.staged.writes.values())
         if found >= limit:
             raise TooLargeError(
                 f"{tx.tid} has {found} files and parts, the limit is staged_files_max={limit}: write fewer, "
@@ -27,8 +27,8 @@ class UploadQuota:
 
     def room(self, tx: Transaction) -> int:
         """Return how many bytes more the transaction may stage; below 0 when it has too many."""
-        stored = sum(meta.length for meta in tx.stored.values())
-        return self._settings.staged_bytes_max - stored - sum(w.length for w in tx.writes.values())
+        stored = sum(meta.length for meta in tx.staged.stored.values())
+        return self._settings.staged_bytes_max - stored - sum(w.length for w in tx.staged.writes.values())
 
     def require_bytes(self, tx: Transaction, length: int) -> None:
         """Raise TooLargeError if a file has grown too large, or with it all that is staged.

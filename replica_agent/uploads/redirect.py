@@ -16,9 +16,9 @@ from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import PartNumbers
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.grants import UploadGrants
 from tidelock.replica_agent.uploads.round_robin import RoundRobin
@@ -98,7 +98,7 @@ class UploadRedirector:
             TooLargeError: With it too much is staged.
         """
         tx = self.writes.passes.find_open(tid)
-        writes = tx.writes.get(table)
+        writes = tx.staged.writes.get(table)
         number = None if writes is None else writes.elsewhere.get(meta.part)
         if writes is None or number is None or writes.files[number].taken_by != replica:
             raise BadRequestError(f"the file of part {meta.part} was deleted while it was written")
@@ -125,7 +125,7 @@ class UploadRedirector:
         It may have come for this home, whose answer was lost: then it is on its way here, and is taken back.
         """
         tx = self.writes.passes.find_open(tid)
-        writes = tx.writes.get(table)
+        writes = tx.staged.writes.get(table)
         number = None if writes is None else writes.elsewhere.get(part)
         if writes is not None and number is not None and writes.files[number].taken_by == replica:
             writes.area.abandon(number)

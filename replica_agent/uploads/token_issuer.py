@@ -9,7 +9,8 @@ from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import Member
 from tidelock.errors import BadRequestError, TokenFinishedError, TokenForeignError, UnknownTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims, sign, verify
 
 _OPEN = frozenset({TxState.OPEN})
@@ -140,7 +141,7 @@ class TokenIssuer:
                 f"the token's transaction {tid} has ended; begin a new one", tid=tid
             ) from error
         if tx.state not in states:
-            why = f" ({tx.error.message})" if tx.error else ""
+            why = f" ({tx.ending.error.message})" if tx.ending.error else ""
             raise TokenFinishedError(
                 f"the token's transaction {tid} is {tx.state.value} and takes nothing more{why}",
                 tid=tid,

@@ -35,13 +35,14 @@ from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
 from tidelock.replica_agent.transactions.staging_area import InPlace
 from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, kind_of, text_of
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
 from tidelock.replica_agent.uploads.quota import UploadQuota
@@ -107,10 +108,10 @@ class Uploads:
             UnsupportedInTransactionError: Its rows have to be looked at one by one.
         """
         self.transactions.require_open(tx)
-        found = tx.writes.get(table)
+        found = tx.staged.writes.get(table)
         if found is None:
             self._schema(tx, table)
-            found = tx.writes[table] = TableWrites()
+            found = tx.staged.writes[table] = TableWrites()
         return found
 
     def _schema(self, tx: Transaction, table: TableName) -> TableSchema:
@@ -293,7 +294,7 @@ class Uploads:
                 raise
             except TidelockError as error:
                 # The job has failed, so a commit of what it has left would be half of it.
-                self.transactions.fail(tx, error)
+                tx.ending.fail(error)
                 raise
 
     async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
@@ -312,7 +313,7 @@ class Uploads:
             await self.pressure.admit(tx, schema, path)
         await self.catalog.write(partial(jobs.name_staged, parts=staged))
         self.transactions.require_open(tx)
-        tx.stored.update({part.meta.part: part.meta for part in staged})
+        tx.staged.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
         kept = {part.meta.part for part in staged}
         empty = [number for number, file in files.items() if file.part not in kept]
@@ -355,20 +356,13 @@ class Uploads:
     @contextlib.contextmanager
     def _running(self, tx: Transaction) -> Iterator[None]:
         """Run as a statement of a transaction: its end cuts this, and is what is then told."""
-        task = asyncio.current_task()
-        assert task is not None
-        inside = task in tx.uploads
-        tx.uploads.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if tx.state not in {TxState.OPEN, TxState.FAILED}:
-                self.transactions.require_open(tx)
-            raise
-        finally:
-            if not inside:
-                tx.uploads.discard(task)
-                tx.upload_ended.set()
+        with tx.statements.cuttable():
+            try:
+                yield
+            except asyncio.CancelledError:
+                if not tx.leased:
+                    self.transactions.require_open(tx)
+                raise
 
     async def _remove(self, paths: Sequence[str]) -> None:
         """Delete files; what cannot go now is kept in mind, and goes later."""

@@ -38,8 +38,9 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
     Question,
     next_step,
 )
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
 from tidelock.replication.core.model import Held, Peer
@@ -140,8 +141,8 @@ def look_before_locking() -> Iterator[None]:
     lock = Removals._lock
 
     async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk) -> None:
-        reader, merged = self.catalog.reader, tx.adopted.tids
-        there = reader.parts(ask.table, tx.statement_csn, str(tx.tid), merged)
+        reader, merged = self.catalog.reader, tx.staged.adopted.tids
+        there = reader.parts(ask.table, tx.statements.statement_csn, str(tx.tid), merged)
         paths = {one.path for one in ask.wide if isinstance(one, OnePartition)}
         covered = [part.part for part in there if ask.wide and (not paths or part.path in paths)]
         gone = await self.catalog.write(partial(_removed, parts=[*ask.parts, *covered]))
@@ -191,8 +192,8 @@ def compact_without_locks() -> Iterator[None]:
     """The commit of a compaction takes no locks."""
 
     async def replace_parts(self: Removals, tx: Transaction) -> None:
-        for table in sorted(set(tx.removed.values())):
-            await self._mark(tx, table, [part for part, of in tx.removed.items() if of == table])
+        for table in sorted(set(tx.staged.removed.values())):
+            await self._mark(tx, table, [part for part, of in tx.staged.removed.items() if of == table])
 
     with mock.patch.object(Removals, "replace_parts", replace_parts):
         yield

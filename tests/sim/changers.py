@@ -28,8 +28,8 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.sql.mutation import DeleteRows, Literal, MergeRows, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
-from tidelock.replica_agent.transactions.registry import Isolation
 from tidelock.replica_agent.transactions.statements.removals import Removed
+from tidelock.replica_agent.transactions.transaction import Isolation
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -69,7 +69,7 @@ async def _removed(operations: Operations, tid: Tid, statement: model.Statement)
             done = await removals.move_partition(tx, table, into, {"p": p})
         case _:
             done = await removals.truncate(tx, statement.table)
-    return tx.statement_csn, done.rows
+    return tx.statements.statement_csn, done.rows
 
 
 async def _changed(operations: Operations, tid: Tid, statement: model.Statement) -> tuple[Csn, Mutated]:
@@ -88,7 +88,7 @@ async def _changed(operations: Operations, tid: Tid, statement: model.Statement)
                 done = await mutations.merge(tx, table, action, body.iter_any(), len(body.data))
             case _:
                 raise AssertionError(statement)
-    return tx.statement_csn, done
+    return tx.statements.statement_csn, done
 
 
 def _update(where: model.Condition, change: model.Add | model.Put) -> UpdateRows:
@@ -123,7 +123,7 @@ async def _inserted(
 ) -> tuple[Csn, int]:
     """POST rows; returns the CSN that was read, and how many rows there were."""
     count = await insert(operations, tid, table, model.as_arrow(rows), partition)
-    return operations.transactions.find(str(tid)).statement_csn, count
+    return operations.transactions.find(str(tid)).statements.statement_csn, count
 
 
 async def _kill(operations: Operations, tid: Tid) -> None:

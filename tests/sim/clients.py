@@ -40,7 +40,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
-from tidelock.replica_agent.transactions.registry import Isolation, Transaction, TxState
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
 from tidelock.replication.core.model import Location
 
 if TYPE_CHECKING:

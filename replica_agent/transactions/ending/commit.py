@@ -44,8 +44,9 @@ from tidelock.replica_agent.transactions.ending.commit_batching import GroupComm
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.validation import Validation
-from tidelock.replica_agent.transactions.registry import Isolation, Transaction, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
@@ -166,17 +167,17 @@ class Commits:
     async def _decided(self, tx: Transaction, timeout_s: float) -> Committed | None:
         if tx.state in {TxState.COMMITTED, TxState.ROLLED_BACK}:
             if tx.state is TxState.COMMITTED:
-                return tx.outcome
+                return tx.ending.outcome
             self._refuse_closed(tx)
-        if tx.commit_task is None:
+        if tx.ending.commit_task is None:
             self._transactions.require_open(tx)
-            tx.state = TxState.SEALED
-            tx.commit_task = asyncio.create_task(self._decide(tx), name=f"commit {tx.tid}")
+            tx.ending.seal()
+            tx.ending.commit_task = asyncio.create_task(self._decide(tx), name=f"commit {tx.tid}")
         try:
-            return await asyncio.wait_for(asyncio.shield(tx.commit_task), timeout_s)
+            return await asyncio.wait_for(asyncio.shield(tx.ending.commit_task), timeout_s)
         except TimeoutError:
-            if tx.outcome is not None:
-                return tx.outcome  # decided, and not yet applied here
+            if tx.ending.outcome is not None:
+                return tx.ending.outcome  # decided, and not yet applied here
             msg = (
                 f"the commit of {tx.tid} is not decided after {timeout_s:.1f} s; repeat commit(), or "
                 "ask outcome(tid)"
@@ -184,8 +185,8 @@ class Commits:
             raise CommitUnknownError(msg, tid=str(tx.tid)) from None
 
     def _refuse_closed(self, tx: Transaction) -> None:
-        if tx.error is not None:
-            raise tx.error
+        if tx.ending.error is not None:
+            raise tx.ending.error
         msg = f"transaction {tx.tid} is rolled back; begin a new one"
         raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
 
@@ -262,16 +263,16 @@ class Commits:
         """Wait for the end of cut inserts: until then their finished parts look like all others."""
         try:
             async with asyncio.timeout(self._settings.commit_timeout_s):
-                await tx.cut_uploads()
+                await tx.statements.cut()
         except TimeoutError as error:
             raise UnavailableError("a statement that was running did not end in time") from error
-        if tx.torn:
+        if tx.statements.half_applied:
             msg = f"{tx.tid} was to be committed while a statement that removes was running; begin again"
             raise TransactionClosedError(msg, tid=str(tx.tid), state=TxState.ROLLED_BACK.value)
 
     async def _commit(self, tx: Transaction, deadline: float) -> Committed | None:
         tx.require_sealed()
-        if not tx.changes:
+        if not tx.staged.any:
             return None
         behind = await self._lagging(deadline - self._clock())
         if behind:
@@ -279,7 +280,7 @@ class Commits:
             raise UnavailableError(msg, replicas=list(behind))
         # Large parts share nothing, and their copies may take long; a compaction takes its locks on the way;
         # a serializable one travels alone.
-        if tx.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
+        if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
             return await self._copy_and_log(tx, deadline)
         async with self._departures.batch():
             return await self._copy_and_log(tx, deadline)
@@ -336,18 +337,18 @@ class Commits:
     async def _proposal(self, tx: Transaction, deadline: float) -> Proposal:
         """Return what goes into the log once every part has its copies. Until then nothing is sent there."""
         entries: tuple[Entry, ...] = (
-            *tx.definitions,
-            *(RemovePart(table, part) for part, table in tx.removed.items()),
-            *(_entry(part) for part in tx.parts),
+            *tx.staged.definitions,
+            *(RemovePart(table, part) for part, table in tx.staged.removed.items()),
+            *(_entry(part) for part in tx.staged.parts),
         )
         manifest = self._manifest(tx, entries)
-        parts = tuple(tx.parts)
+        parts = tuple(tx.staged.parts)
         holders: tuple[ReplicaId, ...] = (self._replica,)
         if parts:
             holders = await self._copies.make(
-                tx.tid, parts, tuple(tx.memory.values()), deadline - self._clock()
+                tx.tid, parts, tuple(tx.staged.memory.values()), deadline - self._clock()
             )
-            tx.stored.update({part.part: part for part in parts})
+            tx.staged.stored.update({part.part: part for part in parts})
             self._transactions.forget_memory(tx)
         if not tx.data_change:  # only now, so that it hinders nobody while it works
             await self._removals.replace_parts(tx)
@@ -361,8 +362,8 @@ class Commits:
             meta=tx.meta,
             batch=tx.batch,
         )
-        ddl = tuple(_defining(item) for item in tx.definitions)
-        return Proposal(record, dict(tx.tables), ddl, tx.label)
+        ddl = tuple(_defining(item) for item in tx.staged.definitions)
+        return Proposal(record, dict(tx.staged.tables), ddl, tx.label)
 
     def _manifest(self, tx: Transaction, entries: tuple[Entry, ...]) -> Manifest | None:
         data = encode_entries(entries)
@@ -405,18 +406,18 @@ class Commits:
 
         Then give back rows, marks, files, locks and the peers' copies.
         """
-        told = pushed or bool(tx.stored or tx.writes)  # peers may have fetched early
-        stored = told or bool(tx.removed) or tx.torn
+        told = pushed or bool(tx.staged.stored or tx.staged.writes)  # peers may have fetched early
+        stored = told or bool(tx.staged.removed) or tx.statements.half_applied
         self._transactions.close(tx, TxState.ROLLED_BACK, error=error)
-        if tx.uploads:
+        if tx.statements.running:
             stored = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.commit_timeout_s):
-                    await tx.cut_uploads()
+                    await tx.statements.cut()
         if told:
             self._copies.rolled_back(tx.tid)
         await self._removals.release(tx)
-        unsealed = tx.take_unsealed()
+        unsealed = tx.staged.take_unsealed()
         if stored:
             self._catalog.late_removals.update(unsealed)
             try:

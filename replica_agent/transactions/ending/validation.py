@@ -15,7 +15,7 @@ from tidelock.csnlog.log import CsnLog
 from tidelock.errors import SerializationConflictError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replica_agent.transactions.registry import Excluded, Transaction
+from tidelock.replica_agent.transactions.transaction import Excluded, Transaction
 
 
 class Validation:
@@ -36,8 +36,8 @@ class Validation:
         if not await self._waiters.wait(end, max(0.0, timeout_s)):
             raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
         since = tx.tid.snapshot
-        reads = dict(tx.reads)
-        if tx.untold:  # any table, all of it
+        reads = dict(tx.statements.reads)
+        if tx.statements.unrecorded_reads:  # any table, all of it
             reads = dict.fromkeys((table.name for table in self._reader.tables(self._waiters.reached)), None)
         changed = {table: self._reader.changed_partitions(table, since) for table in reads}
         table = first_conflict(reads, changed)

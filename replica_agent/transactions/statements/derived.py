@@ -25,7 +25,7 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest, quote
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import Column, Derivation, TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 
 
@@ -81,7 +81,7 @@ class DerivedTables:
         rows = DerivedRows(
             dependent.derivation.sql, source=source.name, parts=tuple(part.part for part in parts)
         )
-        request = MutationRequest(at, str(tx.tid), name, rows, tuple(tx.adopted.tids))
+        request = MutationRequest(at, str(tx.tid), name, rows, tuple(tx.staged.adopted.tids))
         try:
             async with self.sql.mutate(request) as derived:
                 yield derived.pieces()

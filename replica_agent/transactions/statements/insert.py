@@ -28,11 +28,12 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.replica_agent.transactions.statements.mutations import Mutated, Mutations
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE, RowStaging
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 
 
@@ -67,30 +68,24 @@ class Inserts:
             RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
         """
         self.transactions.require_open(tx)
-        task = asyncio.current_task()
-        assert task is not None
-        tx.uploads.add(task)
-        try:
-            return await self._insert(tx, full_name(table), content, length, partition)
-        except asyncio.CancelledError:
-            if tx.state in {TxState.OPEN, TxState.FAILED}:
+        with tx.statements.cuttable():
+            try:
+                return await self._insert(tx, full_name(table), content, length, partition)
+            except asyncio.CancelledError:
+                if not tx.leased:
+                    self.transactions.require_open(tx)
                 raise  # the client hung up; nothing was added
-            self.transactions.require_open(tx)
-            raise
-        except (web.RequestPayloadError, ConnectionError) as error:
-            why = " ".join(str(error).split())
-            refusal = BadRequestError(
-                f"the body of the insert into {table} was cut, or is not encoded as it says ({why}); nothing "
-                "was kept: roll back, and insert again"
-            )
-            self.transactions.fail(tx, refusal)
-            raise refusal from error
-        except RefusedError as error:
-            self.transactions.fail(tx, error)
-            raise
-        finally:
-            tx.uploads.discard(task)
-            tx.upload_ended.set()
+            except (web.RequestPayloadError, ConnectionError) as error:
+                why = " ".join(str(error).split())
+                refusal = BadRequestError(
+                    f"the body of the insert into {table} was cut, or is not encoded as it says ({why}); "
+                    "nothing was kept: roll back, and insert again"
+                )
+                tx.ending.fail(refusal)
+                raise refusal from error
+            except RefusedError as error:
+                tx.ending.fail(error)
+                raise
 
     async def _insert(
         self,

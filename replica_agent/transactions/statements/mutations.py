@@ -27,10 +27,11 @@ from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import TRIES, Removals
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, keeping_keys
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
 
@@ -139,7 +140,7 @@ class Mutations:
         _, schema = self.tables.schema(table, at)
         action = keeping_keys(schema, action)
         await self.staging.write_out(tx)
-        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.adopted.tids))
+        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.staged.adopted.tids))
         async with self.sql.mutate(request) as mutation:
             parts = [self._part(part) for part in mutation.affected.parts]
             own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]

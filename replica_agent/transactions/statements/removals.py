@@ -29,8 +29,9 @@ from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
-from tidelock.replica_agent.transactions.registry import Isolation, Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable, Wide
 from tidelock.replication.locks.removal_locks import Locks
 from tidelock.replication.partfs import PartFs
@@ -68,7 +69,7 @@ class Removals:
         """
         newest = self.waiters.reached
         at = tx.begin_statement(newest)
-        tx.adopted.look(self.catalog.reader, table, at=at, newest=newest)
+        tx.staged.adopted.look(self.catalog.reader, table, at=at, newest=newest)
         return at
 
     # -- statements over whole partitions --------------------------------------------------------------------
@@ -137,14 +138,14 @@ class Removals:
             except SerializationConflictError as conflict:
                 again = await self.moved(tx, table, at, conflict)
                 # Of whatever parts a compaction was: those that the statement sees are looked at below.
-                if not left or tx.torn or not (again or _compacted(conflict)):
+                if not left or tx.statements.half_applied or not (again or _compacted(conflict)):
                     raise
         at = self.adopt(tx, table)  # compaction may have come before the lock; no more of it can
         self._note_read(tx, table, path, at)
         reader, own = self.catalog.reader, str(tx.tid)
         if path is None:
-            return reader.parts(table, at, own, tx.adopted.tids)
-        return reader.partition(table, path, at, own, tx.adopted.tids)
+            return reader.parts(table, at, own, tx.staged.adopted.tids)
+        return reader.partition(table, path, at, own, tx.staged.adopted.tids)
 
     async def moved(
         self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
@@ -156,9 +157,9 @@ class Removals:
         """
         if _compacted(conflict):
             await self.waiters.wait(conflict.details["csn"], self.settings.wait_bound_s)
-        if tx.torn:
+        if tx.statements.half_applied:
             return False
-        return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.adopted.tids
+        return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.staged.adopted.tids
 
     def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
         """Which rows it removes depends on those that are there: it reads the partition (None: the table)."""
@@ -189,8 +190,8 @@ class Removals:
 
     async def replace_parts(self, tx: Transaction) -> None:
         """Lock and mark what a compaction replaces; at the first conflict it gives way, without waiting."""
-        for table in sorted(set(tx.removed.values())):
-            rows = [self.catalog.reader.part(part) for part, of in tx.removed.items() if of == table]
+        for table in sorted(set(tx.staged.removed.values())):
+            rows = [self.catalog.reader.part(part) for part, of in tx.staged.removed.items() if of == table]
             parts = [row for row in rows if row is not None]
             ask = LockAsk(table, {part.part: part.path for part in parts}, ())
             await self.locks.take(tx.tid, ask, at=tx.tid.snapshot, merge=True)
@@ -215,7 +216,7 @@ class Removals:
         mine = {part.part for part in own}
         others = [part for part in parts if part.part not in mine]
         await self._mark(tx, table, [part.part for part in others])
-        tx.removed |= {part.part: table for part in others}
+        tx.staged.removed |= {part.part: table for part in others}
         if own:
             await self._drop(tx, own)
         return Removed(sum(part.rows for part in parts), len(parts))
@@ -238,7 +239,7 @@ class Removals:
         """Forget parts that the transaction has made itself; they are never announced."""
         names = [part.part for part in parts]
         for part in names:
-            tx.stored.pop(part, None)
+            tx.staged.stored.pop(part, None)
         unused = await self.catalog.write(lambda db: jobs.drop_parts(db, names))
         await remove_files(self.catalog, self.files, unused)
 

@@ -30,7 +30,8 @@ from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs, PartSink
 
@@ -139,24 +140,24 @@ class RowStaging:
 
         await self.catalog.write(job)
         for part, row in new:
-            tx.stored[part] = msgspec.structs.replace(row.meta, part=part, table=table)
+            tx.staged.stored[part] = msgspec.structs.replace(row.meta, part=part, table=table)
 
     async def write_out(self, tx: Transaction) -> None:
         """Write the parts that a transaction holds in memory, so that its own queries can read them."""
-        memory = list(tx.memory.values())
+        memory = list(tx.staged.memory.values())
         if not memory:
             return
         await self.stager.store(memory, [])
         # Other statements went on meanwhile: what was inserted stays where it is, and a part that was taken
         # back, or written out by another query, is not added again.
-        moved = [staged.meta for staged in memory if staged.meta.part in tx.memory]
+        moved = [staged.meta for staged in memory if staged.meta.part in tx.staged.memory]
         dropped = []
         if tx.state not in {TxState.SEALED, TxState.COMMITTED}:  # else they are the commit's
-            gone = (staged.meta.part for staged in memory if staged.meta.part not in tx.memory)
-            dropped = [part for part in gone if part not in tx.stored]
+            gone = (staged.meta.part for staged in memory if staged.meta.part not in tx.staged.memory)
+            dropped = [part for part in gone if part not in tx.staged.stored]
         for meta in moved:
             self.transactions.drop_memory(tx, meta.part)
-            tx.stored[meta.part] = meta
+            tx.staged.stored[meta.part] = meta
         if dropped:
             unused = await self.catalog.write(lambda db: jobs.drop_parts(db, dropped))
             await remove_files(self.catalog, self.files, unused)
@@ -221,7 +222,7 @@ class _Upload:
             location = await asyncio.to_thread(self._sinks.pop(part.part).finish)
             staged = jobs.StagedPart(meta, location, self._tx.tid)
             await self._means.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
-            self._tx.stored[meta.part] = meta
+            self._tx.staged.stored[meta.part] = meta
             transactions.require_open(self._tx)
             self._means.hint(self._tx.tid, [meta])
         else:
@@ -237,7 +238,7 @@ class _Upload:
         dropped = [meta.part for meta in self.parts]
         for part in dropped:
             self._means.transactions.drop_memory(self._tx, part)
-            self._tx.stored.pop(part, None)
+            self._tx.staged.stored.pop(part, None)
         if dropped or self._files:
             # Also the rows of a write that was cut. What stays when this fails are undecided parts that no
             # commit will name, for the janitor, and files.

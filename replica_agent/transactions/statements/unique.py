@@ -22,7 +22,8 @@ from tidelock.replica_agent.sql.mutation import Action, MergeRows, UpdateRows
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.key_ranges import key_column, part_range, range_of
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.lock_rules import LockAsk, overlap
 from tidelock.replication.locks.removal_locks import Locks
 

@@ -33,7 +33,7 @@ from tidelock.replica_agent.storage.catalog_reads import EndingLabel
 from tidelock.replica_agent.transactions.ending.commit import Commits
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.transaction import Lease, Transaction
 
 LABEL: Final = "query"
 #: What has committed under the label at the beginning, where anything has: of the first home.
@@ -247,7 +247,9 @@ class Labelling:
             labels=Labels(log, cast("Any", _EmptyCatalog()), unused, _SETTINGS),
             log=log, waiters=unused, metrics=unused, lagging=unused, applied_on=unused, clock=lambda: 0.0,
         )  # fmt: skip
-        tx = Transaction(tid, 1.0, 1.0, LABEL, batch=run.batch)
+        tx = Transaction(
+            tid=tid, begun_at=0.0, lease=Lease(seconds=1.0, until=1.0), label=LABEL, batch=run.batch
+        )
         proposal = Proposal(TidRecord(str(tid), label=LABEL, batch=run.batch), {}, (), LABEL)
         return commits._log(tx, proposal, deadline=1.0)
 

@@ -17,7 +17,8 @@ from tidelock.replica_agent.api.operations import Condition, Operations
 from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replica_agent.transactions.registry import Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import TxState
 from tidelock.replication.core.model import Held
 
 APPLIED = Csn(5)
@@ -99,7 +100,7 @@ async def test_a_push_is_not_confirmed_by_a_replica_that_has_lost_its_state(stat
 async def test_a_commit_that_was_asked_for_is_answered_in_any_state() -> None:
     """Whoever repeats commit() learns how it ended, also from an agent that takes no commits any more."""
     agent = Agent(AgentState.STOPPED)
-    agent.tx.state = TxState.SEALED
+    agent.tx.ending.seal()
     async with agent.serving() as ask:
         status, answer = await ask("POST", "/api/v1/transactions/{tid}/commit")
     assert (status, answer["details"]) == (500, {})  # it reached the commits, which are left out here

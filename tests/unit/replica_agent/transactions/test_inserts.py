@@ -28,9 +28,10 @@ from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 
@@ -188,7 +189,7 @@ async def test_rows_confirmed_while_a_query_writes_out_are_kept(home: Home) -> N
     assert await home.insert(tx, Body(stream(rows(7)))) == (7, 1)
     home.stager.gate.set()
     await query
-    assert sum(part.rows for part in tx.parts) == 17
+    assert sum(part.rows for part in tx.staged.parts) == 17
     await home.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=10)
     assert len(parts_in(home.proposed[0])) == 2
     assert home.transactions.memory_bytes == 0
@@ -198,14 +199,14 @@ async def test_rows_taken_back_while_a_query_writes_out_stay_out(home: Home) -> 
     """An insert that is given up leaves nothing, also when its part is on the way to the disk."""
     tx = home.transactions.begin(Csn(5))
     await home.insert(tx, Body(stream(rows(10))))
-    part = next(iter(tx.parts)).part
+    part = next(iter(tx.staged.parts)).part
     home.stager.gate.clear()
     query = asyncio.create_task(home.staging.write_out(tx))
     await until(lambda: home.stager.asked)
     home.transactions.drop_memory(tx, part)  # as the end of an insert that was cut does
     home.stager.gate.set()
     await query
-    assert list(tx.parts) == []
+    assert list(tx.staged.parts) == []
     assert home.catalog.reader.part(part) is None
 
 
@@ -213,10 +214,10 @@ async def test_an_insert_that_the_seal_cuts_is_not_committed_in_part(home: Home)
     """A commit waits until a running insert has taken back the parts that it had finished already."""
     tx = home.transactions.begin(Csn(5))
     await home.insert(tx, Body(stream(rows(10))))
-    (whole,) = (part.part for part in tx.parts)
+    (whole,) = (part.part for part in tx.staged.parts)
     body = stream(rows(LARGE), rows(LARGE), rows(LARGE))
     cut = asyncio.create_task(home.insert(tx, Body(body[: 2 * len(body) // 3], ended=False)))
-    await until(lambda: tx.stored, what="the first part of the running insert")
+    await until(lambda: tx.staged.stored, what="the first part of the running insert")
     await home.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=10)
     with pytest.raises(TransactionClosedError):
         await cut

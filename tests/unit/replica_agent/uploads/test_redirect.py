@@ -26,8 +26,8 @@ from tidelock.errors import (
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.unused_files import remove_files
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.grants import UploadGrants
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
@@ -252,7 +252,7 @@ async def test_the_seal_waits_for_what_another_has_taken(pair: Pair) -> None:
     assert not sealing.done()
     await pair.bring()
     assert (await sealing).rows == 1000
-    [meta] = tx.stored.values()
+    [meta] = tx.staged.stored.values()
     assert (meta.part, meta.table, meta.rows, meta.length) == (hinted[0], TABLE, 1000, len(DATA))
     rows = pair.home.catalog.reader.parts(TABLE, Csn(5), own=str(tx.tid))
     assert [row.part for row in rows] == hinted
@@ -268,7 +268,7 @@ async def test_the_seal_fails_when_nothing_comes(pair: Pair) -> None:
         await pair.writes.seal(tx, TABLE)
     with pytest.raises(TransactionClosedError):
         pair.home.transactions.require_open(tx)
-    assert tx.stored == {}
+    assert tx.staged.stored == {}
 
 
 @pytest.mark.parametrize("waiting", [True, False])
@@ -387,7 +387,7 @@ async def test_a_transaction_that_ends_while_a_file_comes_in(pair: Pair, told: b
     late, gate = await pair.grant(tx, (*ATTEMPT, file_name(1))), asyncio.Event()
     upload = asyncio.create_task(pair.foreign.take(await pair.grant(tx), body(gate=gate)))
     await until(lambda: pair.foreign.tids() == {str(tx.tid)})
-    tx.state = tx.state.ROLLED_BACK
+    tx.ending.close(TxState.ROLLED_BACK, at=0.0, totals=(0, 0, 0), outcome=None, error=None)
     if told:
         pair.foreign.cut([str(tx.tid)])
     else:
@@ -481,5 +481,5 @@ async def test_what_the_home_takes_itself_waits_for_nobody(pair: Pair) -> None:
     assert pair.home.catalog.reader.nameless([part]) == {part}
     assert (await pair.writes.seal(tx, TABLE)).rows == 1000
     assert pair.home.catalog.reader.nameless([part]) == set()
-    assert [meta.part for meta in tx.stored.values()] == [part]
-    assert tx.take_unsealed() == []
+    assert [meta.part for meta in tx.staged.stored.values()] == [part]
+    assert tx.staged.take_unsealed() == []
