@@ -163,7 +163,7 @@ class TransactionRoutes:
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when it is rolled back already."""
         tx = find(self._agent, request)
-        await self._agent.commits.rollback(tx)
+        await self._agent.commits.roll_back(tx)
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
     async def kill(self, request: web.Request) -> web.Response:
@@ -174,7 +174,7 @@ class TransactionRoutes:
             tid=str(tx.tid),
             state=TxState.ROLLED_BACK.value,
         )
-        await self._agent.commits.rollback(tx, killed)
+        await self._agent.commits.roll_back(tx, killed)
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
     async def outcome(self, request: web.Request) -> web.Response:

@@ -100,4 +100,4 @@ class Runner:
 
     async def _roll_back(self, tx: Transaction) -> None:
         with contextlib.suppress(TransactionClosedError):  # its commit goes on: it was asked for
-            await self.commits.rollback(tx)
+            await self.commits.roll_back(tx)

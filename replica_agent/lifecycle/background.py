@@ -101,7 +101,7 @@ class BackgroundTasks:
     async def _end_leases(self) -> None:
         operations = self._operations
         for tx in operations.transactions.expired(self._local.waiters.reached):
-            await operations.commits.rollback(
+            await operations.commits.roll_back(
                 tx,
                 LeaseExpiredError(
                     f"transaction {tx.tid} was rolled back: no sign of life for its lease of "

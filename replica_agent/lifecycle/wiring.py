@@ -35,6 +35,9 @@ from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.ending.commit import Commits
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replica_agent.transactions.ending.labels import Labels
+from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
+from tidelock.replica_agent.transactions.ending.rollback import Rollback
+from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.ending.validation import Validation
 from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
 from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, AUDIT_UNDECIDED, LOCK
@@ -273,20 +276,39 @@ def _passes(shared: Shared, key: bytes) -> TokenIssuer:
 
 
 def _commits(shared: Shared, copies: CopyMaker, removals: Removals, labels: Labels) -> Commits:
+    local, settings, transactions = shared.local, shared.local.settings, shared.transactions
     return Commits(
         replica=shared.session.replica,
-        settings=shared.local.settings,
-        transactions=shared.transactions,
-        catalog=shared.local.catalog,
-        files=shared.local.files,
-        numbers=shared.numbers,
-        copies=copies,
-        removals=removals,
-        validation=Validation(shared.local.catalog.reader, shared.log, shared.local.waiters),
-        labels=labels,
-        log=shared.log,
-        waiters=shared.local.waiters,
+        settings=settings,
+        transactions=transactions,
+        reader=local.catalog.reader,
+        waiters=local.waiters,
         metrics=shared.metrics,
+        removals=removals,
+        copies=copies,
+        proposals=ProposalBuilder(
+            replica=shared.session.replica,
+            settings=settings,
+            transactions=transactions,
+            numbers=shared.numbers,
+            copies=copies,
+            removals=removals,
+        ),
+        settlement=Settlement(
+            settings=settings,
+            log=shared.log,
+            labels=labels,
+            validation=Validation(reader=local.catalog.reader, log=shared.log, waiters=local.waiters),
+            clock=time.monotonic,
+        ),
+        rollback=Rollback(
+            settings=settings,
+            transactions=transactions,
+            catalog=local.catalog,
+            files=local.files,
+            copies=copies,
+            removals=removals,
+        ),
         lagging=shared.membership.wait_for_lagging,
         applied_on=shared.membership.wait_applied,
         clock=time.monotonic,

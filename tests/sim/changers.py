@@ -129,7 +129,7 @@ async def _inserted(
 async def _kill(operations: Operations, tid: Tid) -> None:
     """POST /transactions/{tid}/kill."""
     error = TransactionClosedError("killed", tid=str(tid), state="rolled_back")
-    await operations.commits.rollback(operations.transactions.find(str(tid)), error)
+    await operations.commits.roll_back(operations.transactions.find(str(tid)), error)
 
 
 async def heartbeat(operations: Operations, tid: Tid) -> None:

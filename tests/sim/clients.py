@@ -132,7 +132,7 @@ async def commit(operations: Operations, tid: Tid, wait: WaitFor, timeout_s: flo
 
 async def rollback(operations: Operations, tid: Tid) -> None:
     """POST /transactions/{tid}/rollback."""
-    await operations.commits.rollback(operations.transactions.find(str(tid)))
+    await operations.commits.roll_back(operations.transactions.find(str(tid)))
 
 
 async def outcome(operations: Operations, tid: Tid) -> Outcome:

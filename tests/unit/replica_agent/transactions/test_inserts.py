@@ -28,6 +28,9 @@ from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
+from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
+from tidelock.replica_agent.transactions.ending.rollback import Rollback
+from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
@@ -105,12 +108,24 @@ class Home:
             mutations=cast("Any", None), derived=cast("Any", None),
         )  # fmt: skip
         self.proposed: list[Proposal] = []
+        unused = cast("Any", None)
+        copies, removals = cast("Any", self), cast("Any", _NoRemovals())
+        proposals = ProposalBuilder(
+            replica=HOME, settings=limits, transactions=self.transactions, numbers=numbers, copies=copies,
+            removals=removals,
+        )  # fmt: skip
+        settlement = Settlement(
+            settings=limits, log=cast("Any", self), labels=unused, validation=unused, clock=time.monotonic
+        )
+        rollback = Rollback(
+            settings=limits, transactions=self.transactions, catalog=catalog, files=files, copies=copies,
+            removals=removals,
+        )  # fmt: skip
         self.commits = Commits(
-            replica=HOME, settings=limits, transactions=self.transactions, catalog=catalog,
-            files=files, numbers=numbers, copies=cast("Any", self), log=cast("Any", self),
-            removals=cast("Any", _NoRemovals()), validation=cast("Any", None),
-            labels=cast("Any", None), waiters=CsnWaiters(Csn(5)), metrics=Metrics(), lagging=_nobody,
-            applied_on=cast("Any", None), clock=time.monotonic,
+            replica=HOME, settings=limits, transactions=self.transactions, reader=catalog.reader,
+            waiters=self.waiters, metrics=Metrics(), removals=removals, copies=copies, proposals=proposals,
+            settlement=settlement, rollback=rollback, lagging=_nobody, applied_on=unused,
+            clock=time.monotonic,
         )  # fmt: skip
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
