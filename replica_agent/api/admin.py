@@ -10,7 +10,7 @@ from aiohttp import web
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.services.administration import AdministrationService
 
 #: How long an optimize runs when the request does not say.
 OPTIMIZE_TIMEOUT_S = 60.0
@@ -35,9 +35,8 @@ class HorizonBody(msgspec.Struct, forbid_unknown_fields=True):
 class AdminRoutes:
     """Handlers below /api/v1/admin."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    def __init__(self, service: AdministrationService) -> None:
+        self._service = service
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -50,7 +49,7 @@ class AdminRoutes:
         """Raise the horizon to a CSN, or as far as it goes, without regard to the retention of history."""
         asked = await body(request, HorizonBody)
         csn = None if asked.csn is None else Csn(asked.csn)
-        moved = await self._agent.force_horizon(csn, drop_pins=asked.drop_pins)
+        moved = await self._service.force_horizon(csn, drop_pins=asked.drop_pins)
         return answer({"horizon": moved.horizon, "holding_back": moved.held_by.describe()})
 
     async def optimize(self, request: web.Request) -> web.Response:
@@ -60,7 +59,7 @@ class AdminRoutes:
             msg = f"timeout_s={asked.timeout_s} is no time to work; give seconds above 0, or leave it out"
             raise BadRequestError(msg)
         min_csn = None if asked.min_csn is None else Csn(asked.min_csn)
-        found = await self._agent.optimize(
+        found = await self._service.optimize(
             asked.table, asked.partition, timeout_s=asked.timeout_s, min_csn=min_csn
         )
-        return answer({**found.describe(), "csn": self._agent.waiters.reached})
+        return answer({**found.describe(), "csn": self._service.reached})

@@ -12,9 +12,8 @@ from typing import Final
 from aiohttp import web
 
 from tidelock.errors import TokenRightError
-from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.tables.schema import full_name
-from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import PREFIX
 
@@ -34,16 +33,15 @@ _CLAIMS: Final = "tidelock.claims"
 class Bearers:
     """Lets requests with a token in; part of :func:`http.authentication`."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Look at tokens of ``agent``'s transactions."""
-        self._agent = agent
+    def __init__(self, service: UploadService) -> None:
+        self._service = service
 
     def admit(self, request: web.Request, given: str) -> bool:
         """Tell whether what a request shows is a token; if it is, the request may be answered.
 
         Raises:
             TokenRightError: The route is not opened by this token, or by none.
-            AccessDeniedError: As :meth:`Passes.admit_to`.
+            AccessDeniedError: As :meth:`TokenIssuer.admit_to`.
         """
         if not given.startswith(f"{PREFIX}."):
             return False
@@ -56,7 +54,7 @@ class Bearers:
                 right="",
             )
         info = request.match_info
-        claims = self._agent.writes.passes.admit_to(given, info["tid"], _OPENED[route])
+        claims = self._service.admit_to(given, info["tid"], _OPENED[route])
         if "table" in info:
             claims.require_table(full_name(info["table"]))
         request[_CLAIMS] = claims
@@ -76,11 +74,3 @@ def shows_life(request: web.Request) -> bool:
     """
     claims = claims_of(request)
     return claims is None or Right.HEARTBEAT in claims.rights
-
-
-def find(agent: Operations, request: web.Request) -> Transaction:
-    """Return the transaction that a request names, and take it as a sign of life if it is one."""
-    tx = agent.transactions.find(request.match_info["tid"])
-    if shows_life(request):
-        agent.transactions.touch(tx)
-    return tx

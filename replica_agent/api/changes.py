@@ -13,10 +13,10 @@ from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.arrow import send_rows
 from tidelock.replica_agent.api.http import answer, body, number, seconds
-from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage
 from tidelock.replica_agent.tables.partitions import named
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 
 
 class RowsBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,9 +40,8 @@ class RowsBody(msgspec.Struct, forbid_unknown_fields=True):
 class ChangeRoutes:
     """Handlers of /api/v1/tables/{table}/changes."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    def __init__(self, service: ReadService) -> None:
+        self._service = service
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -55,8 +54,8 @@ class ChangeRoutes:
         if since is None:
             msg = "the changes of a table need from=: the CSN behind which they begin"
             raise BadRequestError(msg)
-        schema, page = await self._agent.changes.page(
-            full_name(request.match_info["table"]),
+        schema, page = await self._service.change_sets(
+            request.match_info["table"],
             Csn(since),
             None if until is None else Csn(until),
             files_max=number(request, "files_max"),
@@ -69,9 +68,9 @@ class ChangeRoutes:
         """Stream the rows that commits have changed."""
         asked = await body(request, RowsBody)
         since, until = asked.range()
-        with self._agent.reading(None):
-            wanted = await self._agent.changes.rows(full_name(request.match_info["table"]), since, until)
-            async with self._agent.sql.statement(wanted) as running:
+        with self._service.failures_noted(None):
+            wanted = await self._service.changed_rows(request.match_info["table"], since, until)
+            async with self._service.run(wanted) as running:
                 return await send_rows(request, running)
 
 

@@ -14,13 +14,11 @@ from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.api.arrow import ARROW_STREAM, send_rows
 from tidelock.replica_agent.api.bearer import claims_of, shows_life
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.api.operations import Operations
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.pinned import Pin
-from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
+from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
 from tidelock.replica_agent.tables.schema import full_name
-from tidelock.replica_agent.transactions.transaction import Transaction
 
 
 class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,9 +53,8 @@ def _shown(pin: Pin) -> dict[str, Any]:
 class ReadingRoutes:
     """Handlers below /api/v1/snapshots and /api/v1/query."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    def __init__(self, service: ReadService) -> None:
+        self._service = service
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -73,7 +70,7 @@ class ReadingRoutes:
     async def open(self, request: web.Request) -> web.Response:
         """Choose or check a CSN and pin it."""
         asked = await body(request, SnapshotBody)
-        pin = await self._agent.open_snapshot(
+        pin = await self._service.open_snapshot(
             csn=None if asked.csn is None else Csn(asked.csn),
             at_ms=asked.at_ms,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
@@ -83,15 +80,15 @@ class ReadingRoutes:
 
     async def list(self, _request: web.Request) -> web.Response:
         """Show the snapshots that clients hold through this replica."""
-        return answer(self._agent.snapshots.describe())
+        return answer(self._service.describe_snapshots())
 
     async def renew(self, request: web.Request) -> web.Response:
         """Begin the lease anew."""
-        return answer(_shown(await self._agent.snapshots.renew(request.match_info["id"])))
+        return answer(_shown(await self._service.renew_snapshot(request.match_info["id"])))
 
     async def close(self, request: web.Request) -> web.Response:
         """Give the pin back."""
-        await self._agent.snapshots.close(request.match_info["id"])
+        await self._service.close_snapshot(request.match_info["id"])
         return answer({"id": request.match_info["id"]})
 
     async def query(self, request: web.Request) -> web.StreamResponse:
@@ -115,35 +112,20 @@ class ReadingRoutes:
     async def _run(self, request: web.Request, asked: QueryBody) -> web.StreamResponse:
         claims = claims_of(request)
         # A read that goes wrong in another process, which has a token, does not spoil the transaction.
-        with self._agent.reading(asked.tid if claims is None else None):
+        with self._service.failures_noted(asked.tid if claims is None else None):
             statement = await self._prepare(asked, request)
-            async with self._agent.sql.statement(statement) as running:
+            async with self._service.run(statement) as running:
                 if running.affected is not None:
                     if claims is not None:
                         msg = "by a token SQL is a single SELECT; add rows with insert()"
                         raise UnsupportedInTransactionError(msg)
                     return await self._insert(statement, Mutation(running.affected, running))
-                tx = None if asked.tid is None else self._agent.transactions.find(asked.tid)
-                return await self._stream(request, running, tx)
-
-    async def _stream(
-        self, request: web.Request, running: Statement, tx: Transaction | None
-    ) -> web.StreamResponse:
-        def told() -> None:
-            if tx is not None and running.ended is not None:  # before the client can commit
-                tx.note_reads(running.ended.read_set())
-                tx.statements.unrecorded_reads -= 1
-
-        if tx is not None:
-            tx.statements.unrecorded_reads += 1
-        return await send_rows(request, running, at_end=told)
+                at_end = self._service.record_reads(asked.tid, running)
+                return await send_rows(request, running, at_end=at_end)
 
     async def _insert(self, statement: SqlRequest, running: Mutation) -> web.Response:
         """Stage the rows of INSERT INTO ... SELECT; the answer is one row with their number."""
-        self._agent.require(Action.INSERT)
-        tx = self._agent.transactions.find(statement.tid or "")
-        done = await self._agent.inserts.insert_select(tx, running, statement.csn)
-        self._agent.transactions.touch(tx)
+        done = await self._service.insert_select(statement, running)
         counts = {"rows_inserted": [done.rows_inserted], "parts_added": [done.parts_added]}
         sink = io.BytesIO()
         table = pa.table(counts)
@@ -161,10 +143,10 @@ class ReadingRoutes:
         some = self._some(asked)
         adopted: tuple[str, ...] = ()
         if asked.tid is not None:
-            csn, adopted = await self._agent.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
+            csn, adopted = await self._service.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
         else:
             csn = Csn(asked.csn or 0)
-            await self._agent.require_query(csn, asked.table)
+            await self._service.prepare_query(csn, asked.table)
         sql = (
             asked.sql
             if asked.sql is not None

@@ -13,9 +13,9 @@ from aiohttp import web
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
-from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.storage.catalog_reads import TableRow
-from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_name
+from tidelock.replica_agent.tables.schema import Derivation, full_name
 
 
 class CreateBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,9 +42,8 @@ class CreateBody(msgspec.Struct, forbid_unknown_fields=True):
 class TableRoutes:
     """Handlers below /api/v1/tables and /api/v1/parts."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    def __init__(self, service: AdministrationService) -> None:
+        self._service = service
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -64,28 +63,17 @@ class TableRoutes:
         except (binascii.Error, pa.ArrowInvalid, OSError) as error:
             msg = f"schema is not a base64 Arrow IPC schema message: {error}"
             raise BadRequestError(msg) from error
-        schema = TableSchema.from_request(
-            asked.name,
-            arrow,
-            asked.partition_by,
-            asked.sort_by,
-            asked.properties,
-            derivation=asked.derivation(),
-            columns_max=self._agent.settings.columns_max,
-            retention_s_min=self._agent.settings.history_retention_s,
+        schema = self._service.check_schema(
+            asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties, asked.derivation()
         )
-        done = await self._agent.create_table(schema)
+        done = await self._service.create_table(schema)
         return answer({**schema.definition(), "csn": done.csn, "version": 0}, 201)
 
     async def _csn(self, request: web.Request, table: TableName | None = None) -> Csn:
-        csn = number(request, "csn")
-        if csn is None:
-            return self._agent.waiters.reached
-        await self._agent.require_read(Csn(csn), table)
-        return Csn(csn)
+        return await self._service.readable(number(request, "csn"), table)
 
     def _describe(self, table: TableRow, csn: Csn) -> dict[str, Any]:
-        parts, rows, size = self._agent.catalog.reader.totals(table.name, csn)
+        parts, rows, size = self._service.totals(table.name, csn)
         schema = base64.b64encode(table.arrow_schema).decode()
         return {
             **table.definition,
@@ -99,25 +87,24 @@ class TableRoutes:
     async def list(self, request: web.Request) -> web.Response:
         """Show all tables at a CSN (default: what is applied here)."""
         csn = await self._csn(request)
-        return answer([self._describe(table, csn) for table in self._agent.catalog.reader.tables(csn)])
+        return answer([self._describe(table, csn) for table in self._service.all_tables(csn)])
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one table."""
         name = full_name(request.match_info["table"])
         csn = await self._csn(request, name)
-        return answer(self._describe(self._agent.catalog.reader.require_table(name, csn), csn))
+        return answer(self._describe(self._service.table(name, csn), csn))
 
     async def show_inside(self, request: web.Request) -> web.Response:
         """Show one table as it is for a transaction, also to who has a token of it."""
         name = full_name(request.match_info["table"])
-        csn = self._agent.transactions.find(request.match_info["tid"]).tid.snapshot
-        return answer(self._describe(self._agent.catalog.reader.require_table(name, csn), csn))
+        csn = self._service.snapshot_of(request.match_info["tid"])
+        return answer(self._describe(self._service.table(name, csn), csn))
 
     async def parts(self, request: web.Request) -> web.Response:
         """List the parts of a table that are visible at a CSN."""
         name = full_name(request.query.get("table", ""))
         csn = await self._csn(request, name)
-        self._agent.catalog.reader.require_table(name, csn)
         namespace, _, short = name.partition(".")
         return answer(
             [
@@ -129,6 +116,6 @@ class TableRoutes:
                     "checksum": part.checksum,
                     "file": f"{namespace}/{short}/{part.name}",
                 }
-                for part in self._agent.catalog.reader.parts(name, csn)
+                for part in self._service.parts(name, csn)
             ]
         )

@@ -9,14 +9,12 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Running, TooOld
-from tidelock.errors import BadRequestError, TransactionClosedError
-from tidelock.replica_agent.api.bearer import find
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.bearer import shows_life
 from tidelock.replica_agent.api.http import answer, body, seconds
-from tidelock.replica_agent.api.operations import Operations
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
-from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
-from tidelock.replica_agent.transactions.transaction import Isolation, TxState
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,9 +70,8 @@ def partition_values(text: str) -> dict[str, Any]:
 class TransactionRoutes:
     """Handlers below /api/v1/transactions, /api/v1/outcomes and /api/v1/labels."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    def __init__(self, service: TransactionService) -> None:
+        self._service = service
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -101,7 +98,7 @@ class TransactionRoutes:
             offered = ", ".join(item.value for item in Isolation)
             msg = f"isolation={asked.isolation!r} is not offered; use one of {offered}"
             raise BadRequestError(msg) from None
-        tx = await self._agent.begin(
+        tx = await self._service.begin(
             label=asked.label,
             batch=asked.batch,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
@@ -113,36 +110,36 @@ class TransactionRoutes:
         )
         return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease.seconds}, 201)
 
+    def _find(self, request: web.Request) -> Transaction:
+        return self._service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
+
     async def list(self, _request: web.Request) -> web.Response:
         """Show open and recently ended transactions of this replica."""
-        now = self._agent.clock()
-        return answer([tx.describe(now) for tx in self._agent.transactions.all()])
+        return answer(self._service.describe_all())
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one transaction."""
-        return answer(self._agent.transactions.find(request.match_info["tid"]).describe(self._agent.clock()))
+        return answer(self._service.describe(request.match_info["tid"]))
 
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Begin the lease anew; of a transaction that takes no statements tell why."""
-        tx = find(self._agent, request)
+        tx = self._find(request)
         told = {"lease_s": tx.lease.seconds, "state": tx.state.value}
-        return answer(told if tx.ending.error is None else {**told, "why": tx.ending.error.to_wire()})
+        error = tx.ending.error
+        return answer(told if error is None else {**told, "why": error.to_wire()})
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
-        tx = find(self._agent, request)
-        if tx.state is TxState.OPEN:  # of any other the insert itself tells more
-            self._agent.require(Action.INSERT)
+        tx = self._service.find_for_statement(request.match_info["tid"], sign_of_life=shows_life(request))
         partition = request.query.get("partition")
-        with self._agent.reading(str(tx.tid)):  # what is there, for a table with a unique key
-            rows, parts = await self._agent.inserts.insert(
-                tx,
-                request.match_info["table"],
-                request.content,
-                request.content_length,
-                partition=None if partition is None else partition_values(partition),
-            )
-        find(self._agent, request)
+        rows, parts = await self._service.insert(
+            tx,
+            request.match_info["table"],
+            request.content,
+            request.content_length,
+            partition=None if partition is None else partition_values(partition),
+        )
+        self._find(request)
         return answer({"rows": rows, "parts": parts})
 
     async def commit(self, request: web.Request) -> web.Response:
@@ -150,11 +147,7 @@ class TransactionRoutes:
         asked = await body(request, CommitBody)
         wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(request.match_info["tid"])
-        if self._agent.transactions.is_open(str(tid)):  # what was asked for before is answered in any state
-            self._agent.require(Action.COMMIT)
-        if asked.label is not None or asked.batch is not None:
-            self._agent.labels.require_form(asked.label, asked.batch)
-        done = await self._agent.commits.commit(
+        done = await self._service.commit(
             tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
         )
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
@@ -162,19 +155,13 @@ class TransactionRoutes:
 
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when it is rolled back already."""
-        tx = find(self._agent, request)
-        await self._agent.commits.roll_back(tx)
+        tx = self._find(request)
+        await self._service.roll_back(tx)
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
     async def kill(self, request: web.Request) -> web.Response:
         """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
-        tx = self._agent.transactions.find(request.match_info["tid"])
-        killed = TransactionClosedError(
-            f"transaction {tx.tid} was rolled back: somebody has killed it; begin a new one",
-            tid=str(tx.tid),
-            state=TxState.ROLLED_BACK.value,
-        )
-        await self._agent.commits.roll_back(tx, killed)
+        tx = await self._service.kill(request.match_info["tid"])
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
     async def outcome(self, request: web.Request) -> web.Response:
@@ -183,10 +170,7 @@ class TransactionRoutes:
         asked = request.query.get("wait")
         timeout_s = seconds(request, "timeout_s")
         wait = None if asked is None else parse_wait(asked, timeout_s)
-        found = await self._agent.outcomes.outcome(tid, CLIENT)
-        if wait is not None and isinstance(found, Committed):
-            bound_s = timeout_s or self._agent.settings.wait_bound_s
-            found = await self._agent.commits.applied(tid, found, wait, bound_s)
+        found = await self._service.outcome(tid, wait=wait, timeout_s=timeout_s)
         shown: dict[str, Any] = {"tid": str(tid)}
         match found:
             case Committed():
@@ -202,6 +186,6 @@ class TransactionRoutes:
     async def label(self, request: web.Request) -> web.Response:
         """Tell what is committed under a label; ``tid`` is null for one that is free."""
         label = request.match_info["label"]
-        found = await self._agent.labels.status(label)
+        found = await self._service.label(label)
         fields = ("tid", "batch", "csn", "time_ms")
         return answer({"label": label} | {name: getattr(found, name, None) for name in fields})

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from tests.sim.world import World
-    from tidelock.replica_agent.api.operations import Operations
+    from tidelock.replica_agent.services.bundle import Services
     from tidelock.replica_agent.transactions.statements.mutations import Mutated
 
 #: What the stand-in of the SQL processes can do, and what needs none (tests/sim/sql.py).
@@ -59,9 +59,9 @@ STATEMENT_S: Final = 8.0
 # -- what is asked: each runs at the agent -------------------------------------------------------------------
 
 
-async def _removed(operations: Operations, tid: Tid, statement: model.Statement) -> tuple[Csn, int]:
+async def _removed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, int]:
     """POST drop_partition, truncate, move_partition; returns the CSN that was read, and the rows."""
-    tx, removals = find(operations, tid), operations.removals
+    tx, removals = find(services, tid), services.transactions.removals
     match statement:
         case model.DropPartition(table, p) | model.ReplacePartition(table, p):
             done: Removed = await removals.drop_partition(tx, table, {"p": p})
@@ -72,10 +72,10 @@ async def _removed(operations: Operations, tid: Tid, statement: model.Statement)
     return tx.statements.statement_csn, done.rows
 
 
-async def _changed(operations: Operations, tid: Tid, statement: model.Statement) -> tuple[Csn, Mutated]:
+async def _changed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, Mutated]:
     """POST delete, update, upsert; returns the CSN that was read, and what was done."""
-    tx, mutations = find(operations, tid), operations.mutations
-    with operations.reading(str(tid)):
+    tx, mutations = find(services, tid), services.transactions.mutations
+    with services.reads.failures_noted(str(tid)):
         match statement:
             case model.Delete(table, where):
                 sql, params = model.in_sql(where)
@@ -100,41 +100,41 @@ def _update(where: model.Condition, change: model.Add | model.Put) -> UpdateRows
     return UpdateRows({change.column: Literal(change.value)}, text, given)
 
 
-async def _read(operations: Operations, tid: Tid, table: str, where: model.Condition) -> tuple[Csn, bytes]:
+async def _read(services: Services, tid: Tid, table: str, where: model.Condition) -> tuple[Csn, bytes]:
     """POST /query inside a transaction; returns the CSN that was read, and the rows."""
     sql, params = model.in_sql(where)
-    with operations.reading(str(tid)):
-        csn, adopted = await operations.prepare_own_read(str(tid))
+    with services.reads.failures_noted(str(tid)):
+        csn, adopted = await services.reads.prepare_own_read(str(tid))
         text = select_statement(table, None, sql)
         request = SqlRequest(csn=csn, tid=str(tid), sql=text, params=tuple(params), adopted=adopted)
-        async with operations.sql.statement(request) as running:
+        async with services.reads.run(request) as running:
             data = b"".join([piece async for piece in running.pieces()])
     assert running.ended is not None
-    operations.transactions.find(str(tid)).note_reads(running.ended.read_set())
+    services.transactions.transactions.find(str(tid)).note_reads(running.ended.read_set())
     return csn, data
 
 
 async def _inserted(
-    operations: Operations,
+    services: Services,
     tid: Tid,
     table: str,
     rows: tuple[model.Row, ...],
     partition: dict[str, Any] | None,
 ) -> tuple[Csn, int]:
     """POST rows; returns the CSN that was read, and how many rows there were."""
-    count = await insert(operations, tid, table, model.as_arrow(rows), partition)
-    return operations.transactions.find(str(tid)).statements.statement_csn, count
+    count = await insert(services, tid, table, model.as_arrow(rows), partition)
+    return services.transactions.transactions.find(str(tid)).statements.statement_csn, count
 
 
-async def _kill(operations: Operations, tid: Tid) -> None:
+async def _kill(services: Services, tid: Tid) -> None:
     """POST /transactions/{tid}/kill."""
     error = TransactionClosedError("killed", tid=str(tid), state="rolled_back")
-    await operations.commits.roll_back(operations.transactions.find(str(tid)), error)
+    await services.transactions.commits.roll_back(services.transactions.transactions.find(str(tid)), error)
 
 
-async def heartbeat(operations: Operations, tid: Tid) -> None:
+async def heartbeat(services: Services, tid: Tid) -> None:
     """POST /transactions/{tid}/heartbeat."""
-    operations.transactions.touch(operations.transactions.find(str(tid)))
+    services.transactions.find_with_sign_of_life(str(tid), shown=True)
 
 
 # -- the client ----------------------------------------------------------------------------------------------
