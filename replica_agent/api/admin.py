@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -32,11 +33,11 @@ class HorizonBody(msgspec.Struct, forbid_unknown_fields=True):
     drop_pins: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AdminRoutes:
     """Handlers below /api/v1/admin."""
 
-    def __init__(self, service: AdministrationService) -> None:
-        self._service = service
+    service: AdministrationService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -49,7 +50,7 @@ class AdminRoutes:
         """Raise the horizon to a CSN, or as far as it goes, without regard to the retention of history."""
         asked = await body(request, HorizonBody)
         csn = None if asked.csn is None else Csn(asked.csn)
-        moved = await self._service.force_horizon(csn, drop_pins=asked.drop_pins)
+        moved = await self.service.force_horizon(csn, drop_pins=asked.drop_pins)
         return answer({"horizon": moved.horizon, "holding_back": moved.held_by.describe()})
 
     async def optimize(self, request: web.Request) -> web.Response:
@@ -59,7 +60,7 @@ class AdminRoutes:
             msg = f"timeout_s={asked.timeout_s} is no time to work; give seconds above 0, or leave it out"
             raise BadRequestError(msg)
         min_csn = None if asked.min_csn is None else Csn(asked.min_csn)
-        found = await self._service.optimize(
+        found = await self.service.optimize(
             asked.table, asked.partition, timeout_s=asked.timeout_s, min_csn=min_csn
         )
-        return answer({**found.describe(), "csn": self._service.reached})
+        return answer({**found.describe(), "csn": self.service.reached})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn
@@ -11,11 +13,11 @@ from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.services.administration import AdministrationService
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AuditRoutes:
     """Handlers below /api/v1/audit."""
 
-    def __init__(self, service: AdministrationService) -> None:
-        self._service = service
+    service: AdministrationService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -26,10 +28,10 @@ class AuditRoutes:
 
     async def audit(self, request: web.Request) -> web.Response:
         """Audit this replica; the answer comes when it is done, or ``audit_timeout_s`` are over."""
-        self._service.admit_audit()
+        self.service.admit_audit()
         deep = _flag(request, "deep")
 
-        return answer(await self._service.audit(deep=deep, abandoned=lambda: not is_waiting(request)))
+        return answer(await self.service.audit(deep=deep, abandoned=lambda: not is_waiting(request)))
 
     async def digests(self, request: web.Request) -> web.Response:
         """Tell what other replicas are compared with at a CSN; ``tables=0`` leaves the parts out."""
@@ -37,7 +39,7 @@ class AuditRoutes:
         if csn is None:
             raise BadRequestError("digests are of a CSN: give csn=")
         tables = _flag(request, "tables", default=True)
-        found = await self._service.digests(Csn(csn), None if above is None else Csn(above), tables=tables)
+        found = await self.service.digests(Csn(csn), None if above is None else Csn(above), tables=tables)
         return answer(found)
 
 

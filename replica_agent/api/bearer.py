@@ -7,6 +7,7 @@ no others, also where the agents have no secret.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -30,11 +31,11 @@ _OPENED: Final[Mapping[tuple[str, str], Right | None]] = {
 _CLAIMS: Final = "tidelock.claims"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Bearers:
     """Lets requests with a token in; part of :func:`http.authentication`."""
 
-    def __init__(self, service: UploadService) -> None:
-        self._service = service
+    service: UploadService
 
     def admit(self, request: web.Request, given: str) -> bool:
         """Tell whether what a request shows is a token; if it is, the request may be answered.
@@ -54,7 +55,7 @@ class Bearers:
                 right="",
             )
         info = request.match_info
-        claims = self._service.admit_to(given, info["tid"], _OPENED[route])
+        claims = self.service.admit_to(given, info["tid"], _OPENED[route])
         if "table" in info:
             claims.require_table(full_name(info["table"]))
         request[_CLAIMS] = claims

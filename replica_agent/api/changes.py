@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -37,11 +38,11 @@ class RowsBody(msgspec.Struct, forbid_unknown_fields=True):
         raise BadRequestError(msg)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChangeRoutes:
     """Handlers of /api/v1/tables/{table}/changes."""
 
-    def __init__(self, service: ReadService) -> None:
-        self._service = service
+    service: ReadService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -54,7 +55,7 @@ class ChangeRoutes:
         if since is None:
             msg = "the changes of a table need from=: the CSN behind which they begin"
             raise BadRequestError(msg)
-        schema, page = await self._service.change_sets(
+        schema, page = await self.service.change_sets(
             request.match_info["table"],
             Csn(since),
             None if until is None else Csn(until),
@@ -68,9 +69,9 @@ class ChangeRoutes:
         """Stream the rows that commits have changed."""
         asked = await body(request, RowsBody)
         since, until = asked.range()
-        with self._service.failures_noted(None):
-            wanted = await self._service.changed_rows(request.match_info["table"], since, until)
-            async with self._service.run(wanted) as running:
+        with self.service.failures_noted(None):
+            wanted = await self.service.changed_rows(request.match_info["table"], since, until)
+            async with self.service.run(wanted) as running:
                 return await send_rows(request, running)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
@@ -43,11 +43,11 @@ class MergeSpec(msgspec.Struct, forbid_unknown_fields=True):
     params: list[Any] = []
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class MutationRoutes:
     """Handlers of delete, update, upsert and merge below /api/v1/transactions."""
 
-    def __init__(self, service: TransactionService) -> None:
-        self._service = service
+    service: TransactionService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -63,14 +63,14 @@ class MutationRoutes:
         """Delete rows."""
         tx, asked = self._find(request), await body(request, DeleteBody)
         action = DeleteRows(asked.where, tuple(asked.params))
-        work = self._service.delete(tx, request.match_info["table"], action)
+        work = self.service.delete(tx, request.match_info["table"], action)
         return await self._done(request, work)
 
     async def update(self, request: web.Request) -> web.Response:
         """Give columns new values."""
         tx, asked = self._find(request), await body(request, UpdateBody)
         action = UpdateRows(asked.set, asked.where, tuple(asked.params))
-        work = self._service.update(tx, request.match_info["table"], action)
+        work = self.service.update(tx, request.match_info["table"], action)
         return await self._done(request, work)
 
     async def upsert(self, request: web.Request) -> web.Response:
@@ -98,10 +98,10 @@ class MutationRoutes:
     async def _merge(self, request: web.Request, action: MergeRows) -> web.Response:
         tx, table = self._find(request), request.match_info["table"]
         content, length = request.content.iter_any(), request.content_length
-        return await self._done(request, self._service.merge(tx, table, action, content, length))
+        return await self._done(request, self.service.merge(tx, table, action, content, length))
 
     def _find(self, request: web.Request) -> Transaction:
-        return self._service.find_for_statement(request.match_info["tid"])
+        return self.service.find_for_statement(request.match_info["tid"])
 
     @staticmethod
     async def _done(request: web.Request, work: Coroutine[Any, Any, Mutated]) -> web.Response:

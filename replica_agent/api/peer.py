@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -55,11 +56,11 @@ class FailedUploadBody(msgspec.Struct, forbid_unknown_fields=True):
     replica: ReplicaId
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PeerRoutes:
     """Handlers below /peer/v1."""
 
-    def __init__(self, service: PeerService) -> None:
-        self._service = service
+    service: PeerService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -76,46 +77,46 @@ class PeerRoutes:
 
     async def stage(self, request: web.Request) -> web.Response:
         """Make pushed parts durable and say so; a replica that cannot vouch for itself says "not now"."""
-        self._service.admit_push(request.content_length)
-        return answer(await self._service.stage(await request.read()))
+        self.service.admit_push(request.content_length)
+        return answer(await self.service.stage(await request.read()))
 
     async def forget(self, request: web.Request) -> web.Response:
         """Drop what a home has rolled back, or taken back."""
         asked = await body(request, ForgetBody)
-        await self._service.forget([parse_tid(tid) for tid in asked.tids], asked.parts)
+        await self.service.forget([parse_tid(tid) for tid in asked.tids], asked.parts)
         return answer({})
 
     async def hint(self, request: web.Request) -> web.Response:
         """Fetch parts early."""
         asked = await body(request, HintBody)
-        self._service.hint(parse_tid(asked.tid), asked.holder, asked.parts)
+        self.service.hint(parse_tid(asked.tid), asked.holder, asked.parts)
         return answer({})
 
     async def begin_upload(self, request: web.Request) -> web.Response:
         """Let another replica take a file of a transaction of this home."""
-        self._service.admit_upload()
+        self.service.admit_upload()
         asked = await body(request, UploadBody)
-        return answer(await self._service.begin_upload(asked.grant, asked.replica))
+        return answer(await self.service.begin_upload(asked.grant, asked.replica))
 
     async def end_upload(self, request: web.Request) -> web.Response:
         """Take note of a file that another replica has taken."""
-        self._service.admit_upload()
+        self.service.admit_upload()
         asked, part = await body(request, UploadedBody), PartId(request.match_info["part"])
         meta = bytes_alone(part, asked.length, asked.checksum)
-        await self._service.end_upload(parse_tid(asked.tid), asked.table, asked.replica, meta)
+        await self.service.end_upload(parse_tid(asked.tid), asked.table, asked.replica, meta)
         return answer({})
 
     async def fail_upload(self, request: web.Request) -> web.Response:
         """Give up a file that another replica was to take."""
         asked, part = await body(request, FailedUploadBody), PartId(request.match_info["part"])
-        await self._service.fail_upload(parse_tid(asked.tid), asked.table, asked.replica, part)
+        await self.service.fail_upload(parse_tid(asked.tid), asked.table, asked.replica, part)
         return answer({})
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell what this home knows of its own transaction."""
-        found = self._service.own_outcome(parse_tid(request.match_info["tid"]))
+        found = self.service.own_outcome(parse_tid(request.match_info["tid"]))
         return answer({"outcome": word_of(found)})
 
     async def status(self, _request: web.Request) -> web.Response:
         """Tell how far this replica is."""
-        return answer(self._service.status())
+        return answer(self.service.status())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -50,11 +51,11 @@ def _shown(pin: Pin) -> dict[str, Any]:
     return {"id": pin.id, "csn": pin.csn, "ttl_s": pin.ttl_s}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReadingRoutes:
     """Handlers below /api/v1/snapshots and /api/v1/query."""
 
-    def __init__(self, service: ReadService) -> None:
-        self._service = service
+    service: ReadService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -70,7 +71,7 @@ class ReadingRoutes:
     async def open(self, request: web.Request) -> web.Response:
         """Choose or check a CSN and pin it."""
         asked = await body(request, SnapshotBody)
-        pin = await self._service.open_snapshot(
+        pin = await self.service.open_snapshot(
             csn=None if asked.csn is None else Csn(asked.csn),
             at_ms=asked.at_ms,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
@@ -80,15 +81,15 @@ class ReadingRoutes:
 
     async def list(self, _request: web.Request) -> web.Response:
         """Show the snapshots that clients hold through this replica."""
-        return answer(self._service.describe_snapshots())
+        return answer(self.service.describe_snapshots())
 
     async def renew(self, request: web.Request) -> web.Response:
         """Begin the lease anew."""
-        return answer(_shown(await self._service.renew_snapshot(request.match_info["id"])))
+        return answer(_shown(await self.service.renew_snapshot(request.match_info["id"])))
 
     async def close(self, request: web.Request) -> web.Response:
         """Give the pin back."""
-        await self._service.close_snapshot(request.match_info["id"])
+        await self.service.close_snapshot(request.match_info["id"])
         return answer({"id": request.match_info["id"]})
 
     async def query(self, request: web.Request) -> web.StreamResponse:
@@ -112,20 +113,20 @@ class ReadingRoutes:
     async def _run(self, request: web.Request, asked: QueryBody) -> web.StreamResponse:
         claims = claims_of(request)
         # A read that goes wrong in another process, which has a token, does not spoil the transaction.
-        with self._service.failures_noted(asked.tid if claims is None else None):
+        with self.service.failures_noted(asked.tid if claims is None else None):
             statement = await self._prepare(asked, request)
-            async with self._service.run(statement) as running:
+            async with self.service.run(statement) as running:
                 if running.affected is not None:
                     if claims is not None:
                         msg = "by a token SQL is a single SELECT; add rows with insert()"
                         raise UnsupportedInTransactionError(msg)
                     return await self._insert(statement, Mutation(running.affected, running))
-                at_end = self._service.record_reads(asked.tid, running)
+                at_end = self.service.record_reads(asked.tid, running)
                 return await send_rows(request, running, at_end=at_end)
 
     async def _insert(self, statement: SqlRequest, running: Mutation) -> web.Response:
         """Stage the rows of INSERT INTO ... SELECT; the answer is one row with their number."""
-        done = await self._service.insert_select(statement, running)
+        done = await self.service.insert_select(statement, running)
         counts = {"rows_inserted": [done.rows_inserted], "parts_added": [done.parts_added]}
         sink = io.BytesIO()
         table = pa.table(counts)
@@ -143,10 +144,10 @@ class ReadingRoutes:
         some = self._some(asked)
         adopted: tuple[str, ...] = ()
         if asked.tid is not None:
-            csn, adopted = await self._service.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
+            csn, adopted = await self.service.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
         else:
             csn = Csn(asked.csn or 0)
-            await self._service.prepare_query(csn, asked.table)
+            await self.service.prepare_query(csn, asked.table)
         sql = (
             asked.sql
             if asked.sql is not None

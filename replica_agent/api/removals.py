@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,11 +27,11 @@ class MoveBody(msgspec.Struct, forbid_unknown_fields=True):
     into: str
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RemovalRoutes:
     """Handlers of drop_partition, truncate and move_partition below /api/v1/transactions."""
 
-    def __init__(self, service: TransactionService) -> None:
-        self._service = service
+    service: TransactionService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -42,24 +43,24 @@ class RemovalRoutes:
         ]
 
     def _find(self, request: web.Request) -> Transaction:
-        return self._service.find_for_statement(request.match_info["tid"])
+        return self.service.find_for_statement(request.match_info["tid"])
 
     async def drop_partition(self, request: web.Request) -> web.Response:
         """Remove one partition of a table."""
         tx, asked = self._find(request), await body(request, PartitionBody)
-        done = await self._service.drop_partition(tx, request.match_info["table"], asked.partition)
+        done = await self.service.drop_partition(tx, request.match_info["table"], asked.partition)
         return self._done(done)
 
     async def truncate(self, request: web.Request) -> web.Response:
         """Remove all rows of a table."""
         tx = self._find(request)
-        return self._done(await self._service.truncate(tx, request.match_info["table"]))
+        return self._done(await self.service.truncate(tx, request.match_info["table"]))
 
     async def move_partition(self, request: web.Request) -> web.Response:
         """Move one partition into another table."""
         tx, asked = self._find(request), await body(request, MoveBody)
         table = request.match_info["table"]
-        return self._done(await self._service.move_partition(tx, table, asked.into, asked.partition))
+        return self._done(await self.service.move_partition(tx, table, asked.into, asked.partition))
 
     @staticmethod
     def _done(done: Removed) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -35,11 +36,11 @@ def _describe_tid(tid: TidRecord) -> dict[str, Any]:
     return shown
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StatusRoutes:
     """Handlers that only look."""
 
-    def __init__(self, service: StatusService) -> None:
-        self._service = service
+    service: StatusService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -54,36 +55,36 @@ class StatusRoutes:
 
     async def status(self, _request: web.Request) -> web.Response:
         """Show this replica and what it knows of the others."""
-        return answer(await self._service.status())
+        return answer(await self.service.status())
 
     async def log(self, request: web.Request) -> web.Response:
         """Show records of the CSN log, read from ZooKeeper."""
         after = number(request, "from_csn")
         limit = number(request, "limit")
-        records = await self._service.records(after, limit)
+        records = await self.service.records(after, limit)
         return answer([_describe(item) for item in records])
 
     async def explain(self, request: web.Request) -> web.Response:
         """Tell the story of a transaction."""
-        story: dict[str, Any] = await self._service.explain(parse_tid(request.match_info["tid"]))
+        story: dict[str, Any] = await self.service.explain(parse_tid(request.match_info["tid"]))
         return answer(story)
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """Answer Prometheus."""
-        return web.Response(body=self._service.metrics_text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=self.service.metrics_text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def health(self, _request: web.Request) -> web.Response:
         """Tell that the process answers: 200 unless it has stopped for good."""
-        state = self._service.condition.state
+        state = self.service.condition.state
         return answer(
-            {"state": state.value, "reason": self._service.condition.reason},
+            {"state": state.value, "reason": self.service.condition.reason},
             503 if state is AgentState.STOPPED else 200,
         )
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Tell whether new work is taken: 200 only while serving."""
-        state = self._service.condition.state
+        state = self.service.condition.state
         return answer(
-            {"state": state.value, "reason": self._service.condition.reason},
+            {"state": state.value, "reason": self.service.condition.reason},
             200 if state is AgentState.SERVING else 503,
         )

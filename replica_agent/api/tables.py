@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -39,11 +40,11 @@ class CreateBody(msgspec.Struct, forbid_unknown_fields=True):
         return Derivation(full_name(self.derived_from), self.derived_sql)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TableRoutes:
     """Handlers below /api/v1/tables and /api/v1/parts."""
 
-    def __init__(self, service: AdministrationService) -> None:
-        self._service = service
+    service: AdministrationService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -63,17 +64,17 @@ class TableRoutes:
         except (binascii.Error, pa.ArrowInvalid, OSError) as error:
             msg = f"schema is not a base64 Arrow IPC schema message: {error}"
             raise BadRequestError(msg) from error
-        schema = self._service.check_schema(
+        schema = self.service.check_schema(
             asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties, asked.derivation()
         )
-        done = await self._service.create_table(schema)
+        done = await self.service.create_table(schema)
         return answer({**schema.definition(), "csn": done.csn, "version": 0}, 201)
 
     async def _csn(self, request: web.Request, table: TableName | None = None) -> Csn:
-        return await self._service.readable(number(request, "csn"), table)
+        return await self.service.readable(number(request, "csn"), table)
 
     def _describe(self, table: TableRow, csn: Csn) -> dict[str, Any]:
-        parts, rows, size = self._service.totals(table.name, csn)
+        parts, rows, size = self.service.totals(table.name, csn)
         schema = base64.b64encode(table.arrow_schema).decode()
         return {
             **table.definition,
@@ -87,19 +88,19 @@ class TableRoutes:
     async def list(self, request: web.Request) -> web.Response:
         """Show all tables at a CSN (default: what is applied here)."""
         csn = await self._csn(request)
-        return answer([self._describe(table, csn) for table in self._service.all_tables(csn)])
+        return answer([self._describe(table, csn) for table in self.service.all_tables(csn)])
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one table."""
         name = full_name(request.match_info["table"])
         csn = await self._csn(request, name)
-        return answer(self._describe(self._service.table(name, csn), csn))
+        return answer(self._describe(self.service.table(name, csn), csn))
 
     async def show_inside(self, request: web.Request) -> web.Response:
         """Show one table as it is for a transaction, also to who has a token of it."""
         name = full_name(request.match_info["table"])
-        csn = self._service.snapshot_of(request.match_info["tid"])
-        return answer(self._describe(self._service.table(name, csn), csn))
+        csn = self.service.snapshot_of(request.match_info["tid"])
+        return answer(self._describe(self.service.table(name, csn), csn))
 
     async def parts(self, request: web.Request) -> web.Response:
         """List the parts of a table that are visible at a CSN."""
@@ -116,6 +117,6 @@ class TableRoutes:
                     "checksum": part.checksum,
                     "file": f"{namespace}/{short}/{part.name}",
                 }
-                for part in self._service.parts(name, csn)
+                for part in self.service.parts(name, csn)
             ]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -67,11 +68,11 @@ def partition_values(text: str) -> dict[str, Any]:
         raise BadRequestError(msg) from error
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TransactionRoutes:
     """Handlers below /api/v1/transactions, /api/v1/outcomes and /api/v1/labels."""
 
-    def __init__(self, service: TransactionService) -> None:
-        self._service = service
+    service: TransactionService
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -98,7 +99,7 @@ class TransactionRoutes:
             offered = ", ".join(item.value for item in Isolation)
             msg = f"isolation={asked.isolation!r} is not offered; use one of {offered}"
             raise BadRequestError(msg) from None
-        tx = await self._service.begin(
+        tx = await self.service.begin(
             label=asked.label,
             batch=asked.batch,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
@@ -111,15 +112,15 @@ class TransactionRoutes:
         return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease.seconds}, 201)
 
     def _find(self, request: web.Request) -> Transaction:
-        return self._service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
+        return self.service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
 
     async def list(self, _request: web.Request) -> web.Response:
         """Show open and recently ended transactions of this replica."""
-        return answer(self._service.describe_all())
+        return answer(self.service.describe_all())
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one transaction."""
-        return answer(self._service.describe(request.match_info["tid"]))
+        return answer(self.service.describe(request.match_info["tid"]))
 
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Begin the lease anew; of a transaction that takes no statements tell why."""
@@ -130,9 +131,9 @@ class TransactionRoutes:
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
-        tx = self._service.find_for_statement(request.match_info["tid"], sign_of_life=shows_life(request))
+        tx = self.service.find_for_statement(request.match_info["tid"], sign_of_life=shows_life(request))
         partition = request.query.get("partition")
-        rows, parts = await self._service.insert(
+        rows, parts = await self.service.insert(
             tx,
             request.match_info["table"],
             request.content,
@@ -147,7 +148,7 @@ class TransactionRoutes:
         asked = await body(request, CommitBody)
         wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(request.match_info["tid"])
-        done = await self._service.commit(
+        done = await self.service.commit(
             tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
         )
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
@@ -156,12 +157,12 @@ class TransactionRoutes:
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when it is rolled back already."""
         tx = self._find(request)
-        await self._service.roll_back(tx)
+        await self.service.roll_back(tx)
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
     async def kill(self, request: web.Request) -> web.Response:
         """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
-        tx = await self._service.kill(request.match_info["tid"])
+        tx = await self.service.kill(request.match_info["tid"])
         return answer({"tid": str(tx.tid), "state": tx.state.value})
 
     async def outcome(self, request: web.Request) -> web.Response:
@@ -170,7 +171,7 @@ class TransactionRoutes:
         asked = request.query.get("wait")
         timeout_s = seconds(request, "timeout_s")
         wait = None if asked is None else parse_wait(asked, timeout_s)
-        found = await self._service.outcome(tid, wait=wait, timeout_s=timeout_s)
+        found = await self.service.outcome(tid, wait=wait, timeout_s=timeout_s)
         shown: dict[str, Any] = {"tid": str(tid)}
         match found:
             case Committed():
@@ -186,6 +187,6 @@ class TransactionRoutes:
     async def label(self, request: web.Request) -> web.Response:
         """Tell what is committed under a label; ``tid`` is null for one that is free."""
         label = request.match_info["label"]
-        found = await self._service.label(label)
+        found = await self.service.label(label)
         fields = ("tid", "batch", "csn", "time_ms")
         return answer({"label": label} | {name: getattr(found, name, None) for name in fields})

@@ -30,7 +30,7 @@ from tidelock.replica_agent.transactions.transaction import Transaction
 COMPACT = faults.step("agent.compact")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Runner:
     """Merges groups.
 

@@ -32,7 +32,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AdministrationService:
     """Creates and shows tables, merges parts, raises the horizon, audits."""
 

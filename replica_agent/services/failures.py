@@ -17,7 +17,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.transactions.registry import Transactions
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QueryFailures:
     """Notes the failures of queries.
 

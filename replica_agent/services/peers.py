@@ -27,7 +27,7 @@ def push_bytes_max(settings: AgentSettings) -> int:
     return settings.push_bytes_max + settings.inline_part_bytes_max + HEADER_BYTES_MAX
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PeerService:
     """Answers the other agents of the cluster."""
 

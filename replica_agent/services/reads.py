@@ -28,7 +28,7 @@ from tidelock.replica_agent.transactions.statements.mutations import Mutated
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReadService:
     """Serves reads of what is applied here, and of what transactions of this home have staged."""
 

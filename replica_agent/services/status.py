@@ -27,7 +27,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.apply import Applier
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class StatusService:
     """Shows this replica, and what it knows of the others, in any state."""
 

@@ -33,7 +33,7 @@ from tidelock.replica_agent.transactions.transaction import Isolation, Transacti
 _T = TypeVar("_T")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TransactionService:
     """Begins transactions, runs their statements, ends them, and tells how they ended."""
 

@@ -20,7 +20,7 @@ from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.replica_agent.uploads.uploads import Sealed, Uploads, Waiting
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UploadService:
     """Gives out tokens, and takes the files that are written with them."""
 

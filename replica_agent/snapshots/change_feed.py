@@ -19,7 +19,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.tables.schema import TableSchema
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ChangeFeed:
     """The changes of tables."""
 

@@ -12,7 +12,7 @@ from tidelock.replica_agent.tables.schema import TableSchema
 _SCHEMAS_KEPT = 1000
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Tables:
     """The schemas of the tables that the catalog of this replica knows."""
 

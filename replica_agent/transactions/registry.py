@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
@@ -26,26 +27,23 @@ from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.transaction import Isolation, Lease, Transaction, TxState
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Transactions:
     """The registry: makes tids, finds transactions, watches leases.
 
-    Args:
+    Attributes:
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self, replica: ReplicaId, boot: int, settings: AgentSettings, clock: Callable[[], float]
-    ) -> None:
-        """Start with no transaction; counters begin at 1 in each boot."""
-        self._replica = replica
-        self._boot = boot
-        self._settings = settings
-        self._clock = clock
-        self._counter = 0
-        self._live: dict[str, Transaction] = {}
-        self._closed: dict[str, Transaction] = {}  # in the order of their ends
-        self._keyed: dict[str, Transaction] = {}  # live or closed
-        self.memory_bytes = 0
+    replica: ReplicaId
+    boot: int
+    settings: AgentSettings
+    clock: Callable[[], float]
+    _counter: int = field(default=0, init=False)
+    _live: dict[str, Transaction] = field(default_factory=dict, init=False)
+    _closed: dict[str, Transaction] = field(default_factory=dict, init=False)  # in the order of their ends
+    _keyed: dict[str, Transaction] = field(default_factory=dict, init=False)  # live or closed
+    memory_bytes: int = field(default=0, init=False)
 
     def begin(
         self,
@@ -79,22 +77,22 @@ class Transactions:
                 raise BadRequestError(msg)
             self.touch(begun)
             return begun
-        lease = self._settings.lease_s if lease_s is None else lease_s
-        if not 0 < lease <= self._settings.lease_max_s:
+        lease = self.settings.lease_s if lease_s is None else lease_s
+        if not 0 < lease <= self.settings.lease_max_s:
             msg = (
-                f"lease_s={lease} is outside 0..{self._settings.lease_max_s} (lease_max_s); give seconds "
+                f"lease_s={lease} is outside 0..{self.settings.lease_max_s} (lease_max_s); give seconds "
                 "above 0, up to that"
             )
             raise BadRequestError(msg)
-        if len(self._live) >= self._settings.transactions_max:
+        if len(self._live) >= self.settings.transactions_max:
             msg = (
                 f"{len(self._live)} transactions are open, the limit is "
-                f"transactions_max={self._settings.transactions_max}; commit or roll back some"
+                f"transactions_max={self.settings.transactions_max}; commit or roll back some"
             )
             raise UnavailableError(msg)
         self._counter += 1
-        tid = Tid(snapshot, self._replica, self._boot, self._counter)
-        now = self._clock()
+        tid = Tid(snapshot, self.replica, self.boot, self._counter)
+        now = self.clock()
         tx = Transaction(
             tid=tid,
             begun_at=now,
@@ -121,7 +119,7 @@ class Transactions:
         tx = self._live.get(tid) or self._closed.get(tid)
         if tx is None:
             msg = (
-                f"replica {self._replica} has no transaction {tid}: it ended long ago, or its home "
+                f"replica {self.replica} has no transaction {tid}: it ended long ago, or its home "
                 "is another replica; outcome(tid) tells how it ended"
             )
             raise UnknownTransactionError(msg, tid=tid)
@@ -147,7 +145,7 @@ class Transactions:
     def touch(self, tx: Transaction) -> None:
         """Take a sign of life: the lease begins anew."""
         if tx.leased:
-            tx.lease.renew(self._clock())
+            tx.lease.renew(self.clock())
 
     def require_open(self, tx: Transaction) -> None:
         """Raise unless the transaction takes statements: TransactionClosedError, which says why."""
@@ -226,7 +224,7 @@ class Transactions:
         Raises:
             InvalidTransitionError: It may not end so from the state that it is in.
         """
-        tx.ending.close(state, at=self._clock(), totals=tx.staged.totals, outcome=outcome, error=error)
+        tx.ending.close(state, at=self.clock(), totals=tx.staged.totals, outcome=outcome, error=error)
         self.forget_memory(tx)
         tx.staged.stored.clear()
         tx.staged.removed.clear()
@@ -239,10 +237,10 @@ class Transactions:
 
         A committed one is kept at least until it is applied here: till then nothing else tells its outcome.
         """
-        now = self._clock()
+        now = self.clock()
         old: list[str] = []
         for tid, tx in self._closed.items():
-            if tx.ending.closed_at is None or now - tx.ending.closed_at <= self._settings.closed_kept_s:
+            if tx.ending.closed_at is None or now - tx.ending.closed_at <= self.settings.closed_kept_s:
                 break
             if tx.ending.outcome is None or tx.ending.outcome.csn <= applied:
                 old.append(tid)
@@ -269,7 +267,7 @@ class Transactions:
 
         Those that have been open for ``compaction_heeds_after_s``, keep their CSN, and take statements yet.
         """
-        begun_by = self._clock() - self._settings.compaction_heeds_after_s
+        begun_by = self.clock() - self.settings.compaction_heeds_after_s
         found = {
             tx.tid.snapshot
             for tx in self._live.values()

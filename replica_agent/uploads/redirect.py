@@ -32,7 +32,7 @@ from tidelock.replication.peers import UploadBegun
 UPLOADS = "uploads"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UploadRedirector:
     """Sends uploads to other replicas.
 

@@ -70,7 +70,7 @@ class Sealed:
     parts: int
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Uploads:
     """Keeps the staging folders of the transactions of this home.
 

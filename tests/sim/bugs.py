@@ -62,7 +62,7 @@ def acknowledge_before_durable() -> Iterator[None]:
         task = asyncio.create_task(store(self, raw))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         tids = tuple(str(sealed.tid) for sealed in push.tids)
-        return Held(self._replica, self._disk, self._boot, self._waiters.reached, tids, {})
+        return Held(self.replica, self.disk, self.boot, self.waiters.reached, tids, {})
 
     with mock.patch.object(PushReceiver, "stage", stage):
         yield

@@ -51,7 +51,7 @@ class WaitFor(Enum):
 WAITS = frozenset(item.value for item in WaitFor)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Commits:
     """Decides this replica's transactions: one task for each, however often its commit is asked for.
 

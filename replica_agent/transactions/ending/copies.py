@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import ReplicaId, Tid
@@ -33,18 +34,20 @@ from tidelock.replication.push import Pusher
 SEAL = faults.step("agent.seal")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CopyMaker:
     """Makes the copies of this home's transactions.
 
-    Args:
+    Attributes:
         machine: Counts them; made by the agent with the disks of the members.
     """
 
-    def __init__(self, machine: Copies, stager: Stager, pusher: Pusher, fetcher: Fetcher) -> None:
-        """Wait for nothing yet."""
-        self._machine, self._stager, self._pusher, self._fetcher = machine, stager, pusher, fetcher
-        self._waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = {}
-        self._disks: dict[ReplicaId, str] = {}
+    machine: Copies
+    stager: Stager
+    pusher: Pusher
+    fetcher: Fetcher
+    _waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = field(default_factory=dict, init=False)
+    _disks: dict[ReplicaId, str] = field(default_factory=dict, init=False)
 
     async def make(
         self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float
@@ -60,9 +63,9 @@ class CopyMaker:
         try:
             await SEAL.before()
             self._feed(Sealed(tid, tuple(parts)))
-            self._pusher.push(SealedTid(tid, tuple(parts)), {item.meta.part: item.data for item in memory})
+            self.pusher.push(SealedTid(tid, tuple(parts)), {item.meta.part: item.data for item in memory})
             # The rows are awaited even when the time is over: an abort must find all it has to take back.
-            await self._stager.store(memory, [tid])
+            await self.stager.store(memory, [tid])
             await SEAL.after()
             self._feed(PersistedAtHome(tid))
             done, _ = await asyncio.wait([ready], timeout=max(0.0, timeout_s))
@@ -88,16 +91,16 @@ class CopyMaker:
     def release(self, tid: Tid) -> None:
         """The transaction is committed: the log brings it to whoever lacks it."""
         self._feed(Decided(tid))
-        self._pusher.decided(tid)
+        self.pusher.decided(tid)
 
     def rolled_back(self, tid: Tid) -> None:
         """The transaction is rolled back: fetch no more of it, and tell those who may hold parts of it."""
         self._feed(RolledBack(tid))
-        self._fetcher.cancel([str(tid)])
-        self._pusher.forget(tid)
+        self.fetcher.cancel([str(tid)])
+        self.pusher.forget(tid)
 
     def _feed(self, event: CopiesEvent) -> None:
-        for instruction in self._machine.step(event):
+        for instruction in self.machine.step(event):
             waiting = self._waiting.get(str(instruction.tid))
             if waiting is None or waiting.done():
                 continue

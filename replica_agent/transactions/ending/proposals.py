@@ -25,7 +25,7 @@ from tidelock.replication.core.model import PartMeta
 _log = structlog.get_logger("commit")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProposalBuilder:
     """Builds the proposals of this home's transactions."""
 

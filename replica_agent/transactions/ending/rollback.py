@@ -22,7 +22,7 @@ from tidelock.replication.partfs import PartFs
 _log = structlog.get_logger("commit")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Rollback:
     """Rolls back transactions of this home."""
 

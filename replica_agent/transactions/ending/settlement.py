@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _CALL_S = 0.1
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Settlement:
     """Has proposals decided by the log.
 

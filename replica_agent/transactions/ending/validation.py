@@ -19,7 +19,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.transaction import Excluded, Transaction
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Validation:
     """Validates read sets at this home."""
 

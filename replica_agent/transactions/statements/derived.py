@@ -29,7 +29,7 @@ from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DerivedTables:
     """Creates derived tables, and gives what fills them."""
 

@@ -58,7 +58,7 @@ class _Changed:
     added: Sequence[PartMeta]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Mutations:
     """Changes rows for the transactions of this home."""
 

@@ -48,7 +48,7 @@ class Removed:
     parts: int
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Removals:
     """Removes parts for the transactions of this home."""
 

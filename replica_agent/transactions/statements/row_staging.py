@@ -38,7 +38,7 @@ from tidelock.replication.partfs import PartFs, PartSink
 STAGE = faults.step("agent.stage")
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RowStaging:
     """Turns rows into staged parts of a transaction.
 

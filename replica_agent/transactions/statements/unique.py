@@ -28,7 +28,7 @@ from tidelock.replication.core.lock_rules import LockAsk, overlap
 from tidelock.replication.locks.removal_locks import Locks
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UniqueKeys:
     """Keeps the keys of new rows apart from those of other transactions."""
 

@@ -165,7 +165,7 @@ class Pair:
     def limit(self, **limits: object) -> None:
         """Let the home have other settings."""
         changed = self.spread.settings.model_copy(update=limits)
-        self.writes.quota._settings = self.spread.settings = changed
+        self.writes.quota.settings = self.spread.settings = changed
 
     async def now(self) -> tuple[Peer, ...]:
         """The peers that can take files (`Targets`)."""
