@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import PartId, ReplicaId
+from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
@@ -43,6 +44,9 @@ class Events(Protocol):
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """A query has found wrong bytes."""
+
+    def broken(self, error: InvariantError) -> None:
+        """A state machine contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

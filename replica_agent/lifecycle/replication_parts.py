@@ -84,7 +84,13 @@ def make_replication(means: Means) -> ReplicationParts:
             log=log,
             fence_timeout_s=settings.fence_timeout_s,
         ),
-        copies=CopyMaker(Copies(means.replica, session.cluster.copies, {}), stager, pusher, fetcher),
+        copies=CopyMaker(
+            machine=Copies(means.replica, session.cluster.copies, {}, thorough=settings.check_invariants),
+            stager=stager,
+            pusher=pusher,
+            fetcher=fetcher,
+            on_broken=means.events.broken,
+        ),
     )
 
 
@@ -119,6 +125,7 @@ def _applier(means: Means, port: ReplicaCatalogPort, fetcher: Fetcher) -> Applie
         missing_parts_max=settings.apply_missing_parts_max,
         retry_wait_max_s=settings.retry_wait_max_s,
         on_applied=means.events.applied,
+        thorough=settings.check_invariants,
     )
 
 
@@ -155,4 +162,5 @@ def _log(means: Means) -> CsnLog:
         limits=limits,
         deliver=means.events.deliver,
         on_state=means.events.log_state,
+        thorough=settings.check_invariants,
     )

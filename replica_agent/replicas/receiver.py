@@ -51,7 +51,7 @@ class PushReceiver:
     arrived: Callable[[PartId], None]
 
     async def stage(self, raw: bytes) -> Held:
-        """Take one push (docs/protocol.md, 4.3).
+        """Take one push (docs/protocol.md#stage).
 
         Raises:
             BadRequestError, ClusterMismatchError: Nothing was taken.

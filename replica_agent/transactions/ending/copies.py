@@ -7,26 +7,17 @@ hands its decisions to the commits that wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import ReplicaId, Tid
+from tidelock.csnlog.core.machine import InvariantError
 from tidelock.errors import NotEnoughReplicasError
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
-from tidelock.replication.core.copies import (
-    Ack,
-    Copies,
-    CopiesEvent,
-    Deadline,
-    Decided,
-    DiskChanged,
-    NotEnough,
-    PersistedAtHome,
-    Ready,
-    RolledBack,
-    Sealed,
-)
+from tidelock.replication.core import messages as msg
+from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.model import Held, PartMeta, SealedTid
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.push import Pusher
@@ -34,18 +25,20 @@ from tidelock.replication.push import Pusher
 SEAL = faults.step("agent.seal")
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CopyMaker:
     """Makes the copies of this home's transactions.
 
     Attributes:
         machine: Counts them; made by the agent with the disks of the members.
+        on_broken: Told when the machine contradicts itself; the agent must stop then (I15).
     """
 
     machine: Copies
     stager: Stager
     pusher: Pusher
     fetcher: Fetcher
+    on_broken: Callable[[InvariantError], None]
     _waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = field(default_factory=dict, init=False)
     _disks: dict[ReplicaId, str] = field(default_factory=dict, init=False)
 
@@ -62,60 +55,67 @@ class CopyMaker:
         self._waiting[str(tid)] = ready
         try:
             await SEAL.before()
-            self._feed(Sealed(tid, tuple(parts)))
+            self._feed(msg.Sealed(tid, tuple(parts)))
             self.pusher.push(SealedTid(tid, tuple(parts)), {item.meta.part: item.data for item in memory})
             # The rows are awaited even when the time is over: an abort must find all it has to take back.
             await self.stager.store(memory, [tid])
             await SEAL.after()
-            self._feed(PersistedAtHome(tid))
+            self._feed(msg.PersistedAtHome(tid))
             done, _ = await asyncio.wait([ready], timeout=max(0.0, timeout_s))
             if not done:
-                self._feed(Deadline(tid))
+                self._feed(msg.Deadline(tid))
             return await ready
         finally:
             self._waiting.pop(str(tid), None)
 
     def acknowledged(self, held: Held) -> None:
         """A peer has answered a push."""
-        self._feed(Ack(held))
+        self._feed(msg.Ack(held))
 
     def members(self, disks: Mapping[ReplicaId, str]) -> None:
         """The member list shows these disks of the other replicas (those struck or removed are left out)."""
         for replica in self._disks.keys() - disks.keys():
-            self._feed(DiskChanged(replica, None))
+            self._feed(msg.DiskChanged(replica, None))
         for replica, disk in disks.items():
             if self._disks.get(replica) != disk:
-                self._feed(DiskChanged(replica, disk))
+                self._feed(msg.DiskChanged(replica, disk))
         self._disks = dict(disks)
 
     def release(self, tid: Tid) -> None:
         """The transaction is committed: the log brings it to whoever lacks it."""
-        self._feed(Decided(tid))
+        self._feed(msg.Decided(tid))
         self.pusher.decided(tid)
 
     def rolled_back(self, tid: Tid) -> None:
         """The transaction is rolled back: fetch no more of it, and tell those who may hold parts of it."""
-        self._feed(RolledBack(tid))
+        self._feed(msg.RolledBack(tid))
         self.fetcher.cancel([str(tid)])
         self.pusher.forget(tid)
 
-    def _feed(self, event: CopiesEvent) -> None:
-        for instruction in self.machine.step(event):
+    def _feed(self, event: msg.CopiesEvent) -> None:
+        try:
+            instructions = self.machine.step(event)
+        except InvariantError as error:
+            self.on_broken(error)
+            raise
+        for instruction in instructions:
             waiting = self._waiting.get(str(instruction.tid))
             if waiting is None or waiting.done():
                 continue
             match instruction:
-                case Ready():
+                case msg.Ready():
                     waiting.set_result(instruction.holders)
-                case NotEnough():
+                case msg.NotEnough():
                     waiting.set_exception(_not_enough(instruction))
+                case _:
+                    assert_never(instruction)
 
 
-def _not_enough(found: NotEnough) -> NotEnoughReplicasError:
+def _not_enough(found: msg.NotEnough) -> NotEnoughReplicasError:
     missing = ", ".join(found.missing)
-    msg = (
+    text = (
         f"{found.tid} has {found.have} durable copies of {found.need} within the commit timeout, "
         f"{missing} did not confirm; it was rolled back: "
         "bring the replicas back, then run it again"
     )
-    return NotEnoughReplicasError(msg, have=found.have, need=found.need, missing=list(found.missing))
+    return NotEnoughReplicasError(text, have=found.have, need=found.need, missing=list(found.missing))
