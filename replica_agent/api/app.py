@@ -10,8 +10,7 @@ from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.http import authentication, errors
 from tidelock.replica_agent.api.mutations import MutationRoutes
-from tidelock.replica_agent.api.operations import Operations
-from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
+from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.removals import RemovalRoutes
 from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
@@ -20,34 +19,35 @@ from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.readers.webhdfs import no_content_type
+from tidelock.replica_agent.services.bundle import Services
+from tidelock.replica_agent.services.peers import push_bytes_max
 
 #: What a merge does stands in the query string, since its body is rows.
 REQUEST_LINE_BYTES_MAX = 64 << 10
 
 
-def application(agent: Operations) -> web.Application:
-    """Return the application with all routes."""
-    settings = agent.settings
+def application(services: Services) -> web.Application:
+    """Return the application with all routes; each group of routes sees one service."""
+    settings = services.settings
     guard = authentication(
-        settings.secret, open_routes=frozenset({OPEN_ROUTE}), admit=Bearers(agent, OPENED).admit
+        settings.secret,
+        open_routes=frozenset({OPEN_ROUTE}),
+        admit=Bearers(services.uploads, OPENED).admit,
     )
-    app = web.Application(
-        middlewares=[errors, guard],
-        client_max_size=body_limit(settings),
-    )
+    app = web.Application(middlewares=[errors, guard], client_max_size=push_bytes_max(settings))
     app.on_response_prepare.append(no_content_type)
     for group in (
-        TransactionRoutes(agent),
-        RemovalRoutes(agent),
-        MutationRoutes(agent),
-        WriteRoutes(agent),
-        TableRoutes(agent),
-        ReadingRoutes(agent),
-        ChangeRoutes(agent),
-        StatusRoutes(agent),
-        AuditRoutes(agent),
-        AdminRoutes(agent),
-        PeerRoutes(agent),
+        TransactionRoutes(services.transactions),
+        RemovalRoutes(services.transactions),
+        MutationRoutes(services.transactions),
+        WriteRoutes(services.uploads),
+        TableRoutes(services.administration),
+        ReadingRoutes(services.reads),
+        ChangeRoutes(services.reads),
+        StatusRoutes(services.status),
+        AuditRoutes(services.administration),
+        AdminRoutes(services.administration),
+        PeerRoutes(services.peers),
         DescriptionRoutes(),
     ):
         app.add_routes(definitions(group))

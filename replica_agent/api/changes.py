@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -11,20 +12,19 @@ from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.arrow import send_rows
 from tidelock.replica_agent.api.http import answer, body, number, seconds
-from tidelock.replica_agent.api.operations import Operations
+from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage
 from tidelock.replica_agent.tables.partitions import named
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire.changes import ChangedPart as ShownPart
 from tidelock.wire.changes import ChangedRowsRequest, ChangePageAnswer, ChangeSetAnswer
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChangeRoutes:
     """Handlers of /api/v1/tables/{table}/changes."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    service: ReadService
 
     async def sets(self, request: web.Request) -> web.Response:
         """List what commits have added to a table and removed from it."""
@@ -32,8 +32,8 @@ class ChangeRoutes:
         if since is None:
             msg = "the changes of a table need from=: the CSN behind which they begin"
             raise BadRequestError(msg)
-        schema, page = await self._agent.changes.page(
-            full_name(request.match_info["table"]),
+        schema, page = await self.service.change_sets(
+            request.match_info["table"],
             Csn(since),
             None if until is None else Csn(until),
             files_max=number(request, "files_max"),
@@ -46,9 +46,9 @@ class ChangeRoutes:
         """Stream the rows that commits have changed."""
         asked = await body(request, ChangedRowsRequest)
         since, until = _range(asked)
-        with self._agent.reading(None):
-            wanted = await self._agent.changes.rows(full_name(request.match_info["table"]), since, until)
-            async with self._agent.sql.statement(wanted) as running:
+        with self.service.failures_noted(None):
+            wanted = await self.service.changed_rows(request.match_info["table"], since, until)
+            async with self.service.run(wanted) as running:
                 return await send_rows(request, running)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -10,34 +11,32 @@ from aiohttp import web
 
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.api.operations import Operations
-from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.readers.disconnects import while_waiting
+from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
-from tidelock.replica_agent.transactions.registry import Transaction, TxState
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.wire.statements import ChangeResult, DeleteRequest, MergeSpec, UpdateRequest
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class MutationRoutes:
     """Handlers of delete, update, upsert and merge below /api/v1/transactions."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    service: TransactionService
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete rows."""
         tx, asked = self._find(request), await body(request, DeleteRequest)
         action = DeleteRows(asked.where, tuple(asked.params))
-        work = self._agent.mutations.delete(tx, request.match_info["table"], action)
-        return await self._done(request, tx, work)
+        work = self.service.delete(tx, request.match_info["table"], action)
+        return await self._done(request, work)
 
     async def update(self, request: web.Request) -> web.Response:
         """Give columns new values."""
         tx, asked = self._find(request), await body(request, UpdateRequest)
         action = UpdateRows(asked.set, asked.where, tuple(asked.params))
-        work = self._agent.mutations.update(tx, request.match_info["table"], action)
-        return await self._done(request, tx, work)
+        work = self.service.update(tx, request.match_info["table"], action)
+        return await self._done(request, work)
 
     async def upsert(self, request: web.Request) -> web.Response:
         """Insert rows, in the place of those with the same key: the body is an Arrow IPC stream."""
@@ -64,19 +63,11 @@ class MutationRoutes:
     async def _merge(self, request: web.Request, action: MergeRows) -> web.Response:
         tx, table = self._find(request), request.match_info["table"]
         content, length = request.content.iter_any(), request.content_length
-        return await self._done(request, tx, self._agent.mutations.merge(tx, table, action, content, length))
+        return await self._done(request, self.service.merge(tx, table, action, content, length))
 
     def _find(self, request: web.Request) -> Transaction:
-        tx = self._agent.transactions.find(request.match_info["tid"])
-        self._agent.transactions.touch(tx)
-        if tx.state is TxState.OPEN:  # of any other the statement itself tells more
-            self._agent.require(Action.INSERT)
-        return tx
+        return self.service.find_for_statement(request.match_info["tid"])
 
-    async def _done(
-        self, request: web.Request, tx: Transaction, work: Coroutine[Any, Any, ChangeResult]
-    ) -> web.Response:
-        with self._agent.reading(str(tx.tid)):
-            done = await while_waiting(request, work)
-        self._agent.transactions.touch(tx)
-        return answer(done)
+    @staticmethod
+    async def _done(request: web.Request, work: Coroutine[Any, Any, ChangeResult]) -> web.Response:
+        return answer(await while_waiting(request, work))

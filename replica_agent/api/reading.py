@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -13,13 +14,11 @@ from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.api.arrow import ARROW_STREAM, send_rows
 from tidelock.replica_agent.api.bearer import claims_of, shows_life
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.api.operations import Operations
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.pinned import Pin
-from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, Statement, select_statement
+from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
 from tidelock.replica_agent.tables.schema import full_name
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 
@@ -27,17 +26,16 @@ def _shown(pin: Pin) -> SnapshotPin:
     return SnapshotPin(pin.id, pin.csn, pin.ttl_s)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReadingRoutes:
     """Handlers below /api/v1/snapshots and /api/v1/query."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    service: ReadService
 
     async def open(self, request: web.Request) -> web.Response:
         """Choose or check a CSN and pin it."""
         asked = await body(request, SnapshotRequest)
-        pin = await self._agent.open_snapshot(
+        pin = await self.service.open_snapshot(
             csn=None if asked.csn is None else Csn(asked.csn),
             at_ms=asked.at_ms,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
@@ -47,15 +45,15 @@ class ReadingRoutes:
 
     async def list(self, _request: web.Request) -> web.Response:
         """Show the snapshots that clients hold through this replica."""
-        return answer(self._agent.snapshots.describe())
+        return answer(self.service.describe_snapshots())
 
     async def renew(self, request: web.Request) -> web.Response:
         """Begin the lease anew."""
-        return answer(_shown(await self._agent.snapshots.renew(request.match_info["id"])))
+        return answer(_shown(await self.service.renew_snapshot(request.match_info["id"])))
 
     async def close(self, request: web.Request) -> web.Response:
         """Give the pin back."""
-        await self._agent.snapshots.close(request.match_info["id"])
+        await self.service.close_snapshot(request.match_info["id"])
         return answer(SnapshotClosed(request.match_info["id"]))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
@@ -78,35 +76,20 @@ class ReadingRoutes:
     async def _run(self, request: web.Request, asked: QueryRequest) -> web.StreamResponse:
         claims = claims_of(request)
         # A read that goes wrong in another process, which has a token, does not spoil the transaction.
-        with self._agent.reading(asked.tid if claims is None else None):
+        with self.service.failures_noted(asked.tid if claims is None else None):
             statement = await self._prepare(asked, request)
-            async with self._agent.sql.statement(statement) as running:
+            async with self.service.run(statement) as running:
                 if running.affected is not None:
                     if claims is not None:
                         msg = "by a token SQL is a single SELECT; add rows with insert()"
                         raise UnsupportedInTransactionError(msg)
                     return await self._insert(statement, Mutation(running.affected, running))
-                tx = None if asked.tid is None else self._agent.transactions.find(asked.tid)
-                return await self._stream(request, running, tx)
-
-    async def _stream(
-        self, request: web.Request, running: Statement, tx: Transaction | None
-    ) -> web.StreamResponse:
-        def told() -> None:
-            if tx is not None and running.ended is not None:  # before the client can commit
-                tx.note_reads(running.ended.read_set())
-                tx.untold -= 1
-
-        if tx is not None:
-            tx.untold += 1
-        return await send_rows(request, running, at_end=told)
+                at_end = self.service.record_reads(asked.tid, running)
+                return await send_rows(request, running, at_end=at_end)
 
     async def _insert(self, statement: SqlRequest, running: Mutation) -> web.Response:
         """Stage the rows of INSERT INTO ... SELECT; the answer is one row with their number."""
-        self._agent.require(Action.INSERT)
-        tx = self._agent.transactions.find(statement.tid or "")
-        done = await self._agent.mutations.insert_select(tx, running, statement.csn)
-        self._agent.transactions.touch(tx)
+        done = await self.service.insert_select(statement, running)
         counts = {"rows_inserted": [done.rows_inserted], "parts_added": [done.parts_added]}
         sink = io.BytesIO()
         table = pa.table(counts)
@@ -124,10 +107,10 @@ class ReadingRoutes:
         some = self._some(asked)
         adopted: tuple[str, ...] = ()
         if asked.tid is not None:
-            csn, adopted = await self._agent.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
+            csn, adopted = await self.service.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
         else:
             csn = Csn(asked.csn or 0)
-            await self._agent.require_query(csn, asked.table)
+            await self.service.prepare_query(csn, asked.table)
         sql = (
             asked.sql
             if asked.sql is not None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, RemovePart, TidRecord
-from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, number
-from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.config.states import AgentState
+from tidelock.replica_agent.services.status import StatusService
 from tidelock.wire.cluster import (
     AddedPart,
     DefinedTable,
@@ -56,53 +56,43 @@ def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable:
             return DefinedTable(**fields)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class StatusRoutes:
     """Handlers that only look."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    service: StatusService
 
     async def status(self, _request: web.Request) -> web.Response:
         """Show this replica and what it knows of the others."""
-        return answer(msgspec.convert(await self._agent.status(), StatusAnswer))
+        return answer(msgspec.convert(await self.service.status(), StatusAnswer))
 
     async def log(self, request: web.Request) -> web.Response:
         """Show records of the CSN log, read from ZooKeeper."""
         after = number(request, "from_csn")
         limit = number(request, "limit")
-        most = self._agent.settings.log_answer_records_max
-        wanted = most if limit is None else limit
-        if not 0 < wanted <= most:
-            msg = f"limit={wanted} is outside 1..{most} (log_answer_records_max)"
-            raise BadRequestError(msg)
-        begin = CSN_NONE if after is None else Csn(max(after - 1, 0))
-        records = await self._agent.log.records(begin, wanted)
-        return answer([_shown(item) for item in records])
+        return answer([_shown(item) for item in await self.service.records(after, limit)])
 
     async def explain(self, request: web.Request) -> web.Response:
         """Tell the story of a transaction."""
-        story = await self._agent.explain(parse_tid(request.match_info["tid"]))
+        story = await self.service.explain(parse_tid(request.match_info["tid"]))
         return answer(msgspec.convert(story, Explanation))
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """Answer Prometheus."""
-        return web.Response(
-            body=generate_latest(self._agent.metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return web.Response(body=self.service.metrics_text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def health(self, _request: web.Request) -> web.Response:
         """Tell that the process answers: 200 unless it has stopped for good."""
-        state = self._agent.condition.state
+        state = self.service.condition.state
         return answer(
-            Health(state.value, self._agent.condition.reason),
+            Health(state.value, self.service.condition.reason),
             503 if state is AgentState.STOPPED else 200,
         )
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Tell whether new work is taken: 200 only while serving."""
-        state = self._agent.condition.state
+        state = self.service.condition.state
         return answer(
-            Health(state.value, self._agent.condition.reason),
+            Health(state.value, self.service.condition.reason),
             200 if state is AgentState.SERVING else 503,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -9,14 +10,12 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Running, TooOld
-from tidelock.errors import BadRequestError, TransactionClosedError
-from tidelock.replica_agent.api.bearer import find
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.bearer import shows_life
 from tidelock.replica_agent.api.http import answer, body, seconds
-from tidelock.replica_agent.api.operations import Operations
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
-from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
-from tidelock.replica_agent.transactions.registry import Isolation, TxState
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.wire.failure import Failure
 from tidelock.wire.statements import InsertResult
 from tidelock.wire.transactions import (
@@ -59,12 +58,11 @@ def partition_values(text: str) -> dict[str, Any]:
         raise BadRequestError(msg) from error
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TransactionRoutes:
     """Handlers below /api/v1/transactions, /api/v1/outcomes and /api/v1/labels."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    service: TransactionService
 
     async def begin(self, request: web.Request) -> web.Response:
         """Begin a transaction at this replica, its home."""
@@ -75,7 +73,7 @@ class TransactionRoutes:
             offered = ", ".join(item.value for item in Isolation)
             msg = f"isolation={asked.isolation!r} is not offered; use one of {offered}"
             raise BadRequestError(msg) from None
-        tx = await self._agent.begin(
+        tx = await self.service.begin(
             label=asked.label,
             batch=asked.batch,
             min_csn=None if asked.min_csn is None else Csn(asked.min_csn),
@@ -85,38 +83,38 @@ class TransactionRoutes:
             isolation=isolation,
             key=asked.key,
         )
-        return answer(Begun(str(tx.tid), tx.tid.snapshot, tx.lease_s), 201)
+        return answer(Begun(str(tx.tid), tx.tid.snapshot, tx.lease.seconds), 201)
+
+    def _find(self, request: web.Request) -> Transaction:
+        return self.service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
 
     async def list(self, _request: web.Request) -> web.Response:
         """Show open and recently ended transactions of this replica."""
-        now = self._agent.clock()
-        return answer([tx.describe(now) for tx in self._agent.transactions.all()])
+        return answer(self.service.describe_all())
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one transaction."""
-        return answer(self._agent.transactions.find(request.match_info["tid"]).describe(self._agent.clock()))
+        return answer(self.service.describe(request.match_info["tid"]))
 
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Begin the lease anew; of a transaction that takes no statements tell why."""
-        tx = find(self._agent, request)
-        why = None if tx.error is None else Failure(**tx.error.to_wire())
-        return answer(LeaseAnswer(tx.lease_s, tx.state.value, why))
+        tx = self._find(request)
+        error = tx.ending.error
+        why = None if error is None else Failure(**error.to_wire())
+        return answer(LeaseAnswer(tx.lease.seconds, tx.state.value, why))
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
-        tx = find(self._agent, request)
-        if tx.state is TxState.OPEN:  # of any other the insert itself tells more
-            self._agent.require(Action.INSERT)
+        tx = self.service.find_for_statement(request.match_info["tid"], sign_of_life=shows_life(request))
         partition = request.query.get("partition")
-        with self._agent.reading(str(tx.tid)):  # what is there, for a table with a unique key
-            rows, parts = await self._agent.inserts.insert(
-                tx,
-                request.match_info["table"],
-                request.content,
-                request.content_length,
-                partition=None if partition is None else partition_values(partition),
-            )
-        find(self._agent, request)
+        rows, parts = await self.service.insert(
+            tx,
+            request.match_info["table"],
+            request.content,
+            request.content_length,
+            partition=None if partition is None else partition_values(partition),
+        )
+        self._find(request)
         return answer(InsertResult(rows, parts))
 
     async def commit(self, request: web.Request) -> web.Response:
@@ -124,11 +122,7 @@ class TransactionRoutes:
         asked = await body(request, CommitRequest)
         wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(request.match_info["tid"])
-        if self._agent.transactions.is_open(str(tid)):  # what was asked for before is answered in any state
-            self._agent.require(Action.COMMIT)
-        if asked.label is not None or asked.batch is not None:
-            self._agent.labels.require_form(asked.label, asked.batch)
-        done = await self._agent.commits.commit(
+        done = await self.service.commit(
             tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
         )
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
@@ -136,19 +130,13 @@ class TransactionRoutes:
 
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when it is rolled back already."""
-        tx = find(self._agent, request)
-        await self._agent.commits.rollback(tx)
+        tx = self._find(request)
+        await self.service.roll_back(tx)
         return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def kill(self, request: web.Request) -> web.Response:
         """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
-        tx = self._agent.transactions.find(request.match_info["tid"])
-        killed = TransactionClosedError(
-            f"transaction {tx.tid} was rolled back: somebody has killed it; begin a new one",
-            tid=str(tx.tid),
-            state=TxState.ROLLED_BACK.value,
-        )
-        await self._agent.commits.rollback(tx, killed)
+        tx = await self.service.kill(request.match_info["tid"])
         return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def outcome(self, request: web.Request) -> web.Response:
@@ -157,10 +145,7 @@ class TransactionRoutes:
         asked = request.query.get("wait")
         timeout_s = seconds(request, "timeout_s")
         wait = None if asked is None else parse_wait(asked, timeout_s)
-        found = await self._agent.outcomes.outcome(tid, CLIENT)
-        if wait is not None and isinstance(found, Committed):
-            bound_s = timeout_s or self._agent.settings.wait_bound_s
-            found = await self._agent.commits.applied(tid, found, wait, bound_s)
+        found = await self.service.outcome(tid, wait=wait, timeout_s=timeout_s)
         match found:
             case Committed():
                 return answer(OutcomeAnswer(str(tid), "committed", csn=found.csn, time_ms=found.time_ms))
@@ -174,7 +159,7 @@ class TransactionRoutes:
     async def label(self, request: web.Request) -> web.Response:
         """Tell what is committed under a label; ``tid`` is null for one that is free."""
         label = request.match_info["label"]
-        found = await self._agent.labels.status(label)
+        found = await self.service.label(label)
         if found is None:
             return answer(LabelAnswer(label, None, None, None, None))
         return answer(LabelAnswer(label, found.tid, found.batch, found.csn, found.time_ms))

@@ -12,17 +12,16 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import BadRequestError, TidelockError
-from tidelock.replica_agent.api.bearer import find
+from tidelock.replica_agent.api.bearer import shows_life
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.api.operations import Operations
-from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.readers.paths import NoSuchPathError, Target, parse_target
+from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.tables.schema import full_name
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.transactions.staging_area import Entry, replaces
 from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, job_folder, kind_of, text_of
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.redirect import UPLOADS
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import redact
@@ -40,9 +39,8 @@ _log = structlog.get_logger("writes")
 class WriteRoutes:
     """Handlers of writes through the file system."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Serve ``agent``."""
-        self._agent = agent
+    def __init__(self, service: UploadService) -> None:
+        self._service = service
         self._operations: dict[tuple[str, str], Callable[[_Asked], Awaitable[web.Response]]] = {
             ("GET", "GETFILESTATUS"): self._status,
             ("GET", "LISTSTATUS"): self._list,
@@ -58,24 +56,24 @@ class WriteRoutes:
             ("DELETE", "DELETE"): self._delete,
         }
 
+    def _find(self, request: web.Request) -> Transaction:
+        return self._service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
+
     async def token(self, request: web.Request) -> web.Response:
         """Make a token for an open transaction, and tell the folder that it opens."""
-        tx, asked = find(self._agent, request), await body(request, TokenRequest)
+        tx, asked = self._find(request), await body(request, TokenRequest)
         tables = None if asked.tables is None else [full_name(name) for name in asked.tables]
-        made = self._agent.writes.passes.give(tx, asked.rights, tables, asked.ttl_s)
-        url = f"webhdfs://{self._agent.writes.passes.member.data}/transactions/{made.token}"
+        made = self._service.give_token(tx, asked.rights, tables, asked.ttl_s)
+        url = f"webhdfs://{self._service.member.data}/transactions/{made.token}"
         return answer(TokenAnswer(made.token, made.expires_s, url), 201)
 
     async def seal(self, request: web.Request) -> web.Response:
         """Seal what was written to a table, where its committer leaves no _SUCCESS; or the files named."""
         asked = await body(request, SealRequest)
-        self._agent.require(Action.INSERT)
-        tx, table = find(self._agent, request), full_name(request.match_info["table"])
-        if asked.job is None:
-            sealed = await self._agent.writes.seal(tx, table)
-        else:
-            places = [tuple(file.split("/")) for file in asked.files]
-            sealed = await self._agent.writes.settle(tx, table, asked.job, places)
+        self._service.admit_seal()
+        tx, table = self._find(request), full_name(request.match_info["table"])
+        places = [tuple(file.split("/")) for file in asked.files]
+        sealed = await self._service.seal(tx, table, asked.job, places)
         return answer(InsertResult(sealed.rows, sealed.parts))
 
     # -- WebHDFS -------------------------------------------------------------------------------------------
@@ -107,8 +105,7 @@ class WriteRoutes:
         """Return who asks for what; nothing of an error's text comes from the token."""
         if not target.segments:
             raise NoSuchPathError("folders of transactions are below /transactions/<token>")
-        claims, tx = self._agent.writes.passes.admit(target.segments[0])
-        self._agent.require(Action.INSERT)
+        claims, tx = self._service.admit(target.segments[0])
         match target.segments[1:]:
             case (namespace, name, *inner):
                 table = full_name(f"{namespace}.{name}")
@@ -125,13 +122,13 @@ class WriteRoutes:
             raise _not_supported("a listing of what could be taken for the table's rows")
         if found.length is not None:
             return _body(hdfs.file_statuses([_entry(found, named=False)]))
-        entries = self._agent.writes.of(asked.tx, asked.table).area.entries(asked.place)
+        entries = self._service.area(asked.tx, asked.table).entries(asked.place)
         return _body(hdfs.file_statuses([_entry(entry, named=True) for entry in entries]))
 
     def _found(self, asked: _Asked) -> Entry:
         if asked.table is None:
             return Entry("", None)
-        entry = self._agent.writes.of(asked.tx, asked.table).area.entry(asked.place)
+        entry = self._service.area(asked.tx, asked.table).entry(asked.place)
         if entry is None:
             raise NoSuchPathError(f"{text_of(asked.place)} does not exist in the folder of {asked.table}")
         return entry
@@ -153,7 +150,7 @@ class WriteRoutes:
 
     async def _make_folder(self, asked: _Asked) -> web.Response:
         table = asked.written(Right.APPEND)
-        return _told(done=self._agent.writes.of(asked.tx, table).area.make_folder(asked.place))
+        return _told(done=self._service.area(asked.tx, table).make_folder(asked.place))
 
     async def _create(self, asked: _Asked) -> web.Response:
         """The first request is sent to the address that takes the bytes, the second one has them."""
@@ -161,34 +158,30 @@ class WriteRoutes:
         overwrite = query.get("overwrite", "true").lower() == "true"
         marks = kind_of(asked.place) is Kind.MARKER
         if "data" not in query:
-            writes = self._agent.writes.of(asked.tx, table)
-            if not marks:
-                writes.area.check_create(asked.place, overwrite=overwrite)
-                self._agent.writes.quota.require_file(asked.tx)
-                elsewhere = await self._agent.spread.location(
-                    asked.tx, table, asked.place, overwrite=overwrite
-                )
+            if marks:
+                self._service.area(asked.tx, table)  # whether there can be one
+            else:
+                elsewhere = await self._service.location(asked.tx, table, asked.place, overwrite=overwrite)
                 if elsewhere is not None:
                     return _redirect(elsewhere)
             path = "/".join(quote(segment, safe="") for segment in (*_BASE, *asked.target.segments))
             fields = urlencode({"op": "CREATE", "overwrite": str(overwrite).lower(), "data": "true"})
-            location = f"http://{self._agent.writes.passes.member.api}/{path}?{fields}"
+            location = f"http://{self._service.member.api}/{path}?{fields}"
             return _redirect(location)
         if marks:
             if await asked.request.content.readany():
                 raise BadRequestError(f"{text_of(asked.place)} is the mark of a job, and empty")
-            await self._agent.writes.mark(asked.tx, table, asked.place, asked.waiting)
+            await self._service.mark(asked.tx, table, asked.place, asked.waiting)
         else:
             content = asked.request.content.iter_any()
-            await self._agent.writes.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
+            await self._service.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
         return web.Response(status=HTTPStatus.CREATED)
 
     async def _take(self, request: web.Request, target: Target) -> web.Response:
         """Take a file for a transaction of another home."""
         if request.method != "PUT" or target.query.get("op", "").upper() != "CREATE":
             raise _not_supported(f"{request.method} of an upload")
-        self._agent.require(Action.ACK)
-        await self._agent.foreign.take(target.segments[-1], request.content.iter_any())
+        await self._service.take(target.segments[-1], request.content.iter_any())
         return web.Response(status=HTTPStatus.CREATED)
 
     async def _rename(self, asked: _Asked) -> web.Response:
@@ -198,12 +191,12 @@ class WriteRoutes:
         if destination[: len(own)] != own:
             raise BadRequestError("a file can only be moved within the folder of its table and transaction")
         target = destination[len(own) :]
-        return _told(done=await self._agent.writes.rename(asked.tx, table, asked.place, target))
+        return _told(done=await self._service.rename(asked.tx, table, asked.place, target))
 
     async def _delete(self, asked: _Asked) -> web.Response:
         table = asked.written(Right.REPLACE if replaces(asked.place) else Right.APPEND)
         recursive = asked.target.query.get("recursive", "false").lower() == "true"
-        done = await self._agent.writes.delete(
+        done = await self._service.delete(
             asked.tx, table, asked.place, recursive=recursive, waiting=asked.waiting
         )
         return _told(done=done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidelock.csnlog.core.ids import TableName
@@ -40,29 +40,24 @@ class Optimized:
         return asdict(self)
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Optimizer:
     """Runs the requests of one agent.
 
-    Args:
+    Attributes:
         merge: Merges a group; raises TidelockError.
         serving: Whether this agent serves.
         retry_wait_max_s: Longest pause after a merge that gave way.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        survey: Survey,
-        merge: Callable[[Work], Awaitable[None]],
-        counts: PartCounts,
-        serving: Callable[[], bool],
-        retry_wait_max_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._survey, self._merge, self._counts = survey, merge, counts
-        self._serving, self._retry_wait_max_s, self._clock = serving, retry_wait_max_s, clock
-        self._running: set[asyncio.Task[None]] = set()
+    survey: Survey
+    merge: Callable[[Work], Awaitable[None]]
+    counts: PartCounts
+    serving: Callable[[], bool]
+    retry_wait_max_s: float
+    clock: Callable[[], float]
+    _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def run(self, table: TableName, path: str | None, timeout_s: float) -> Optimized:
         """Merge a table, or one partition, until nothing can be merged, and return what was done.
@@ -74,16 +69,16 @@ class Optimizer:
             UnavailableError: This replica stops.
             CorruptError, TooLargeError, DiskFullError: A merge cannot succeed.
         """
-        paths = [path] if path is not None else [found for found, _ in self._counts.partitions(table)]
-        found = Optimized(parts_before=self._counts.total(table, paths))
-        work = self._table(table, paths, found, self._clock() + timeout_s)
+        paths = [path] if path is not None else [found for found, _ in self.counts.partitions(table)]
+        found = Optimized(parts_before=self.counts.total(table, paths))
+        work = self._table(table, paths, found, self.clock() + timeout_s)
         task = asyncio.create_task(work, name="optimize")
         self._running.add(task)
         task.add_done_callback(self._ended)
         ended, _ = await asyncio.wait({task}, timeout=timeout_s)
         if ended:
             task.result()
-        found.parts_after = self._counts.total(table, paths)
+        found.parts_after = self.counts.total(table, paths)
         return found
 
     async def close(self) -> None:
@@ -108,27 +103,27 @@ class Optimizer:
     async def _partition(self, table: TableName, path: str, found: Optimized, until_s: float) -> bool:
         """Merge one partition; False when the time was over before nothing was left to merge."""
         failures = 0
-        while self._serving():
-            if self._survey.merging(table, path):
+        while self.serving():
+            if self.survey.merging(table, path):
                 await asyncio.sleep(_POLL_S)
                 continue
-            due = await self._survey.of(table, path, thorough=True)
-            if not due and not self._survey.hindered(table, path):
+            due = await self.survey.of(table, path, thorough=True)
+            if not due and not self.survey.hindered(table, path):
                 return True
-            if self._clock() >= until_s:
+            if self.clock() >= until_s:
                 return False
             if not due:  # somebody is changing what is left
                 failures += 1
-                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+                await asyncio.sleep(wait_s(failures, self.retry_wait_max_s))
                 continue
-            self._survey.claim(due[0])
+            self.survey.claim(due[0])
             try:
-                await self._merge(due[0])
+                await self.merge(due[0])
             except TidelockError as error:
                 if not error.retriable:
                     raise
                 failures += 1
-                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+                await asyncio.sleep(wait_s(failures, self.retry_wait_max_s))
             else:
                 failures = 0
                 found.groups += 1

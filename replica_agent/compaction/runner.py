@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, TableName
@@ -22,34 +23,29 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import Transaction
 
 COMPACT = faults.step("agent.compact")
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Runner:
     """Merges groups.
 
-    Args:
+    Attributes:
         serving: Tells whether this agent may go on with what can as well be done later.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        reader: CatalogReader,
-        transactions: Transactions,
-        inserts: Inserts,
-        commits: Commits,
-        sql: SqlPool,
-        waiters: CsnWaiters,
-        serving: Callable[[], bool],
-    ) -> None:
-        self._lease_s, self._reader = settings.lease_max_s, reader
-        self._transactions, self._inserts, self._commits = transactions, inserts, commits
-        self._sql, self._waiters, self._serving = sql, waiters, serving
+    settings: AgentSettings
+    reader: CatalogReader
+    transactions: Transactions
+    staging: RowStaging
+    commits: Commits
+    sql: SqlPool
+    waiters: CsnWaiters
+    serving: Callable[[], bool]
 
     async def run(self, table: TableName, group: Group) -> Csn:
         """Merge a group; return the CSN from which on its rows are in new parts.
@@ -59,12 +55,14 @@ class Runner:
             CorruptError: A part cannot be read, or the rows that came out are not as many as went in.
             TidelockError: As the commit of any transaction. Nothing of the merge is left after any of them.
         """
-        tx = self._transactions.begin(self._waiters.reached, lease_s=self._lease_s, data_change=False)
+        tx = self.transactions.begin(
+            self.waiters.reached, lease_s=self.settings.lease_max_s, data_change=False
+        )
         try:
             await COMPACT.before()
             await self._rewrite(tx, table, group)
             await COMPACT.after()
-            done = await self._commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
+            done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         except BaseException:
             await asyncio.shield(self._roll_back(tx))
             raise
@@ -73,17 +71,17 @@ class Runner:
 
     async def _rewrite(self, tx: Transaction, table: TableName, group: Group) -> None:
         at = tx.tid.snapshot
-        there = {part for part, *_ in self._reader.compactable(table, group.path, at)}
+        there = {part for part, *_ in self.reader.compactable(table, group.path, at)}
         if gone := [part for part in group.parts if part not in there]:
             raise SerializationConflictError(
                 f"part {gone[0]} of table {table} was removed before its compaction began",
                 table=table,
                 part=gone[0],
             )
-        tx.removed |= dict.fromkeys(group.parts, table)
+        tx.staged.removed |= dict.fromkeys(group.parts, table)
         request = MutationRequest(csn=at, tid=None, table=table, action=CompactParts(group.parts))
-        async with self._sql.mutate(request) as merge:
-            rows, _ = await self._inserts.stage(tx, table, self._while_serving(tx, merge.pieces()))
+        async with self.sql.mutate(request) as merge:
+            rows, _ = await self.staging.stage(tx, table, self._while_serving(tx, merge.pieces()))
         if rows != group.rows:
             raise CorruptError(
                 f"the compaction of {len(group.parts)} parts of table {table} found {rows} rows, the catalog "
@@ -95,11 +93,11 @@ class Runner:
 
     async def _while_serving(self, tx: Transaction, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for piece in pieces:
-            if not self._serving():
+            if not self.serving():
                 raise UnavailableError("this replica stops or is suspended; compaction is left for later")
-            self._transactions.touch(tx)
+            self.transactions.touch(tx)
             yield piece
 
     async def _roll_back(self, tx: Transaction) -> None:
         with contextlib.suppress(TransactionClosedError):  # its commit goes on: it was asked for
-            await self._commits.rollback(tx)
+            await self.commits.roll_back(tx)

@@ -22,8 +22,8 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.part_counts import PartCounts
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
 from tidelock.replication.backoff import wait_s
 
 #: A group is at least so many times as large as the parts that are left alone (see ``Limits.target_bytes``).
@@ -78,7 +78,7 @@ class Survey:
         *,
         settings: AgentSettings,
         reader: CatalogReader,
-        inserts: Inserts,
+        tables: Tables,
         counts: PartCounts,
         waiters: CsnWaiters,
         heeded: Callable[[], Collection[Csn]],
@@ -86,7 +86,7 @@ class Survey:
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
-        self._reader, self._inserts, self._counts, self._waiters = reader, inserts, counts, waiters
+        self._reader, self._tables, self._counts, self._waiters = reader, tables, counts, waiters
         self._heeded, self._locked = heeded, locked
         self._clock, self._wall_ms = clock, wall_ms
         self._limits = limits_of(settings)
@@ -184,7 +184,7 @@ class Survey:
 
     def _wanted(self, table: TableName) -> bool:
         try:
-            _, schema = self._inserts.schema(table, self._waiters.reached)
+            _, schema = self._tables.schema(table, self._waiters.reached)
         except UnknownTableError:
             return False
         return schema.properties.get("compaction") != "off"

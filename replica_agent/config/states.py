@@ -6,6 +6,7 @@ together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 from tidelock.errors import StandbyError, TidelockError, UnavailableError
@@ -75,3 +76,20 @@ def require(state: AgentState, action: Action, replica: str, reason: str = "") -
         "another replica"
     )
     raise kind(msg, replica=replica, state=state.value)
+
+
+@dataclass(slots=True, eq=False)
+class Condition:
+    """The state of the agent at the moment, shared by all who ask; and whether it allows an action."""
+
+    replica: str
+    state: AgentState = AgentState.STARTING
+    reason: str = ""
+
+    def require(self, action: Action) -> None:
+        """Raise unless the agent does ``action`` now; errors as :func:`require`."""
+        require(self.state, action, self.replica, self.reason)
+
+    def allows(self, action: Action) -> bool:
+        """Tell whether the agent does ``action`` now."""
+        return action in ALLOWED[self.state]

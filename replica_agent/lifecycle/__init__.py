@@ -5,7 +5,7 @@ May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, 
     replica_agent/transactions/statements, replication/locks, replica_agent/audit, replica_agent/compaction,
     replica_agent/readers, replica_agent/replicas, replica_agent/snapshots,
     replica_agent/transactions/ending, replica_agent/transactions/outcomes, replica_agent/uploads,
-    csnlog/zookeeper, replica_agent/api.
+    csnlog/zookeeper, replica_agent/services, replica_agent/api.
 Entry points: `Agent`.
 On failure: an agent that cannot prove its state stops serving; one that was fenced starts anew as a fresh
     process.

@@ -17,23 +17,21 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Aborted
 from tidelock.csnlog.log import LogState
-from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import REQUEST_LINE_BYTES_MAX, application
-from tidelock.replica_agent.api.operations import Condition, Operations
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState
+from tidelock.replica_agent.config.states import Action, AgentState, Condition
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
-from tidelock.replica_agent.lifecycle.wiring import Machinery, assemble
+from tidelock.replica_agent.lifecycle.means import Means
+from tidelock.replica_agent.lifecycle.wiring import Parts, assemble
 from tidelock.replica_agent.readers.verdict import ReadAvailability
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
@@ -56,7 +54,7 @@ class Ended(Enum):
 class Agent:
     """One life of an agent: ``start``, ``until_ended``, ``close``; then a new object.
 
-    It implements ``assembly_base.Events`` and ``readers.process.Callbacks``.
+    It implements ``means.Events`` and ``readers.process.Callbacks``.
 
     Args:
         settings: All of them.
@@ -65,13 +63,13 @@ class Agent:
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
         self.replica = ReplicaId(settings.replica)
-        self.condition = Condition()
+        self.condition = Condition(self.replica)
         self._metrics = Metrics()
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._local: Local | None = None
-        self._machinery: Machinery | None = None
+        self._parts: Parts | None = None
         self._caught_up = False
         self._behind = ""  # why it does not serve yet, where that takes long
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
@@ -84,16 +82,11 @@ class Agent:
         return self._local
 
     @property
-    def machinery(self) -> Machinery:
+    def parts(self) -> Parts:
         """The parts that need the session; UnavailableError before it is open."""
-        if self._machinery is None:
+        if self._parts is None:
             raise UnavailableError(f"replica {self.replica} is starting; try again", replica=self.replica)
-        return self._machinery
-
-    @property
-    def operations(self) -> Operations:
-        """What clients and peers can ask."""
-        return self.machinery.operations
+        return self._parts
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -110,27 +103,28 @@ class Agent:
         self._metrics.add_parts(lambda: counts.largest)
         store = await connect(self._local, self._stack)
         session = await join(self._local, store)
-        self._machinery = assemble(
-            self._local,
-            store,
-            session,
+        means = Means(
+            local=self._local,
+            store=store,
+            session=session,
             events=self,
             condition=self.condition,
             metrics=self._metrics,
             stack=self._stack,
         )
-        await self._open(self._machinery)
-        await self._catch_up(self._machinery, store, session)
+        self._parts = assemble(means)
+        await self._open(self._parts)
+        await self._catch_up(self._parts)
 
-    async def _open(self, machinery: Machinery) -> None:
+    async def _open(self, parts: Parts) -> None:
         """Learn of the members, begin to apply, and answer: peers may push before this replica serves."""
-        machinery.members.on_change(self._members_changed)
-        await machinery.members.start()
+        parts.replication.members.on_change(self._members_changed)
+        await parts.replication.members.start()
         self._members_changed()
-        self.keep("members", machinery.members.watch())
-        self.keep("apply", machinery.applier.run())
+        self.keep("members", parts.replication.members.watch())
+        self.keep("apply", parts.replication.applier.run())
         runner = web.AppRunner(
-            application(machinery.operations),
+            application(parts.services),
             access_log=None,
             shutdown_timeout=self.settings.drain_s,
             max_line_size=REQUEST_LINE_BYTES_MAX,
@@ -139,55 +133,55 @@ class Agent:
         self._stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, self.local.listener, backlog=BACKLOG).start()
 
-    async def _catch_up(self, machinery: Machinery, store: ZkStore, session: OwnSession) -> None:
+    async def _catch_up(self, parts: Parts) -> None:
         """Follow the log, decide what former lives left open, then serve.
 
         It serves before it is at the end, if parts are hard to get; but never before it is where the others
         know it to have been. A disk that was replaced may lack removals whose locks were deleted because this
         replica had applied them: with their parts in sight, and unlocked, it would remove them once more.
         """
-        waiters = self.local.waiters
-        await machinery.log.start(waiters.reached)
-        end = await machinery.log.barrier()
-        await self._decide_own(session)
+        waiters, session = self.local.waiters, parts.means.session
+        await parts.replication.log.start(waiters.reached)
+        end = await parts.replication.log.barrier()
+        await self._decide_own(parts)
         for row in self.local.catalog.reader.not_held():
             self._want(row)
         until = time.monotonic() + self.settings.catch_up_wait_s
         while not await waiters.wait(end, _CATCH_UP_TICK_S):
             if time.monotonic() > until or self._ended.done():
                 break
-        upkeep = BackgroundTasks(self.settings, self.local, machinery, store)
+        upkeep = BackgroundTasks(parts)
         for name, interval_s, work in upkeep.chores():
             self.keep(name, self._repeat(name, interval_s, work))
-        store.on_change(lambda: self.spawn("alive", upkeep.keep_alive()))
+        parts.means.store.on_change(lambda: self.spawn("alive", upkeep.keep_alive()))
         if waiters.reached < session.told:
             self._behind = f"it has had CSN {session.told}, which its disk has not: it serves from there on"
-            self.log_state(machinery.log.state, machinery.log.reason)
+            self.log_state(parts.replication.log.state, parts.replication.log.reason)
         while not await waiters.wait(session.told, _CATCH_UP_TICK_S):
             if self._ended.done():
                 break
         self._caught_up = True
-        self.log_state(machinery.log.state, machinery.log.reason)
+        self.log_state(parts.replication.log.state, parts.replication.log.reason)
         _log.info(
             "started", state=self.condition.state.value, csn=waiters.reached, end=end, boot=session.boot
         )
 
-    async def _decide_own(self, session: OwnSession) -> None:
+    async def _decide_own(self, parts: Parts) -> None:
         """Roll back the own transactions of former boots that never became visible."""
         tids = [Tid.parse(text) for text in self.local.catalog.reader.prepared()]
-        own = [tid for tid in tids if tid.home == self.replica and tid.boot < session.boot]
-        outcome = self.operations.outcomes.outcome
+        own = [tid for tid in tids if tid.home == self.replica and tid.boot < parts.means.session.boot]
+        outcome = parts.transactions.outcomes.outcome
         aborted = [tid for tid in own if isinstance(await outcome(tid, UNDECIDED), Aborted)]
         if aborted:
             _log.info("aborted_by_restart", tids=[str(tid) for tid in aborted])
-            await self.operations.acceptor.forget(aborted)
+            await parts.receiver.forget(aborted)
 
-    # -- what the parts tell (assembly_base.Events) ----------------------------------------------------------
+    # -- what the parts tell (means.Events) ----------------------------------------------------------
 
     async def deliver(self, records: list[LogRecord]) -> None:
         """Hand records of the log to the applier, at its pace."""
         for record in records:
-            await self.machinery.applier.deliver(record)
+            await self.parts.replication.applier.deliver(record)
 
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Wake those who wait for these CSNs."""
@@ -202,13 +196,13 @@ class Agent:
             if row is not None and row.state == "quarantined":
                 # Found damaged again since it was stored: whoever wanted it then has met a fetch that was
                 # ending.
-                self.machinery.applier.part_lost(part)
+                self.parts.replication.applier.part_lost(part)
                 self._want(row)
                 return
             self._damaged.discard(part)
             self.local.readers.released(part)
-        self.machinery.applier.part_held(part)
-        self.machinery.early.arrived(part)
+        self.parts.replication.applier.part_held(part)
+        self.parts.uploads.early.arrived(part)
 
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
         """Note it: the peer will find the damage itself when it is asked for the part."""
@@ -216,15 +210,15 @@ class Agent:
 
     def acknowledged(self, held: Held) -> None:
         """Count the copies that a peer names."""
-        self.operations.membership.heard(held)
-        self.machinery.copies.acknowledged(held)
+        self.parts.replication.membership.heard(held)
+        self.parts.replication.copies.acknowledged(held)
 
     def log_state(self, state: LogState, reason: str) -> None:
         """Follow the state of the log; three of its states end this life."""
         match state:
             case LogState.FENCED:
                 self._become(AgentState.FENCED, reason)
-                self.operations.commits.abort_all(
+                self.parts.transactions.commits.abort_all(
                     FencedError(
                         f"replica {self.replica} was fenced by another; its open transactions are aborted, "
                         "begin again",
@@ -250,12 +244,12 @@ class Agent:
         self._end(Ended.STOPPED)
 
     def _members_changed(self) -> None:
-        machinery, membership = self.machinery, self.operations.membership
+        parts, membership = self.parts, self.parts.replication.membership
         membership.changed()
         peers = membership.peers()
-        machinery.fetcher.members(peers)
-        machinery.pusher.members(peers)
-        machinery.copies.members(membership.disks())
+        parts.replication.fetcher.members(peers)
+        parts.replication.pusher.members(peers)
+        parts.replication.copies.members(membership.disks())
 
     def _become(self, state: AgentState, reason: str) -> None:
         if self.condition.state in _FINAL or (self.condition.state, self.condition.reason) == (state, reason):
@@ -267,30 +261,30 @@ class Agent:
 
     async def wait(self, csn: Csn) -> ReadAvailability:
         """Tell a reader process whether ``csn`` can be served here."""
-        if self._machinery is None:
+        if self._parts is None:
             return ReadAvailability("standby", f"replica {self.replica} is starting")
-        return await self.operations.verdict(csn)
+        return await self.parts.services.reads.verdict(csn)
 
     def read(self, csn: Csn) -> None:
         """A reader process reads at a CSN: if nobody has pinned it, it stays readable for a while."""
-        if self._machinery is not None and Action.LATEST in ALLOWED[self.condition.state]:
-            self.operations.read_pins.read(csn)
+        if self._parts is not None and self.condition.allows(Action.LATEST):
+            self.parts.history.read_pins.read(csn)
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """A reader or a query has found wrong bytes: if they are, the part is fetched again."""
-        if self._machinery is not None:  # else the next look of a reader finds it again
-            self.spawn("repair", self._repair(self._machinery, part, detail))
+        if self._parts is not None:  # else the next look of a reader finds it again
+            self.spawn("repair", self._repair(self._parts, part, detail))
 
-    async def _repair(self, machinery: Machinery, part: PartId, detail: str) -> None:
+    async def _repair(self, parts: Parts, part: PartId, detail: str) -> None:
         async with self._verifying:
-            if not await machinery.ledger.is_damaged(part):
+            if not await parts.replication.catalog_port.is_damaged(part):
                 _log.warning("part_found_whole", part=part, detail=detail)
                 self.local.readers.released(part)
                 return
         self._damaged.add(part)
-        if await machinery.ledger.quarantine(part):
+        if await parts.replication.catalog_port.quarantine(part):
             _log.error("part_damaged", part=part, detail=detail)
-            machinery.applier.part_lost(part)
+            parts.replication.applier.part_lost(part)
         row = self.local.catalog.reader.part(part)
         if row is not None and row.state != "held":
             self._want(row)
@@ -299,7 +293,7 @@ class Agent:
         """Have a part fetched; an undecided one is wanted by the record that commits it, if one ever does."""
         if row.creation_csn is not None:
             wanted = Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ())
-            self.machinery.fetcher.want(wanted)
+            self.parts.replication.fetcher.want(wanted)
 
     # -- tasks -----------------------------------------------------------------------------------------------
 
@@ -353,12 +347,13 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             if self._local is not None:
                 group.create_task(self._local.readers.drain(self.settings.drain_s))
-            if self._machinery is not None:
+            if self._parts is not None:
                 group.create_task(self._finish_commits())
         self._end(Ended.ASKED)
 
     async def _finish_commits(self) -> None:
-        running = [tx.commit_task for tx in self.operations.transactions.live() if tx.commit_task is not None]
+        asked = (tx.ending.commit_task for tx in self.parts.transactions.registry.live())
+        running = [task for task in asked if task is not None]
         if running:
             await asyncio.wait(running, timeout=self.settings.drain_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from tidelock.csnlog.cluster.bootstrap import keep_alive
@@ -17,13 +18,10 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Link, SetData
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import read_tail
-from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import LeaseExpiredError
 from tidelock.replica_agent.compaction.compactor import TICK_S
-from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import ALLOWED, Action
-from tidelock.replica_agent.lifecycle.local import Local
-from tidelock.replica_agent.lifecycle.wiring import Machinery
+from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.lifecycle.wiring import Parts
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
 from tidelock.replica_agent.storage.unused_files import remove_late
@@ -38,20 +36,30 @@ _LEASE_TICK_S = 0.25
 class BackgroundTasks:
     """The chores of one life."""
 
-    def __init__(self, settings: AgentSettings, local: Local, machinery: Machinery, store: ZkStore) -> None:
-        self._settings, self._local, self._machinery, self._store = settings, local, machinery, store
-        self._operations = machinery.operations
+    def __init__(self, parts: Parts) -> None:
+        means, replication = parts.means, parts.replication
+        self._settings, self._local, self._store = means.settings, means.local, means.store
+        self._condition, self._metrics, self._session = means.condition, means.metrics, means.session
+        self._log, self._compactor = replication.log, parts.compactor
+        self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
+        self._locks = parts.transactions.locks
+        self._snapshots, self._history = parts.history.snapshots, parts.history.history
         self._published: Progress | None = None
-        catalog, log, data_dir = local.catalog, machinery.log, settings.data_dir
+        catalog = means.local.catalog
         self._collection = GarbageCollection(
-            settings, data_dir, catalog, local.files, store, machinery.operations.metrics.collected_parts.inc
+            means.settings,
+            means.settings.data_dir,
+            catalog,
+            means.local.files,
+            means.store,
+            means.metrics.collected_parts.inc,
         )
-        self._outcomes = OutcomeRetention(self._operations.replica, catalog, store, log.fenced)
+        self._outcomes = OutcomeRetention(means.replica, catalog, means.store, replication.log.fenced)
         self._janitor = UndecidedResolver(
-            local.catalog,
-            outcome=lambda tid: machinery.operations.outcomes.outcome(tid, UNDECIDED),
-            forget=self._operations.acceptor.forget,
-            fetching=lambda: machinery.fetcher.early() | machinery.operations.foreign.tids(),
+            catalog,
+            outcome=partial(parts.transactions.outcomes.outcome, policy=UNDECIDED),
+            forget=parts.receiver.forget,
+            fetching=lambda: replication.fetcher.early() | parts.uploads.foreign.tids(),
         )
 
     def chores(self) -> list[tuple[str, float, PeriodicTask]]:
@@ -64,7 +72,7 @@ class BackgroundTasks:
             ("alive", settings.member_refresh_s, self.keep_alive),
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
-            ("compaction", TICK_S, self._machinery.compactor.tick),
+            ("compaction", TICK_S, self._compactor.tick),
             ("history", settings.horizon_interval_s, self._if_collecting(self._keep_history)),
         ]
 
@@ -72,7 +80,7 @@ class BackgroundTasks:
         """Leave a chore out while the agent's state takes nothing away."""
 
         async def when_allowed() -> None:
-            if Action.COLLECT in ALLOWED[self._operations.condition.state]:
+            if self._condition.allows(Action.COLLECT):
                 await work()
 
         return when_allowed
@@ -80,45 +88,44 @@ class BackgroundTasks:
     async def keep_alive(self) -> None:
         """Let the sign of life stand in the present ZooKeeper session; the next run repeats what fails."""
         if self._store.link is Link.CONNECTED:
-            await keep_alive(self._store, self._operations.session)
+            await keep_alive(self._store, self._session)
 
     async def _publish_progress(self) -> None:
         """Tell ZooKeeper how far this replica is, if that has changed; tail and horizon depend on it.
 
         And so does what compaction merges on the long transactions that are open.
         """
-        operations, reached = self._operations, self._local.waiters.reached
-        oldest = min(operations.transactions.oldest_snapshot(reached), operations.snapshots.oldest(reached))
-        heeded = operations.transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
-        told = operations.session.told
+        reached = self._local.waiters.reached
+        oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
+        heeded = self._transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
+        told = self._session.told
         progress = Progress(reached, oldest, tuple(heeded), told if told > reached else CSN_NONE)
-        operations.metrics.oldest.set(oldest)
-        if progress != self._published and self._machinery.log.state is LogState.FOLLOWING:
-            change = SetData(tree.progress(operations.replica), encode_progress(progress))
-            if isinstance(await self._machinery.log.fenced((change,)), Ok):
+        self._metrics.oldest.set(oldest)
+        if progress != self._published and self._log.state is LogState.FOLLOWING:
+            change = SetData(tree.progress(self._session.replica), encode_progress(progress))
+            if isinstance(await self._log.fenced((change,)), Ok):
                 self._published = progress
 
     async def _end_leases(self) -> None:
-        operations = self._operations
-        for tx in operations.transactions.expired(self._local.waiters.reached):
-            await operations.commits.rollback(
+        for tx in self._transactions.expired(self._local.waiters.reached):
+            await self._commits.roll_back(
                 tx,
                 LeaseExpiredError(
-                    f"transaction {tx.tid} was rolled back: no sign of life for its lease of {tx.lease_s} s; "
-                    "begin a new one",
+                    f"transaction {tx.tid} was rolled back: no sign of life for its lease of "
+                    f"{tx.lease.seconds} s; begin a new one",
                     tid=str(tx.tid),
                 ),
             )
-        await operations.snapshots.sweep()
-        operations.metrics.open_transactions.set(len(operations.transactions.live()))
-        operations.metrics.staged_memory.set(operations.transactions.memory_bytes)
+        await self._snapshots.sweep()
+        self._metrics.open_transactions.set(len(self._transactions.live()))
+        self._metrics.staged_memory.set(self._transactions.memory_bytes)
 
     async def _sweep_locks(self) -> None:
         """Delete removal locks that nobody needs any more."""
         tail = await read_tail(self._store) or CSN_NONE
         standing = await read_standing(self._store)
-        await self._operations.locks.sweep(tail if standing is None else standing.locks_needed_from(tail))
-        self._operations.metrics.locks.set(self._operations.locks.held)
+        await self._locks.sweep(tail if standing is None else standing.locks_needed_from(tail))
+        self._metrics.locks.set(self._locks.held)
 
     async def _clean(self) -> None:
         await remove_late(self._local.catalog, self._local.files)
@@ -131,15 +138,15 @@ class BackgroundTasks:
 
     async def _keep_history(self) -> None:
         """Move horizon and tail, then delete what they have passed, whoever has moved them."""
-        await self._operations.snapshots.forget_ended()
+        await self._snapshots.forget_ended()
         try:
-            await self._operations.history.advance()
+            await self._history.advance()
         finally:
             await self._collection.run()
             self._show_history()
 
     def _show_history(self) -> None:
-        reader, metrics = self._local.catalog.reader, self._operations.metrics
+        reader, metrics = self._local.catalog.reader, self._metrics
         metrics.horizon.set(reader.horizon())
         metrics.tail.set(reader.meta("tail"))
-        metrics.pins.set(self._operations.history.describe()["pins"])
+        metrics.pins.set(self._history.describe()["pins"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, PartId, Tid
 from tidelock.csnlog.core.model import DefineTable
@@ -20,40 +21,42 @@ from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, 
 from tidelock.replication.partfs import PartFs
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReplicaCatalogPort:
     """Implements ``CatalogPort`` and ``PartStore``."""
 
-    def __init__(self, catalog: Catalog, files: PartFs, stager: Stager, metrics: Metrics) -> None:
-        """Wrap the catalog."""
-        self._catalog, self._files, self._stager, self._metrics = catalog, files, stager, metrics
+    catalog: Catalog
+    files: PartFs
+    stager: Stager
+    metrics: Metrics
 
     # -- CatalogPort
     # --------------------------------------------------------------------------------------------------
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
         """Return those parts whose bytes are durable and verified here."""
-        return self._catalog.reader.held(parts)
+        return self.catalog.reader.held(parts)
 
     async def known_tids(self, tids: Collection[str]) -> set[str]:
         """Return those tids that an applied record has committed."""
-        return {tid for tid in tids if self._catalog.reader.outcome(tid)}
+        return {tid for tid in tids if self.catalog.reader.outcome(tid)}
 
     async def want(self, wanted: Sequence[Wanted]) -> None:
         """Make durable that these parts are missing here."""
-        await self._catalog.write(lambda db: jobs.want(db, wanted))
+        await self.catalog.write(lambda db: jobs.want(db, wanted))
 
     async def read(self, part: PartId) -> bytes:
         """Return the verified bytes of a held part.
 
         Quarantines it and raises CorruptError when they are wrong.
         """
-        row = self._catalog.reader.part(part)
+        row = self.catalog.reader.part(part)
         if row is None or row.file is None:
             msg = f"part {part} is not held here"
             raise CorruptError(msg, part=part)
         location = Location(row.file, row.offset, row.length, row.blocks)
         try:
-            return await asyncio.to_thread(self._files.read, location)
+            return await asyncio.to_thread(self.files.read, location)
         except CorruptError:
             await self.quarantine(part)
             raise
@@ -61,9 +64,9 @@ class ReplicaCatalogPort:
     async def apply(self, records: Sequence[ResolvedRecord]) -> None:
         """Make records visible in one durable transaction."""
         batch = [self._prepare(record) for record in records]
-        await self._catalog.write(lambda db: jobs.apply(db, batch))
-        self._metrics.records_applied.inc(len(records))
-        self._metrics.tids_applied.inc(sum(len(record.tids) for record in records))
+        await self.catalog.write(lambda db: jobs.apply(db, batch))
+        self.metrics.records_applied.inc(len(records))
+        self.metrics.tids_applied.inc(sum(len(record.tids) for record in records))
 
     def _prepare(self, record: ResolvedRecord) -> jobs.AppliedRecord:
         tables: dict[tuple[str, int], jobs.DefinedTable] = {}
@@ -85,21 +88,21 @@ class ReplicaCatalogPort:
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make a small fetched part durable, packed together with others that wait."""
-        await self._stager.store([StagedBytes(meta, data, tid)], [])
+        await self.stager.store([StagedBytes(meta, data, tid)], [])
 
     async def note_undo(self, path: str) -> None:
         """Make durable that ``path`` is about to be written."""
-        await self._catalog.write(lambda db: jobs.note_undo(db, [path]))
+        await self.catalog.write(lambda db: jobs.note_undo(db, [path]))
 
     async def forget_undo(self, path: str) -> None:
         """Make durable that ``path`` is gone, or never came to be."""
-        await self._catalog.write(lambda db: jobs.forget_undo(db, [path]))
+        await self.catalog.write(lambda db: jobs.forget_undo(db, [path]))
 
     async def record(self, meta: PartMeta, tid: Tid, location: Location) -> None:
         """Make the row of a fetched part durable."""
         staged = jobs.StagedPart(meta, location, tid)
-        unused = await self._catalog.write(lambda db: jobs.add_staged(db, [staged], []))
-        self._catalog.late_removals.update(unused)
+        unused = await self.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
+        self.catalog.late_removals.update(unused)
 
     # -- damage
     # --------------------------------------------------------------------------------------------------
@@ -110,12 +113,12 @@ class ReplicaCatalogPort:
         A report alone does not condemn a part: a query may have failed for another reason, and a part that is
         moved while it is read looks like one that is gone.
         """
-        row = self._catalog.reader.part(part)
+        row = self.catalog.reader.part(part)
         if row is None or row.state != "held" or row.file is None:
             return True
         location = Location(row.file, row.offset, row.length, row.blocks)
         try:
-            await asyncio.to_thread(self._files.verify, location)
+            await asyncio.to_thread(self.files.verify, location)
         except CorruptError:
             return True
         except UnavailableError:
@@ -127,7 +130,7 @@ class ReplicaCatalogPort:
 
         False if it was known.
         """
-        changed = await self._catalog.write(lambda db: jobs.quarantine(db, part))
+        changed = await self.catalog.write(lambda db: jobs.quarantine(db, part))
         if changed:
-            self._metrics.corrupt_parts.inc()
+            self.metrics.corrupt_parts.inc()
         return changed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
@@ -25,46 +26,35 @@ _OUT = frozenset({"struck", "removed"})
 _POLL_S = 0.02
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Membership:
     """The other replicas, seen from this one.
 
-    Args:
+    Attributes:
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        copies: int,
-        epoch_limit: int,
-        settings: AgentSettings,
-        members: Members,
-        client: PeerClient,
-        waiters: CsnWaiters,
-        clock: Callable[[], float],
-    ) -> None:
-        """Know nothing before the member list was read."""
-        self._replica, self._copies, self._epoch_limit, self._settings = (
-            replica,
-            copies,
-            epoch_limit,
-            settings,
-        )
-        self._members, self._client, self._waiters, self._clock = members, client, waiters, clock
-        self._heard: dict[ReplicaId, Csn] = {}
-        self._asking: asyncio.Task[dict[ReplicaId, Csn]] | None = None
-        #: Since when a replica gives no sign of life, by this agent's clock.
-        self._silent_since: dict[ReplicaId, float] = {}
+    replica: ReplicaId
+    copies: int
+    epoch_limit: int
+    settings: AgentSettings
+    members: Members
+    client: PeerClient
+    waiters: CsnWaiters
+    clock: Callable[[], float]
+    _heard: dict[ReplicaId, Csn] = field(default_factory=dict, init=False)
+    _asking: asyncio.Task[dict[ReplicaId, Csn]] | None = field(default=None, init=False)
+    #: Since when a replica gives no sign of life, by this agent's clock.
+    _silent_since: dict[ReplicaId, float] = field(default_factory=dict, init=False)
 
     @property
     def view(self) -> Mapping[ReplicaId, MemberView]:
         """Every registered replica, this one too."""
-        return self._members.snapshot()
+        return self.members.snapshot()
 
     def changed(self) -> None:
         """The view has changed: note who is silent now, and since when."""
-        now, before = self._clock(), self._silent_since
+        now, before = self.clock(), self._silent_since
         self._silent_since = {
             replica: before.get(replica, now) for replica, found in self.view.items() if not found.alive
         }
@@ -72,12 +62,12 @@ class Membership:
     def silent_s(self, replica: ReplicaId) -> float:
         """Return for how long a replica has given no sign of life, as far as this agent has seen; else 0."""
         since = self._silent_since.get(replica)
-        return 0.0 if since is None else self._clock() - since
+        return 0.0 if since is None else self.clock() - since
 
     def peers(self) -> tuple[Peer, ...]:
         """Return the other registered replicas."""
         return tuple(
-            self._peer(replica, member) for replica, member in self.view.items() if replica != self._replica
+            self._peer(replica, member) for replica, member in self.view.items() if replica != self.replica
         )
 
     def _peer(self, replica: ReplicaId, found: MemberView) -> Peer:
@@ -94,8 +84,8 @@ class Membership:
 
     def snapshot_of(self, replica: ReplicaId, found: MemberView) -> Csn:
         """Return the newest snapshot CSN heard of a replica."""
-        if replica == self._replica:
-            return self._waiters.reached
+        if replica == self.replica:
+            return self.waiters.reached
         published = found.progress.snapshot if found.progress else CSN_NONE
         return max(published, self._heard.get(replica, CSN_NONE))
 
@@ -127,7 +117,7 @@ class Membership:
         known = [
             self.snapshot_of(peer, view[peer]) for peer in view if not self._peer(peer, view[peer]).struck
         ]
-        return min(known, default=self._waiters.reached)
+        return min(known, default=self.waiters.reached)
 
     async def ask(self) -> dict[ReplicaId, Csn]:
         """Ask the live peers how far they are; those that do not answer at once are left out.
@@ -147,22 +137,22 @@ class Membership:
 
     async def _ask(self, peer: Peer) -> Csn | None:
         try:
-            async with asyncio.timeout(self._settings.peer_ask_timeout_s):
-                return (await self._client.status(peer.api)).snapshot_csn
+            async with asyncio.timeout(self.settings.peer_ask_timeout_s):
+                return (await self.client.status(peer.api)).snapshot_csn
         except (TidelockError, TimeoutError):
             return None
 
     def lagging(self) -> tuple[ReplicaId, ...]:
         """Return the live replicas that are more than ``max_lag`` behind this one."""
         return lagging(
-            self.peers(), self._waiters.reached, self._settings.max_lag, epoch_limit=self._epoch_limit
+            self.peers(), self.waiters.reached, self.settings.max_lag, epoch_limit=self.epoch_limit
         )
 
     async def wait_for_lagging(self, timeout_s: float) -> tuple[ReplicaId, ...]:
         """Wait while some replica is too far behind; returns those that still are after ``timeout_s``."""
-        until = self._clock() + timeout_s
+        until = self.clock() + timeout_s
         behind = self.lagging()
-        while behind and self._clock() < until:
+        while behind and self.clock() < until:
             await asyncio.sleep(_POLL_S)
             await self.ask()
             behind = self.lagging()
@@ -175,15 +165,15 @@ class Membership:
 
         Returns who is missing after ``timeout_s``: of the live ones, or of all where copies are missing.
         """
-        until = self._clock() + timeout_s
+        until = self.clock() + timeout_s
         while True:
             reached = await self.ask()
-            done = {replica for replica, at in reached.items() if at >= csn} | {self._replica}
+            done = {replica for replica, at in reached.items() if at >= csn} | {self.replica}
             others = [peer for peer in self.peers() if not peer.struck]
-            enough = len(done) >= self._copies
+            enough = len(done) >= self.copies
             wanted = {peer.replica for peer in others if (peer.alive and everywhere) or not enough}
             if enough and (wanted <= done or not everywhere):
                 return ()
-            if self._clock() > until:
+            if self.clock() > until:
                 return tuple(sorted(wanted - done))
             await asyncio.sleep(_POLL_S)

@@ -9,6 +9,7 @@ again stand in no record; those that a peer was told of early go when the record
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -20,43 +21,37 @@ from tidelock.replica_agent.storage.catalog import Catalog
 _log = structlog.get_logger("janitor")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UndecidedResolver:
     """Looks at undecided transactions.
 
-    Args:
+    Attributes:
         catalog: What is undecided here.
         outcome: Finds out what became of a transaction of which something is undecided here.
         forget: Drops the parts of aborted transactions, and fetches no more of them.
         fetching: Tells the undecided transactions of which parts are coming here.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        *,
-        outcome: Callable[[Tid], Awaitable[Outcome]],
-        forget: Callable[[list[Tid]], Awaitable[None]],
-        fetching: Callable[[], Collection[str]],
-    ) -> None:
-        """Look at nothing yet."""
-        self._catalog = catalog
-        self._outcome, self._forget, self._fetching = outcome, forget, fetching
-        self._seen: set[str] = set()
+    catalog: Catalog
+    outcome: Callable[[Tid], Awaitable[Outcome]]
+    forget: Callable[[list[Tid]], Awaitable[None]]
+    fetching: Callable[[], Collection[str]]
+    _seen: set[str] = field(default_factory=set, init=False)
 
     async def look(self) -> None:
         """Ask about each transaction that was undecided at the last look already."""
-        undecided = {*self._catalog.reader.prepared(), *self._fetching()}
+        undecided = {*self.catalog.reader.prepared(), *self.fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
         self._seen = undecided
         over = [tid for tid in again if await self._is_over(tid)]
         if over:
             _log.info("undecided_cleaned", tids=[str(tid) for tid in over])
-            await self._forget(over)
+            await self.forget(over)
 
     async def _is_over(self, tid: Tid) -> bool:
-        if self._catalog.reader.outcome(str(tid)) is not None:
+        if self.catalog.reader.outcome(str(tid)) is not None:
             return True  # applied here: what is left of it was removed before its record was made
         try:
-            return isinstance(await self._outcome(tid), Aborted)
+            return isinstance(await self.outcome(tid), Aborted)
         except TidelockError:
             return False

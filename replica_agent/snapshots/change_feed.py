@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.config.states import Action, Condition
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.request import ChangesRequest
@@ -19,24 +19,15 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.tables.schema import TableSchema
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ChangeFeed:
-    """The changes of tables.
+    """The changes of tables."""
 
-    Args:
-        require: Raises unless the agent's state allows an action.
-    """
-
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        waiters: CsnWaiters,
-        snapshots: Snapshots,
-        read_pins: ImplicitPins,
-        require: Callable[[Action], None],
-    ) -> None:
-        self._settings, self._waiters = settings, waiters
-        self._snapshots, self._read_pins, self._require = snapshots, read_pins, require
+    settings: AgentSettings
+    condition: Condition
+    waiters: CsnWaiters
+    snapshots: Snapshots
+    read_pins: ImplicitPins
 
     async def page(
         self,
@@ -67,24 +58,24 @@ class ChangeFeed:
             NoSuchCsnError: Above the end of the log.
             StandbyError: Not applied here within `wait_bound_s`.
         """
-        files = _limit("files_max", files_max, self._settings.changes_files_max)
-        size = _limit("bytes_max", bytes_max, self._settings.changes_bytes_max)
-        if not 0 <= wait_s <= self._settings.wait_bound_s:
-            msg = f"wait_s={wait_s} is outside 0..{self._settings.wait_bound_s} (wait_bound_s)"
+        files = _limit("files_max", files_max, self.settings.changes_files_max)
+        size = _limit("bytes_max", bytes_max, self.settings.changes_bytes_max)
+        if not 0 <= wait_s <= self.settings.wait_bound_s:
+            msg = f"wait_s={wait_s} is outside 0..{self.settings.wait_bound_s} (wait_bound_s)"
             raise BadRequestError(msg)
         end = await self._reach(table, since, until)
         if until is None and end == since:
-            await self._waiters.wait(Csn(since + 1), wait_s)
-            end = self._waiters.reached
+            await self.waiters.wait(Csn(since + 1), wait_s)
+            end = self.waiters.reached
 
         def look() -> tuple[TableSchema, ChangePage]:
-            with closing(ChangeReader(self._settings.data_dir)) as reader:
+            with closing(ChangeReader(self.settings.data_dir)) as reader:
                 page = reader.page(table, since, end, files_max=files, bytes_max=size)
                 return TableSchema.from_definition(reader.require_table(table, end).definition), page
 
         schema, page = await asyncio.to_thread(look)
         if page.sets:
-            self._read_pins.read_from(since)
+            self.read_pins.read_from(since)
         return schema, page
 
     async def rows(self, table: TableName, since: Csn, until: Csn) -> ChangesRequest:
@@ -93,8 +84,8 @@ class ChangeFeed:
         The range stays readable for a while. Errors as :meth:`page`, UnknownTableError left out.
         """
         await self._reach(table, since, until)
-        self._read_pins.read_from(since)
-        return ChangesRequest(until, since, table, self._settings.changes_files_max)
+        self.read_pins.read_from(since)
+        return ChangesRequest(until, since, table, self.settings.changes_files_max)
 
     async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
         """Return where the changes of (since, until] end, when all of them are applied here.
@@ -105,10 +96,10 @@ class ChangeFeed:
             msg = f"the changes from CSN {since} to CSN {until}: the first must not be above the second"
             raise BadRequestError(msg)
         newest = since if until is None else until
-        self._require(Action.READ if newest <= self._waiters.reached else Action.LATEST)
-        await self._snapshots.require(since, table)
-        await self._snapshots.reach(newest)
-        return self._waiters.reached if until is None else until
+        self.condition.require(Action.READ if newest <= self.waiters.reached else Action.LATEST)
+        await self.snapshots.require(since, table)
+        await self.snapshots.reach(newest)
+        return self.waiters.reached if until is None else until
 
 
 def _limit(name: str, asked: int | None, most: int) -> int:

@@ -16,6 +16,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -55,28 +56,23 @@ def newest_before(reader: CatalogReader, kept_s: float) -> Csn:
     return reader.csn_at(int((time.time() - kept_s) * 1000)) or CSN_NONE
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class GarbageCollection:
     """Collects on one replica.
 
-    Args:
+    Attributes:
         data_dir: Where the catalog is.
         collected: Told how many parts were deleted.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        data_dir: Path,
-        catalog: Catalog,
-        files: PartFs,
-        store: Store,
-        collected: Callable[[int], None],
-    ) -> None:
-        """Collect nothing yet."""
-        self._settings, self._data_dir, self._collected = settings, data_dir, collected
-        self._catalog, self._files, self._store = catalog, files, store
-        #: Something may go that was not looked for since: a start may follow a run that was cut.
-        self._due = True
+    settings: AgentSettings
+    data_dir: Path
+    catalog: Catalog
+    files: PartFs
+    store: Store
+    collected: Callable[[int], None]
+    #: Something may go that was not looked for since: a start may follow a run that was cut.
+    _due: bool = field(default=True, init=False)
 
     async def run(self) -> None:
         """Note what ZooKeeper says, and delete all that may go.
@@ -84,7 +80,7 @@ class GarbageCollection:
         Raises:
             DiskFullError, UnavailableError: The rest goes with the next run.
         """
-        horizon, tail = await self._store.get(tree.HORIZON), await self._store.get(tree.TAIL)
+        horizon, tail = await self.store.get(tree.HORIZON), await self.store.get(tree.TAIL)
         if isinstance(horizon, Ok) and isinstance(tail, Ok):
             await self._note(codec.decode_csn(horizon.value.data), codec.decode_csn(tail.value.data))
         if self._due:
@@ -98,29 +94,29 @@ class GarbageCollection:
 
     async def _note(self, horizon: Csn, tail: Csn) -> None:
         """Make durable what is promised no more, if that is more than before."""
-        reader = self._catalog.reader
+        reader = self.catalog.reader
         kept = {table: newest_before(reader, kept_s) for table, kept_s in reader.retentions().items()}
         before = reader.table_horizons()
         moved = horizon > reader.horizon() or tail > reader.meta("tail") or kept.keys() != before.keys()
         if moved or any(before[table] < min(csn, horizon) for table, csn in kept.items()):
-            await self._catalog.write(lambda db: rules.note_horizon(db, horizon, tail, kept))
+            await self.catalog.write(lambda db: rules.note_horizon(db, horizon, tail, kept))
             self._due = True
 
     async def _collect(self) -> None:
         parts = await self._delete(_removed_parts(), rules.collect_parts)
         manifests = await self._delete(_old_manifests, rules.collect_manifests)
-        await self._catalog.write(rules.collect_tables)
+        await self.catalog.write(rules.collect_tables)
         csns = await self._look(lambda found, _: found.unused_csns())
         for begin in range(0, len(csns), _ROWS_MAX):
             await self._at_leisure(partial(_call, rules.collect_csns, csns[begin : begin + _ROWS_MAX]))
-        self._collected(parts)
+        self.collected(parts)
         if parts or manifests:
-            _log.info("collected", parts=parts, manifests=manifests, horizon=self._catalog.reader.horizon())
+            _log.info("collected", parts=parts, manifests=manifests, horizon=self.catalog.reader.horizon())
 
     async def _delete(self, find: Find[Removed], forget: Forget) -> int:
         """Delete parts, batch by batch, rows first; returns how many."""
         gone = 0
-        late = self._catalog.late_removals
+        late = self.catalog.late_removals
         while some := await self._look(find):
             # A write that fails may be stored all the same; then the chore of late removals finds the files.
             files = {one.file for one in some if one.file is not None}
@@ -129,7 +125,7 @@ class GarbageCollection:
             unused = await self._at_leisure(partial(_call, forget, [one.part for one in some]))
             await COLLECT.after()
             late -= files.difference(unused)
-            await remove_files(self._catalog, self._files, unused)
+            await remove_files(self.catalog, self.files, unused)
             gone += len(some)
         return gone
 
@@ -137,15 +133,15 @@ class GarbageCollection:
         """Look for what may go, in a thread: it may be far between what stays."""
 
         def look() -> list[T]:
-            with closing(Collectables(self._data_dir)) as found:
-                return find(found, self._settings.collect_batch_parts)
+            with closing(Collectables(self.data_dir)) as found:
+                return find(found, self.settings.collect_batch_parts)
 
         return await asyncio.to_thread(look)
 
     async def _at_leisure(self, job: Job[T]) -> T:
         """Run a job, and leave the catalog to others for as long as it took."""
         begun = time.monotonic()
-        done = await self._catalog.write(job)
+        done = await self.catalog.write(job)
         await asyncio.sleep(time.monotonic() - begun)
         return done
 

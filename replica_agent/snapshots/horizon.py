@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -49,33 +49,27 @@ class Moved:
             _log.info("horizon", before=self.before, now=self.horizon, held_by=held.kind, name=held.name)
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class HorizonMover:
     """Horizon and tail as one agent sees and moves them.
 
-    Args:
+    Attributes:
         members: The registered replicas.
         retained: The CSN that was the newest one so many seconds ago, 0 if there was none.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        settings: AgentSettings,
-        store: Store,
-        log: CsnLog,
-        members: Callable[[], Mapping[ReplicaId, MemberView]],
-        retained: Callable[[float], Csn],
-        clock: Callable[[], float],
-    ) -> None:
-        """Know of no pin."""
-        self._replica, self._settings, self._store, self._csn_log = replica, settings, store, log
-        self._members, self._retained, self._clock = members, retained, clock
-        self._watch = PinWatch()
-        self._turn = itertools.count()
-        #: Below it no record is left.
-        self._deleted = CSN_NONE
+    replica: ReplicaId
+    settings: AgentSettings
+    store: Store
+    log: CsnLog
+    members: Callable[[], Mapping[ReplicaId, MemberView]]
+    retained: Callable[[float], Csn]
+    clock: Callable[[], float]
+    _watch: PinWatch = field(default_factory=PinWatch, init=False)
+    _turn: itertools.count[int] = field(default_factory=itertools.count, init=False)
+    #: Below it no record is left.
+    _deleted: Csn = field(default=CSN_NONE, init=False)
 
     async def advance(self) -> None:
         """Move horizon and tail as far as they may go, if it is this replica's turn.
@@ -83,16 +77,16 @@ class HorizonMover:
         Raises:
             FencedError, UnavailableError: The next turn goes on.
         """
-        if self._csn_log.state is not LogState.FOLLOWING or not self._is_turn():
+        if self.log.state is not LogState.FOLLOWING or not self._is_turn():
             return
-        moved = await self._raise(Bound(self._retained(self._settings.history_retention_s), "retention"))
+        moved = await self._raise(Bound(self.retained(self.settings.history_retention_s), "retention"))
         if moved is not None:
             moved.say()
-        tail = await move_tail(self._store, self._csn_log.fenced, self._settings.log_keep_records)
+        tail = await move_tail(self.store, self.log.fenced, self.settings.log_keep_records)
         if (
             tail is not None
             and tail > self._deleted
-            and await delete_below(self._store, self._csn_log.fenced, tail)
+            and await delete_below(self.store, self.log.fenced, tail)
         ):
             self._deleted = tail
 
@@ -106,10 +100,10 @@ class HorizonMover:
             UnavailableError: ZooKeeper could not be read or written; the horizon may have been raised.
         """
         for _ in range(_TRIES):
-            asked = Bound(self._csn_log.end if csn is None else csn, "asked")
+            asked = Bound(self.log.end if csn is None else csn, "asked")
             if drop_pins:
                 await self._read_pins()
-                await end_below(self._csn_log.fenced, self._watch, asked.csn)
+                await end_below(self.log.fenced, self._watch, asked.csn)
             moved = await self._raise(asked)
             if moved is not None:
                 moved.say()
@@ -123,19 +117,19 @@ class HorizonMover:
         return csn in self._watch.csns.values()
 
     async def _read_pins(self) -> None:
-        if not await read_pins(self._store, self._watch, self._clock):
+        if not await read_pins(self.store, self._watch, self.clock):
             raise UnavailableError("the pins cannot be read now: no connection to ZooKeeper; try again")
 
     def held_by(self) -> Bound:
         """Return what holds the horizon back, as far as this replica knows."""
         counting = {
             replica: found.progress
-            for replica, found in self._members().items()
+            for replica, found in self.members().items()
             if found.progress is not None
             and found.session is not None
             and found.session.state not in LEFT_OUT
         }
-        kept = Bound(self._retained(self._settings.history_retention_s), "retention")
+        kept = Bound(self.retained(self.settings.history_retention_s), "retention")
         return bounds(self._watch.csns, counting, kept=kept)[0]
 
     def describe(self) -> dict[str, Any]:
@@ -144,14 +138,14 @@ class HorizonMover:
 
     async def _raise(self, kept: Bound) -> Moved | None:
         """Raise the horizon as far as it may go; None when something came in between."""
-        seen = await look(self._store, self._watch, self._clock)
+        seen = await look(self.store, self._watch, self.clock)
         if seen is None:
             return None
-        await end_expired(self._csn_log.fenced, self._watch, seen.at)
+        await end_expired(self.log.fenced, self._watch, seen.at)
         lowest = bounds(self._watch.csns, seen.standing.progress, kept=kept)[0]
-        horizon = await raise_horizon(self._csn_log.fenced, seen, lowest.csn)
+        horizon = await raise_horizon(self.log.fenced, seen, lowest.csn)
         return None if horizon is None else Moved(seen.horizon, horizon, lowest)
 
     def _is_turn(self) -> bool:
-        live = [replica for replica, found in self._members().items() if found.alive]
-        return self._replica == min(live, default=self._replica) or next(self._turn) % _BACKUP_TURNS == 0
+        live = [replica for replica, found in self.members().items() if found.alive]
+        return self.replica == min(live, default=self.replica) or next(self._turn) % _BACKUP_TURNS == 0

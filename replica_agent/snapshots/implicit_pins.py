@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -27,46 +28,40 @@ _log = structlog.get_logger("read_pins")
 _RENEWED_SHARE = 0.25
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ImplicitPins:
     """The pins of one replica.
 
-    Args:
+    Attributes:
         ttl_s: How long a CSN stays pinned after its last read.
         most: CSNs that are pinned at a time; further ones are not.
         pinned: Tells whether anybody in the cluster has pinned a CSN.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        snapshots: Snapshots,
-        *,
-        ttl_s: float,
-        most: int,
-        pinned: Callable[[Csn], Awaitable[bool]],
-        clock: Callable[[], float],
-    ) -> None:
-        """Nothing is read yet."""
-        self._snapshots, self._ttl_s, self._most = snapshots, ttl_s, most
-        self._pinned, self._clock = pinned, clock
-        #: The pin of each CSN, and when it was made or renewed last.
-        self._pins: dict[Csn, tuple[str, float]] = {}
-        #: When it was last seen that a CSN needs no pin, or cannot have one.
-        self._left: dict[Csn, float] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._busy: set[Csn] = set()
+    snapshots: Snapshots
+    ttl_s: float
+    most: int
+    pinned: Callable[[Csn], Awaitable[bool]]
+    clock: Callable[[], float]
+    #: The pin of each CSN, and when it was made or renewed last.
+    _pins: dict[Csn, tuple[str, float]] = field(default_factory=dict, init=False)
+    #: When it was last seen that a CSN needs no pin, or cannot have one.
+    _left: dict[Csn, float] = field(default_factory=dict, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _busy: set[Csn] = field(default_factory=set, init=False)
 
     def read(self, csn: Csn) -> None:
         """A CSN is read: see to its pin, in the background."""
         if csn in self._busy:
             return
-        now = self._clock()
+        now = self.clock()
         if csn in self._pins:
-            if now - self._pins[csn][1] >= self._ttl_s * _RENEWED_SHARE:
+            if now - self._pins[csn][1] >= self.ttl_s * _RENEWED_SHARE:
                 self._begin(csn, self._renew(csn))
-        elif now - self._left.get(csn, now - self._ttl_s) >= self._ttl_s * READ_TOLD_SHARE:
+        elif now - self._left.get(csn, now - self.ttl_s) >= self.ttl_s * READ_TOLD_SHARE:
             self._forget_old(now)
-            if len(self._pins) + len(self._busy) < self._most:
+            if len(self._pins) + len(self._busy) < self.most:
                 self._begin(csn, self._pin(csn))
 
     def read_from(self, csn: Csn) -> None:
@@ -74,7 +69,7 @@ class ImplicitPins:
 
         So who follows a table, and begins behind another CSN each time, does not leave a pin at each.
         """
-        made_after = self._clock() - self._ttl_s * _RENEWED_SHARE
+        made_after = self.clock() - self.ttl_s * _RENEWED_SHARE
         if not any(older <= csn and made > made_after for older, (_, made) in self._pins.items()):
             self.read(csn)
 
@@ -89,7 +84,7 @@ class ImplicitPins:
             try:
                 await work
             except TidelockError as error:
-                self._left[csn] = self._clock()
+                self._left[csn] = self.clock()
                 _log.info("not_pinned", csn=csn, reason=error.message)
             finally:
                 self._busy.discard(csn)
@@ -100,24 +95,24 @@ class ImplicitPins:
         task.add_done_callback(self._tasks.discard)
 
     async def _pin(self, csn: Csn) -> None:
-        if self._snapshots.holds(csn) or await self._pinned(csn):
-            self._left[csn] = self._clock()
+        if self.snapshots.holds(csn) or await self.pinned(csn):
+            self._left[csn] = self.clock()
             return
         # It is renewed a while after the last renewal only, so its lease is longer by that.
-        pin = await self._snapshots.pin(csn, self._ttl_s * (1 + _RENEWED_SHARE + READ_TOLD_SHARE))
-        self._pins[csn] = (pin.id, self._clock())
+        pin = await self.snapshots.pin(csn, self.ttl_s * (1 + _RENEWED_SHARE + READ_TOLD_SHARE))
+        self._pins[csn] = (pin.id, self.clock())
 
     async def _renew(self, csn: Csn) -> None:
         pin = self._pins[csn][0]
         try:
-            await self._snapshots.renew(pin)
+            await self.snapshots.renew(pin)
         except UnknownTransactionError:
             del self._pins[csn]
             await self._pin(csn)
         else:
-            self._pins[csn] = (pin, self._clock())
+            self._pins[csn] = (pin, self.clock())
 
     def _forget_old(self, now: float) -> None:
         """Forget what has expired since."""
-        self._pins = {csn: pin for csn, pin in self._pins.items() if now - pin[1] < 2 * self._ttl_s}
-        self._left = {csn: at for csn, at in self._left.items() if now - at < self._ttl_s * READ_TOLD_SHARE}
+        self._pins = {csn: pin for csn, pin in self._pins.items() if now - pin[1] < 2 * self.ttl_s}
+        self._left = {csn: at for csn, at in self._left.items() if now - at < self.ttl_s * READ_TOLD_SHARE}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -52,38 +52,31 @@ class Pin:
     granted: bool = False
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Snapshots:
     """Chooses CSNs for readers and holds their pins.
 
-    Args:
+    Attributes:
         peers: Asks the live peers for their snapshot CSN, within a short bound.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        boot: int,
-        copies: int,
-        settings: AgentSettings,
-        store: Store,
-        log: CsnLog,
-        reader: CatalogReader,
-        waiters: CsnWaiters,
-        peers: Callable[[], Awaitable[Mapping[ReplicaId, Csn]]],
-        clock: Callable[[], float],
-    ) -> None:
-        """Hold no pin at first."""
-        self._replica, self._boot, self._copies, self._settings = replica, boot, copies, settings
-        self._store, self._csn_log, self._reader, self._waiters = store, log, reader, waiters
-        self._peers, self._clock = peers, clock
-        self._pins: dict[str, Pin] = {}
-        #: Given back, or never granted: their znodes are to go, where there are any.
-        self._leaving: dict[str, None] = {}
-        #: The pins of former lives are known.
-        self._adopted = False
-        self._counter = 0
+    replica: ReplicaId
+    boot: int
+    copies: int
+    settings: AgentSettings
+    store: Store
+    log: CsnLog
+    reader: CatalogReader
+    waiters: CsnWaiters
+    peers: Callable[[], Awaitable[Mapping[ReplicaId, Csn]]]
+    clock: Callable[[], float]
+    _pins: dict[str, Pin] = field(default_factory=dict, init=False)
+    #: Given back, or never granted: their znodes are to go, where there are any.
+    _leaving: dict[str, None] = field(default_factory=dict, init=False)
+    #: The pins of former lives are known.
+    _adopted: bool = field(default=False, init=False)
+    _counter: int = field(default=0, init=False)
 
     async def require(self, csn: Csn, table: TableName | None = None) -> None:
         """Return when this replica can serve ``csn``: of one table, or of all.
@@ -93,7 +86,7 @@ class Snapshots:
             NoSuchCsnError: Above the end of the log, read after a write barrier.
             StandbyError: Not applied here within ``wait_bound_s``.
         """
-        self._reader.require_kept(csn, table)
+        self.reader.require_kept(csn, table)
         await self.reach(csn)
 
     async def reach(self, csn: Csn) -> None:
@@ -102,22 +95,22 @@ class Snapshots:
         Raises:
             NoSuchCsnError, StandbyError: As :meth:`require`.
         """
-        if csn <= self._waiters.reached:
+        if csn <= self.waiters.reached:
             return
-        if csn > self._csn_log.end:
-            end = await self._csn_log.barrier()
+        if csn > self.log.end:
+            end = await self.log.barrier()
             if csn > end:
                 msg = f"there is no CSN {csn}: the log ends at {end}; read at that one, or at an older one"
                 raise NoSuchCsnError(msg, end_csn=end)
         await self._applied(csn)
 
     async def _applied(self, csn: Csn) -> None:
-        if not await self._waiters.wait(csn, self._settings.wait_bound_s):
+        if not await self.waiters.wait(csn, self.settings.wait_bound_s):
             msg = (
-                f"replica {self._replica} is at CSN {self._waiters.reached} and did not reach {csn} "
-                f"within {self._settings.wait_bound_s} s"
+                f"replica {self.replica} is at CSN {self.waiters.reached} and did not reach {csn} "
+                f"within {self.settings.wait_bound_s} s"
             )
-            raise StandbyError(msg, snapshot_csn=self._waiters.reached)
+            raise StandbyError(msg, snapshot_csn=self.waiters.reached)
 
     async def choose(self, min_csn: Csn | None) -> Csn:
         """Return the largest CSN applied here and on ``copies`` replicas in all, not below ``min_csn``.
@@ -125,17 +118,17 @@ class Snapshots:
         So a reader that fails over never has to wait for more than the bound. StandbyError when ``min_csn``
         is not reached in time.
         """
-        deadline = self._clock() + self._settings.wait_bound_s
+        deadline = self.clock() + self.settings.wait_bound_s
         if min_csn is not None:
             await self.reach(min_csn)
         while True:
-            others = sorted((await self._peers()).values(), reverse=True)
-            own = self._waiters.reached
-            needed = self._copies - 1
+            others = sorted((await self.peers()).values(), reverse=True)
+            own = self.waiters.reached
+            needed = self.copies - 1
             common = min(own, others[needed - 1]) if 0 < needed <= len(others) else own
             if min_csn is None or common >= min_csn:
                 return max(Csn(common), Csn(1))
-            if self._clock() > deadline:
+            if self.clock() > deadline:
                 return min_csn  # it is applied here; that the others lag only delays a failover
             await asyncio.sleep(0.02)
 
@@ -153,12 +146,12 @@ class Snapshots:
         if not 0 <= at_ms <= _TIME_MS_MAX:
             msg = f"at_ms={at_ms} is no time; give milliseconds since 1970"
             raise BadRequestError(msg)
-        if at_ms >= self._reader.meta("time_ms"):
-            await self._applied(await self._csn_log.barrier())
-        csn = self._reader.csn_at(at_ms)
+        if at_ms >= self.reader.meta("time_ms"):
+            await self._applied(await self.log.barrier())
+        csn = self.reader.csn_at(at_ms)
         if csn is None:
             msg = f"no commit is known at or before time {at_ms} ms; give a later time, or a CSN"
-            raise SnapshotTooOldError(msg, min_csn=self._reader.horizon())
+            raise SnapshotTooOldError(msg, min_csn=self.reader.horizon())
         return csn
 
     async def open(
@@ -168,10 +161,10 @@ class Snapshots:
         if csn is not None and at_ms is not None:
             msg = "give csn or at, not both"
             raise BadRequestError(msg)
-        ttl = self._settings.snapshot_ttl_s if ttl_s is None else ttl_s
-        if not 0 < ttl <= self._settings.snapshot_ttl_max_s:
+        ttl = self.settings.snapshot_ttl_s if ttl_s is None else ttl_s
+        if not 0 < ttl <= self.settings.snapshot_ttl_max_s:
             msg = (
-                f"ttl_s={ttl} is outside 0..{self._settings.snapshot_ttl_max_s} (snapshot_ttl_max_s); give "
+                f"ttl_s={ttl} is outside 0..{self.settings.snapshot_ttl_max_s} (snapshot_ttl_max_s); give "
                 "seconds above 0, up to that"
             )
             raise BadRequestError(msg)
@@ -190,14 +183,14 @@ class Snapshots:
             SnapshotTooOldError: The horizon has passed it.
             UnavailableError: There are too many pins, or ZooKeeper does not take it.
         """
-        if len(self._pins) >= self._settings.snapshots_max:
+        if len(self._pins) >= self.settings.snapshots_max:
             msg = (
-                f"clients hold {len(self._pins)} snapshots at replica {self._replica}, the limit is "
-                f"snapshots_max={self._settings.snapshots_max}; close some, or use another replica"
+                f"clients hold {len(self._pins)} snapshots at replica {self.replica}, the limit is "
+                f"snapshots_max={self.settings.snapshots_max}; close some, or use another replica"
             )
             raise UnavailableError(msg)
         self._counter += 1
-        pin = Pin(f"{self._replica}-{self._boot}-{self._counter}", csn, ttl_s, self._clock() + ttl_s)
+        pin = Pin(f"{self.replica}-{self.boot}-{self._counter}", csn, ttl_s, self.clock() + ttl_s)
         self._pins[pin.id] = pin  # from here on it counts as in use
         try:
             await self._write(pin)
@@ -210,7 +203,7 @@ class Snapshots:
     async def _write(self, pin: Pin) -> None:
         path = tree.pin(pin.id)
         for _ in range(_TRIES):
-            horizon = await self._store.get(tree.HORIZON)
+            horizon = await self.store.get(tree.HORIZON)
             if not isinstance(horizon, Ok):
                 break
             oldest = decode_csn(horizon.value.data)
@@ -222,7 +215,7 @@ class Snapshots:
                 Create(path, self._data(pin)),
                 SetData(tree.PINS),
             )
-            result = await self._csn_log.fenced(change)
+            result = await self.log.fenced(change)
             match result:
                 case Ok() | Refused(reason=Reason.NODE_EXISTS):
                     return  # exists: this very pin, made by a try whose reply was lost
@@ -237,7 +230,7 @@ class Snapshots:
         pin = self._pins.get(pin_id)
         if pin is None:
             msg = (
-                f"replica {self._replica} holds no snapshot {pin_id}: it was closed or its lease ran "
+                f"replica {self.replica} holds no snapshot {pin_id}: it was closed or its lease ran "
                 "out; take a new one"
             )
             raise UnknownTransactionError(msg)
@@ -246,8 +239,8 @@ class Snapshots:
     async def renew(self, pin_id: str) -> Pin:
         """Begin the lease anew; the version of the pin's znode rises, which is what others see of it."""
         pin = self._find(pin_id)
-        pin.until = self._clock() + pin.ttl_s  # this is the sign of life, whatever becomes of the write
-        result = await self._csn_log.fenced((SetData(tree.pin(pin.id), self._data(pin)),))
+        pin.until = self.clock() + pin.ttl_s  # this is the sign of life, whatever becomes of the write
+        result = await self.log.fenced((SetData(tree.pin(pin.id), self._data(pin)),))
         if isinstance(result, Ok):
             return self._find(pin_id)
         if isinstance(result, Refused) and result.reason is Reason.NO_NODE:
@@ -257,7 +250,7 @@ class Snapshots:
         raise UnavailableError(msg)
 
     def _data(self, pin: Pin) -> bytes:
-        return encode_pin(PinState(pin.csn, pin.ttl_s, self._replica))
+        return encode_pin(PinState(pin.csn, pin.ttl_s, self.replica))
 
     async def close(self, pin_id: str) -> None:
         """Give the pin back; harmless when it is gone already. If ZooKeeper is not there it goes later."""
@@ -271,17 +264,17 @@ class Snapshots:
         return True
 
     async def _delete(self, pin_id: str) -> None:
-        result = await self._csn_log.fenced((Delete(tree.pin(pin_id), _ANY_VERSION),))
+        result = await self.log.fenced((Delete(tree.pin(pin_id), _ANY_VERSION),))
         if isinstance(result, Ok) or result == Refused(Reason.NO_NODE):
             self._leaving.pop(pin_id, None)
 
     async def sweep(self) -> None:
         """Give back the pins whose lease ran out, and those that could not be given back before."""
-        now = self._clock()
+        now = self.clock()
         for pin in [pin for pin in self._pins.values() if now > pin.until]:
             _log.info("snapshot_expired", pin=pin.id, csn=pin.csn)
             self._leave(pin.id)
-        if self._csn_log.state is not LogState.FOLLOWING:
+        if self.log.state is not LogState.FOLLOWING:
             return
         if not self._adopted:
             await self._adopt()
@@ -290,18 +283,18 @@ class Snapshots:
 
     async def _adopt(self) -> None:
         """Take over the pins of this replica's former lives: their clients may renew them, or they expire."""
-        names = await self._store.children(tree.PINS)
+        names = await self.store.children(tree.PINS)
         if not isinstance(names, Ok):
             return
         for name in names.value:
             replica, _, number = name.partition("-")
             boot = number.partition("-")[0]
-            if replica != self._replica or not boot.isdecimal() or int(boot) >= self._boot:
+            if replica != self.replica or not boot.isdecimal() or int(boot) >= self.boot:
                 continue
-            node = await self._store.get(tree.pin(name))
+            node = await self.store.get(tree.pin(name))
             if isinstance(node, Ok):
                 state = decode_pin(node.value.data)
-                until = self._clock() + state.ttl_s
+                until = self.clock() + state.ttl_s
                 self._pins[name] = Pin(name, state.csn, state.ttl_s, until, granted=True)
             elif node != Refused(Reason.NO_NODE):
                 return
@@ -310,7 +303,7 @@ class Snapshots:
     async def forget_ended(self) -> None:
         """Forget pins that others have ended, since they saw no renewal or by order of an operator."""
         granted = [pin.id for pin in self._pins.values() if pin.granted]
-        names = await self._store.children(tree.PINS) if granted else None
+        names = await self.store.children(tree.PINS) if granted else None
         if not isinstance(names, Ok):
             return
         for pin_id in {*granted} - {*names.value}:
@@ -324,7 +317,7 @@ class Snapshots:
 
     def describe(self) -> list[SnapshotInfo]:
         """Return the pins of this replica's clients."""
-        now = self._clock()
+        now = self.clock()
         return [
             SnapshotInfo(id=p.id, csn=p.csn, ttl_s=p.ttl_s, left_s=round(p.until - now, 3))
             for p in self._pins.values()

@@ -1,252 +1,49 @@
-"""Open transactions of this replica: states, leases and what each has staged; a restart aborts them all.
+"""The registry of a home's transactions: begin, leases, memory, ends; a restart aborts them all.
 
-A transaction's life (``TxState``): OPEN takes statements; FAILED (a statement was refused) takes rollback
-only; SEALED was asked to commit and takes nothing more, its lease no longer counts; COMMITTED and ROLLED_BACK
-are final and remembered for ``closed_kept_s``, so that a repeated commit() or rollback() gets the same
-answer.
+Ended transactions are remembered for ``closed_kept_s``, so that a repeated commit() or rollback() gets the
+same answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.core.model import DefineTable
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.errors import (
     BadRequestError,
-    TableChangedError,
     TidelockError,
     TransactionClosedError,
     UnavailableError,
     UnknownTransactionError,
-    UnsealedWriteError,
 )
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
-from tidelock.replica_agent.transactions.staged_files import TableWrites
-from tidelock.replication.core.model import PartMeta
-from tidelock.wire.transactions import TransactionInfo
+from tidelock.replica_agent.transactions.transaction import Isolation, Lease, Transaction, TxState
 
 
-class TxState(Enum):
-    """Where a transaction stands."""
-
-    OPEN = "open"
-    FAILED = "failed"
-    SEALED = "sealed"
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled_back"
-
-
-class Isolation(Enum):
-    """What the statements of a transaction see of others' commits (docs/transactions.md)."""
-
-    #: All of them what was committed when it was begun.
-    SNAPSHOT = "snapshot"
-    #: Each what was committed when that statement began.
-    READ_COMMITTED = "read_committed"
-    #: As SNAPSHOT; and it commits only if nothing that it has read was changed since.
-    SERIALIZABLE = "serializable"
-
-
-#: What a transaction has read of a table: None for all of it, else the partitions that it certainly has not.
-Excluded = frozenset[str] | None
-
-
-@dataclass(slots=True, eq=False)
-class Transaction:
-    """One transaction at its home replica.
-
-    Attributes:
-        lease_until: Monotonic time at which an open transaction without a sign of life is rolled back.
-        tables: Version of each table's definition that the transaction has used; the commit checks them.
-        memory: Small parts, not yet on disk.
-        stored: Parts whose files and rows are durable here.
-        removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
-        adopted: Merges above its CSN whose results it sees in place of what they have replaced: the same
-            rows (:mod:`tidelock.csnlog.core.visibility`).
-        begun_at: Monotonic time of its beginning.
-        batch: Number of the batch where the label is a streaming query's.
-        key: What its begin can be repeated by.
-        data_change: False for a compaction, which leaves all rows as they are.
-        reads: What a serializable transaction has read.
-        untold: Queries that have given rows and of which it is not known what they read: those that run, and
-            those that the client has given up.
-        uploads: Running statements that add or remove; the seal cuts them.
-        upload_ended: Set whenever one of them has ended, and has taken back what it is not to keep.
-        torn: A statement that removes was cut when it had begun: what is staged is half of a change.
-        turn: Held by the running statement that depends on what is there.
-        changer: The task of that statement.
-        commit_task: The one task that decides the transaction, shared by all who ask for the commit.
-        writes: What was written through the file system, by table, and is not sealed.
-        closed_at: Monotonic time of the end, None while it lives.
-        statement_csn: The CSN of its last statement.
-        totals: Rows and parts added and parts removed at its end, when the parts themselves are forgotten.
-    """
-
-    tid: Tid
-    lease_s: float
-    lease_until: float
-    label: str | None = None
-    meta: dict[str, Any] | None = None
-    isolation: Isolation = Isolation.SNAPSHOT
-    data_change: bool = True
-    state: TxState = TxState.OPEN
-    tables: dict[TableName, int] = field(default_factory=dict)
-    definitions: list[DefineTable] = field(default_factory=list)
-    memory: dict[PartId, StagedBytes] = field(default_factory=dict)
-    stored: dict[PartId, PartMeta] = field(default_factory=dict)
-    removed: dict[PartId, TableName] = field(default_factory=dict)
-    adopted: AdoptedMerges = field(default_factory=AdoptedMerges)
-    reads: dict[TableName, Excluded] = field(default_factory=dict)
-    untold: int = 0
-    statement_csn: Csn = CSN_NONE
-    begun_at: float = 0.0
-    uploads: set[asyncio.Task[Any]] = field(default_factory=set)
-    upload_ended: asyncio.Event = field(default_factory=asyncio.Event)
-    torn: bool = False
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    changer: asyncio.Task[Any] | None = None
-    commit_task: asyncio.Task[Committed | None] | None = None
-    outcome: Committed | None = None
-    error: TidelockError | None = None
-    writes: dict[TableName, TableWrites] = field(default_factory=dict)
-    closed_at: float | None = None
-    totals: tuple[int, int, int] | None = None
-    batch: int | None = None
-    key: str | None = None
-
-    def take_label(self, label: str, batch: int | None) -> None:
-        """Take the label with which the commit is asked for; the one that it has may be repeated.
-
-        Raises:
-            BadRequestError: It has another one, or its commit was asked for without any.
-        """
-        if self.label is None and self.commit_task is None:
-            self.label, self.batch = label, batch
-        elif (self.label, self.batch) != (label, batch):
-            had = "no label" if self.label is None else f"label {self.label!r}, batch {self.batch}"
-            msg = f"{self.tid} has {had}: it cannot be committed under {label!r}, batch {batch}"
-            raise BadRequestError(msg, tid=str(self.tid), label=self.label, batch=self.batch)
-
-    def use(self, table: TableName, version: int) -> None:
-        """Note by which version of a table's definition a statement goes; the commit checks it.
-
-        Raises:
-            TableChangedError: An earlier statement went by another one.
-        """
-        if self.tables.setdefault(table, version) != version:
-            raise TableChangedError(
-                f"the definition of table {table} has changed since an earlier statement of {self.tid}; roll "
-                "back, and begin again",
-                table=table,
-            )
-
-    def begin_statement(self, reached: Csn) -> Csn:
-        """Return the CSN that a statement reads at, which begins when ``reached`` is applied here."""
-        if self.isolation is Isolation.READ_COMMITTED:
-            self.statement_csn = max(self.statement_csn, reached, self.tid.snapshot)
-        else:
-            self.statement_csn = self.tid.snapshot
-        return self.statement_csn
-
-    def note_reads(self, found: Mapping[TableName, Excluded]) -> None:
-        """Note what a statement has read; only a serializable transaction is asked about it later."""
-        if self.isolation is not Isolation.SERIALIZABLE:
-            return
-        for table, excluded in found.items():
-            before = self.reads.get(table, excluded)
-            self.reads[table] = None if before is None or excluded is None else before & excluded
-
-    @property
-    def changes(self) -> bool:
-        """Whether there is anything to commit."""
-        return bool(self.memory or self.stored or self.removed or self.definitions)
-
-    @property
-    def parts(self) -> Iterator[PartMeta]:
-        """Every part that the transaction adds."""
-        yield from (staged.meta for staged in self.memory.values())
-        yield from self.stored.values()
-
-    def require_sealed(self) -> None:
-        """Raise UnsealedWriteError while a job that writes through the file system has not ended well."""
-        for table, writes in self.writes.items():
-            if why := writes.area.unsealed():
-                raise UnsealedWriteError(
-                    f"{self.tid} would commit a part of what was to be written to table {table}: {why}; it "
-                    "is rolled back. Begin again, and commit when the write has ended",
-                    table=table,
-                )
-
-    def take_unsealed(self) -> list[str]:
-        """Forget what was not sealed, and return the files that lie there for nothing."""
-        found = [file for writes in self.writes.values() for file in writes.take(list(writes.files))]
-        self.writes.clear()
-        return [file.path for file in found if file.location is not None]
-
-    async def cut_uploads(self) -> None:
-        """End the running statements; return when each has taken back what it had finished already."""
-        for upload in self.uploads:
-            upload.cancel()
-        while self.uploads:
-            self.upload_ended.clear()
-            await self.upload_ended.wait()
-
-    def describe(self, now: float) -> TransactionInfo:
-        """Return what GET /transactions shows."""
-        rows, parts, removed = self.totals or _totals(self)
-        leased = self.state in {TxState.OPEN, TxState.FAILED}
-        return TransactionInfo(
-            tid=str(self.tid),
-            state=self.state.value,
-            snapshot_csn=self.tid.snapshot,
-            statement_csn=max(self.statement_csn, self.tid.snapshot),
-            isolation=self.isolation.value,
-            label=self.label,
-            batch=self.batch,
-            tables=sorted(self.tables),
-            rows=rows,
-            parts=parts,
-            removed_parts=removed,
-            csn=self.outcome.csn if self.outcome else None,
-            error=self.error.message if self.error else None,
-            lease_left_s=max(0.0, round(self.lease_until - now, 3)) if leased else None,
-        )
-
-
-def _totals(tx: Transaction) -> tuple[int, int, int]:
-    parts = list(tx.parts)
-    return sum(part.rows for part in parts), len(parts), len(tx.removed)
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class Transactions:
     """The registry: makes tids, finds transactions, watches leases.
 
-    Args:
+    Attributes:
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self, replica: ReplicaId, boot: int, settings: AgentSettings, clock: Callable[[], float]
-    ) -> None:
-        """Start with no transaction; counters begin at 1 in each boot."""
-        self._replica = replica
-        self._boot = boot
-        self._settings = settings
-        self._clock = clock
-        self._counter = 0
-        self._live: dict[str, Transaction] = {}
-        self._closed: dict[str, Transaction] = {}  # in the order of their ends
-        self._keyed: dict[str, Transaction] = {}  # live or closed
-        self.memory_bytes = 0
+    replica: ReplicaId
+    boot: int
+    settings: AgentSettings
+    clock: Callable[[], float]
+    _counter: int = field(default=0, init=False)
+    _live: dict[str, Transaction] = field(default_factory=dict, init=False)
+    _closed: dict[str, Transaction] = field(default_factory=dict, init=False)  # in the order of their ends
+    _keyed: dict[str, Transaction] = field(default_factory=dict, init=False)  # live or closed
+    memory_bytes: int = field(default=0, init=False)
 
     def begin(
         self,
@@ -280,24 +77,32 @@ class Transactions:
                 raise BadRequestError(msg)
             self.touch(begun)
             return begun
-        lease = self._settings.lease_s if lease_s is None else lease_s
-        if not 0 < lease <= self._settings.lease_max_s:
+        lease = self.settings.lease_s if lease_s is None else lease_s
+        if not 0 < lease <= self.settings.lease_max_s:
             msg = (
-                f"lease_s={lease} is outside 0..{self._settings.lease_max_s} (lease_max_s); give seconds "
+                f"lease_s={lease} is outside 0..{self.settings.lease_max_s} (lease_max_s); give seconds "
                 "above 0, up to that"
             )
             raise BadRequestError(msg)
-        if len(self._live) >= self._settings.transactions_max:
+        if len(self._live) >= self.settings.transactions_max:
             msg = (
                 f"{len(self._live)} transactions are open, the limit is "
-                f"transactions_max={self._settings.transactions_max}; commit or roll back some"
+                f"transactions_max={self.settings.transactions_max}; commit or roll back some"
             )
             raise UnavailableError(msg)
         self._counter += 1
-        tid = Tid(snapshot, self._replica, self._boot, self._counter)
-        now = self._clock()
+        tid = Tid(snapshot, self.replica, self.boot, self._counter)
+        now = self.clock()
         tx = Transaction(
-            tid, lease, now + lease, label, meta, isolation, data_change, begun_at=now, batch=batch, key=key
+            tid=tid,
+            begun_at=now,
+            lease=Lease(seconds=lease, until=now + lease),
+            label=label,
+            batch=batch,
+            key=key,
+            meta=meta,
+            isolation=isolation,
+            data_change=data_change,
         )
         self._live[str(tid)] = tx
         if key is not None:
@@ -314,7 +119,7 @@ class Transactions:
         tx = self._live.get(tid) or self._closed.get(tid)
         if tx is None:
             msg = (
-                f"replica {self._replica} has no transaction {tid}: it ended long ago, or its home "
+                f"replica {self.replica} has no transaction {tid}: it ended long ago, or its home "
                 "is another replica; outcome(tid) tells how it ended"
             )
             raise UnknownTransactionError(msg, tid=tid)
@@ -328,9 +133,9 @@ class Transactions:
         tx = self._live.get(tid) or self._closed.get(tid)
         if tx is None:
             return None
-        if tx.outcome is not None:
-            return tx.outcome
-        return Running() if tx.closed_at is None else Aborted()
+        if tx.ending.outcome is not None:
+            return tx.ending.outcome
+        return Running() if tx.ending.closed_at is None else Aborted()
 
     def is_open(self, tid: str) -> bool:
         """Tell whether a transaction of this replica takes statements."""
@@ -339,16 +144,17 @@ class Transactions:
 
     def touch(self, tx: Transaction) -> None:
         """Take a sign of life: the lease begins anew."""
-        if tx.state in {TxState.OPEN, TxState.FAILED}:
-            tx.lease_until = self._clock() + tx.lease_s
+        if tx.leased:
+            tx.lease.renew(self.clock())
 
     def require_open(self, tx: Transaction) -> None:
         """Raise unless the transaction takes statements: TransactionClosedError, which says why."""
         if tx.state is TxState.OPEN:
             return
-        if isinstance(tx.error, TransactionClosedError):  # its lease ran out, or somebody has killed it
-            raise tx.error
-        why = f": {tx.error.message}" if tx.error else ""
+        error = tx.ending.error
+        if isinstance(error, TransactionClosedError):  # its lease ran out, or somebody has killed it
+            raise error
+        why = f": {error.message}" if error else ""
         hint = "roll it back" if tx.state is TxState.FAILED else "begin a new one"
         msg = f"transaction {tx.tid} is {tx.state.value}{why}; {hint}"
         raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
@@ -364,59 +170,46 @@ class Transactions:
             TransactionClosedError: The transaction takes no statements, or was ended meanwhile.
         """
         self.require_open(tx)
-        task = asyncio.current_task()
-        assert task is not None
-        if tx.changer is task:
-            yield
-            return
-        inside = task in tx.uploads
-        tx.uploads.add(task)
-        try:
-            async with tx.turn:
+        with tx.statements.cuttable() as task:
+            if tx.statements.statement_task is task:
+                yield
+                return
+            async with tx.statements.statement_lock:
                 self.require_open(tx)
-                tx.changer = task
+                tx.statements.statement_task = task
                 try:
                     yield
                 except BaseException as error:
-                    self._tear(tx, error)
+                    self._note_half_applied(tx, error)
                     raise
                 finally:
-                    tx.changer = None
-        finally:
-            if not inside:
-                tx.uploads.discard(task)
-                tx.upload_ended.set()
+                    tx.statements.statement_task = None
 
-    def _tear(self, tx: Transaction, error: BaseException) -> None:
+    def _note_half_applied(self, tx: Transaction, error: BaseException) -> None:
         """A statement was ended in the middle; raises what is more to the point than its cancellation."""
-        tx.torn = True
+        tx.statements.half_applied = True
         if isinstance(error, TidelockError):
-            self.fail(tx, error)
+            tx.ending.fail(error)
         elif tx.state is TxState.OPEN:  # the client hung up
-            self.fail(tx, BadRequestError("a statement was given up in the middle; roll back"))
+            tx.ending.fail(BadRequestError("a statement was given up in the middle; roll back"))
         elif isinstance(error, asyncio.CancelledError) and tx.state is not TxState.FAILED:
             self.require_open(tx)
 
-    def fail(self, tx: Transaction, error: TidelockError) -> None:
-        """A statement was refused: from now on the transaction accepts rollback only (rule errors)."""
-        if tx.state is TxState.OPEN:
-            tx.state, tx.error = TxState.FAILED, error
-
     def add(self, tx: Transaction, staged: StagedBytes) -> None:
         """Keep a small part in memory."""
-        tx.memory[staged.meta.part] = staged
+        tx.staged.memory[staged.meta.part] = staged
         self.memory_bytes += staged.meta.length
 
     def drop_memory(self, tx: Transaction, part: PartId) -> None:
         """Take a small part back."""
-        staged = tx.memory.pop(part, None)
+        staged = tx.staged.memory.pop(part, None)
         if staged is not None:
             self.memory_bytes -= staged.meta.length
 
     def forget_memory(self, tx: Transaction) -> None:
         """The parts in memory are on disk, or not wanted any more."""
-        self.memory_bytes -= sum(staged.meta.length for staged in tx.memory.values())
-        tx.memory.clear()
+        self.memory_bytes -= sum(staged.meta.length for staged in tx.staged.memory.values())
+        tx.staged.memory.clear()
 
     def close(
         self,
@@ -426,16 +219,16 @@ class Transactions:
         outcome: Committed | None = None,
         error: TidelockError | None = None,
     ) -> None:
-        """Note how a transaction ended."""
-        tx.state = state
-        tx.outcome = outcome or tx.outcome
-        tx.error = error or tx.error
-        tx.closed_at = self._clock()
-        tx.totals = _totals(tx)
+        """Note how a transaction ended, and forget what it has staged.
+
+        Raises:
+            InvalidTransitionError: It may not end so from the state that it is in.
+        """
+        tx.ending.close(state, at=self.clock(), totals=tx.staged.totals, outcome=outcome, error=error)
         self.forget_memory(tx)
-        tx.stored.clear()
-        tx.removed.clear()
-        tx.adopted = AdoptedMerges()
+        tx.staged.stored.clear()
+        tx.staged.removed.clear()
+        tx.staged.adopted = AdoptedMerges()
         if self._live.pop(str(tx.tid), None) is not None:
             self._closed[str(tx.tid)] = tx
 
@@ -444,22 +237,18 @@ class Transactions:
 
         A committed one is kept at least until it is applied here: till then nothing else tells its outcome.
         """
-        now = self._clock()
+        now = self.clock()
         old: list[str] = []
         for tid, tx in self._closed.items():
-            if tx.closed_at is None or now - tx.closed_at <= self._settings.closed_kept_s:
+            if tx.ending.closed_at is None or now - tx.ending.closed_at <= self.settings.closed_kept_s:
                 break
-            if tx.outcome is None or tx.outcome.csn <= applied:
+            if tx.ending.outcome is None or tx.ending.outcome.csn <= applied:
                 old.append(tid)
         for tid in old:
             forgotten = self._closed.pop(tid)
             if forgotten.key is not None:
                 del self._keyed[forgotten.key]
-        return [
-            tx
-            for tx in self._live.values()
-            if tx.state in {TxState.OPEN, TxState.FAILED} and now > tx.lease_until
-        ]
+        return [tx for tx in self._live.values() if tx.leased and now > tx.lease.until]
 
     def live(self) -> list[Transaction]:
         """Return transactions that have not ended."""
@@ -478,7 +267,7 @@ class Transactions:
 
         Those that have been open for ``compaction_heeds_after_s``, keep their CSN, and take statements yet.
         """
-        begun_by = self._clock() - self._settings.compaction_heeds_after_s
+        begun_by = self.clock() - self.settings.compaction_heeds_after_s
         found = {
             tx.tid.snapshot
             for tx in self._live.values()

@@ -36,7 +36,7 @@ class StagedFile:
     known: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TableWrites:
     """One table's folder in one transaction.
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tidelock.csnlog.core.ids import PartId, ReplicaId
 from tidelock.errors import TidelockError, UnavailableError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.unused_files import remove_files
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import Location, PartMeta, Wanted
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.partfs import PartFs
@@ -32,20 +32,20 @@ _LOOK_S = 1.0
 _TURN = 256
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class EagerReplication:
     """Makes early copies of this home's files, and takes them back.
 
-    Args:
+    Attributes:
         patience_s: A seal fails when nothing of what it waits for has come for so long.
     """
 
-    def __init__(
-        self, catalog: Catalog, files: PartFs, pusher: Pusher, fetcher: Fetcher, *, patience_s: float
-    ) -> None:
-        """Copy nothing yet."""
-        self._catalog, self._files, self._pusher, self._fetcher = catalog, files, pusher, fetcher
-        self._patience_s = patience_s
-        self._listeners: list[asyncio.Queue[PartId]] = []
+    catalog: Catalog
+    files: PartFs
+    pusher: Pusher
+    fetcher: Fetcher
+    patience_s: float
+    _listeners: list[asyncio.Queue[PartId]] = field(default_factory=list, init=False)
 
     async def announce(self, tx: Transaction, writes: TableWrites, numbers: Iterable[int]) -> None:
         """A task is committed: have its files copied.
@@ -63,11 +63,11 @@ class EagerReplication:
                 writes.files[number] = replace(file, known=True)
                 staged.append(jobs.StagedPart(file.meta, file.location, tx.tid))
         for holder, metas in others.items():
-            self._pusher.hint(tx.tid, metas, holder)
+            self.pusher.hint(tx.tid, metas, holder)
         if staged:
             with contextlib.suppress(TidelockError):
-                await self._catalog.write(lambda db: jobs.add_staged(db, staged, []))
-                self._pusher.hint(tx.tid, [part.meta for part in staged])
+                await self.catalog.write(lambda db: jobs.add_staged(db, staged, []))
+                self.pusher.hint(tx.tid, [part.meta for part in staged])
 
     async def discard(self, files: Sequence[StagedFile]) -> None:
         """Delete files that are not wanted any more, here and where they were copied to.
@@ -76,13 +76,13 @@ class EagerReplication:
         """
         paths = {file.path for file in files if file.location is not None}
         known = [file.part for file in files if file.known]
-        self._catalog.late_removals.update(paths)
+        self.catalog.late_removals.update(paths)
         with contextlib.suppress(TidelockError):
             if known:
-                self._fetcher.drop(known)
-                self._pusher.drop(known)
-                paths.update(await self._catalog.write(lambda db: jobs.drop_parts(db, known)))
-            await remove_files(self._catalog, self._files, sorted(paths))
+                self.fetcher.drop(known)
+                self.pusher.drop(known)
+                paths.update(await self.catalog.write(lambda db: jobs.drop_parts(db, known)))
+            await remove_files(self.catalog, self.files, sorted(paths))
 
     # -- what others have taken ----------------------------------------------------------------------------
 
@@ -90,11 +90,11 @@ class EagerReplication:
         """Fetch files that other replicas have taken, unless that is under way."""
         for file in files:
             if file.meta is not None and file.taken_by is not None:
-                self._fetcher.want(Wanted(file.meta, tx.tid, None, (file.taken_by,)))
+                self.fetcher.want(Wanted(file.meta, tx.tid, None, (file.taken_by,)))
 
     def behind_bytes(self) -> int:
         """Return the bytes that are still to come of undecided transactions, of other homes' too."""
-        return self._fetcher.coming_bytes()
+        return self.fetcher.coming_bytes()
 
     def arrived(self, part: PartId) -> None:
         """A part is durable here now."""
@@ -117,9 +117,9 @@ class EagerReplication:
                 if not missing:
                     return places
                 self.fetch(tx, missing.values())
-                now = (len(places), self._fetcher.came(missing))
+                now = (len(places), self.fetcher.came(missing))
                 if now != seen:
-                    seen, until = now, loop.time() + self._patience_s
+                    seen, until = now, loop.time() + self.patience_s
                 elif loop.time() > until:
                     raise self._not_here(list(missing.values()))
                 end = loop.time() + _LOOK_S
@@ -140,7 +140,7 @@ class EagerReplication:
     ) -> None:
         """Move those that are here from ``missing`` to ``places``; others have their turns between."""
         for number, part in enumerate(parts, 1):
-            row = self._catalog.reader.part(part)
+            row = self.catalog.reader.part(part)
             if row is not None and row.state == "held" and row.file is not None:
                 places[part] = Location(row.file, row.offset, row.length, row.blocks)
                 missing.pop(part, None)
@@ -149,7 +149,7 @@ class EagerReplication:
 
     def _not_here(self, missing: Sequence[StagedFile]) -> UnavailableError:
         holders = sorted({file.taken_by for file in missing if file.taken_by is not None})
-        trouble = self._fetcher.trouble(missing[0].part) or "not asked for yet"
+        trouble = self.fetcher.trouble(missing[0].part) or "not asked for yet"
         return UnavailableError(
             f"{len(missing)} files that were written to {', '.join(holders)} cannot be fetched from there "
             f"({trouble}); nothing of the job was kept, run it again",

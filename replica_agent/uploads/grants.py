@@ -43,18 +43,21 @@ class UploadGrant:
     expires_s: float
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UploadGrants:
     """Signs and verifies them.
 
-    Args:
+    Attributes:
         key: See :func:`tokens.key_of`.
         shared: Whether all replicas of the cluster have that key.
         cluster: Id of the cluster.
         replica: This one.
     """
 
-    def __init__(self, key: bytes, *, shared: bool, cluster: str, replica: ReplicaId) -> None:
-        self._key, self._shared, self._cluster, self._replica = key, shared, cluster, replica
+    key: bytes
+    shared: bool
+    cluster: str
+    replica: ReplicaId
 
     def give(
         self,
@@ -68,7 +71,7 @@ class UploadGrants:
     ) -> str:
         """Return a grant for a file of a transaction of this home."""
         fields = {
-            "c": self._cluster,
+            "c": self.cluster,
             "t": str(tid),
             "n": table,
             "p": list(place),
@@ -76,7 +79,7 @@ class UploadGrants:
             "to": replica,
             "e": now_s + GRANT_TTL_S,
         }
-        return signed.sign(self._key, _CONTEXT, fields)
+        return signed.sign(self.key, _CONTEXT, fields)
 
     def accept(self, text: str) -> UploadGrant:
         """Return what a grant for this replica says; its home is to be asked before anything is taken.
@@ -86,14 +89,14 @@ class UploadGrants:
             TokenForeignError: It is of another cluster, or for another replica.
         """
         found, grant = self._read(text)
-        if grant.replica != self._replica:
+        if grant.replica != self.replica:
             raise TokenForeignError(
-                f"the upload was granted to replica {grant.replica}, and this is {self._replica}; look at "
+                f"the upload was granted to replica {grant.replica}, and this is {self.replica}; look at "
                 "the addresses that the replicas publish (advertise, advertise_api_port)",
                 replica=grant.replica,
             )
-        if self._shared:
-            found.require(self._key, _CONTEXT)
+        if self.shared:
+            found.require(self.key, _CONTEXT)
         return grant
 
     def admit(self, text: str, replica: ReplicaId, now_s: float) -> UploadGrant:
@@ -105,13 +108,13 @@ class UploadGrants:
             TokenExpiredError: Its time is over.
         """
         found, grant = self._read(text)
-        if grant.tid.home != self._replica or grant.replica != replica:
+        if grant.tid.home != self.replica or grant.replica != replica:
             raise TokenForeignError(
                 f"the upload was granted by {grant.tid.home} to {grant.replica}, and {replica} asks "
-                f"{self._replica} about it",
+                f"{self.replica} about it",
                 replica=grant.replica,
             )
-        found.require(self._key, _CONTEXT)
+        found.require(self.key, _CONTEXT)
         if now_s >= grant.expires_s:
             raise TokenExpiredError(
                 f"the upload did not begin within {GRANT_TTL_S:.0f} s; create the file again",
@@ -134,6 +137,6 @@ class UploadGrants:
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise signed.forged() from error
-        if grant.cluster != self._cluster:
+        if grant.cluster != self.cluster:
             raise TokenForeignError("the upload was granted by another cluster; look at the addresses")
         return found, grant

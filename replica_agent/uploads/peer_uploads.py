@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass, field
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import ReplicaId
@@ -31,34 +32,27 @@ UPLOAD = faults.step("agent.upload")
 _TRIES = 3
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PeerUploads:
     """Takes files.
 
-    Args:
+    Attributes:
         replica: This one.
         peers: The other replicas now.
         retry_wait_max_s: Longest pause before a home is told once more.
         taken: Called with each file that has been taken.
     """
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        catalog: Catalog,
-        files: PartFs,
-        client: PeerClient,
-        grants: UploadGrants,
-        peers: Callable[[], Collection[Peer]],
-        retry_wait_max_s: float,
-        receiver: UploadReceiver,
-        taken: Callable[[], None],
-    ) -> None:
-        """Take nothing yet."""
-        self._receiver, self._taken = receiver, taken
-        self._replica, self._catalog, self._files, self._client = replica, catalog, files, client
-        self._grants, self._peers, self._retry_wait_max_s = grants, peers, retry_wait_max_s
-        self._running: dict[asyncio.Task[object], str] = {}
+    replica: ReplicaId
+    catalog: Catalog
+    files: PartFs
+    client: PeerClient
+    grants: UploadGrants
+    peers: Callable[[], Collection[Peer]]
+    retry_wait_max_s: float
+    receiver: UploadReceiver
+    taken: Callable[[], None]
+    _running: dict[asyncio.Task[object], str] = field(default_factory=dict, init=False)
 
     def tids(self) -> frozenset[str]:
         """Return the transactions of which files come in now."""
@@ -81,17 +75,17 @@ class PeerUploads:
             TooLargeError: As the home says.
             DiskFullError, UnavailableError: Nothing of it was kept.
         """
-        grant = self._grants.accept(text)
-        home = next((peer for peer in self._peers() if peer.replica == grant.tid.home), None)
+        grant = self.grants.accept(text)
+        home = next((peer for peer in self.peers() if peer.replica == grant.tid.home), None)
         if home is None:
             raise UnavailableError(f"replica {grant.tid.home} is not known here; create the file again")
         task = asyncio.current_task()
         assert task is not None
-        begun = await self._client.begin_upload(home.api, text, self._replica)
+        begun = await self.client.begin_upload(home.api, text, self.replica)
         self._running[task] = str(grant.tid)
         try:
             await self._write(home.api, grant, begun, content)
-            self._taken()
+            self.taken()
         except BaseException as error:
             await asyncio.shield(self._give_up(home.api, grant, begun))
             if isinstance(error, asyncio.CancelledError) and task not in self._running:
@@ -113,13 +107,13 @@ class PeerUploads:
                     limit=begun.bytes_max,
                 )
 
-        path = self._files.part_path(begun.part)
-        await self._catalog.write(lambda db: jobs.note_undo(db, [path]))
-        sink = self._files.begin(begun.part)  # only opens a file; in a thread it might be lost
-        location = await self._receiver.receive(content, sink, grown)
+        path = self.files.part_path(begun.part)
+        await self.catalog.write(lambda db: jobs.note_undo(db, [path]))
+        sink = self.files.begin(begun.part)  # only opens a file; in a thread it might be lost
+        location = await self.receiver.receive(content, sink, grown)
         meta = bytes_alone(begun.part, location.length, sink.checksum)
         staged = jobs.StagedPart(meta, location, grant.tid)
-        await self._catalog.write(lambda db: jobs.add_staged(db, [staged], []))
+        await self.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
         await UPLOAD.before()
         await self._tell(home, grant, meta)
         await UPLOAD.after()
@@ -127,20 +121,20 @@ class PeerUploads:
     async def _tell(self, home: str, grant: UploadGrant, meta: PartMeta) -> None:
         for failures in range(1, _TRIES + 1):
             try:
-                await self._client.end_upload(home, grant.tid, grant.table, self._replica, meta)
+                await self.client.end_upload(home, grant.tid, grant.table, self.replica, meta)
             except UnavailableError:
                 if failures == _TRIES:
                     raise
-                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+                await asyncio.sleep(wait_s(failures, self.retry_wait_max_s))
             else:
                 return
 
     async def _give_up(self, home: str, grant: UploadGrant, begun: UploadBegun) -> None:
         """Leave nothing of a file; the home learns it at once, or when its attempt is deleted."""
-        path = self._files.part_path(begun.part)
-        self._catalog.late_removals.add(path)
+        path = self.files.part_path(begun.part)
+        self.catalog.late_removals.add(path)
         with contextlib.suppress(TidelockError):
-            unused = await self._catalog.write(lambda db: jobs.drop_parts(db, [begun.part]))
-            await remove_files(self._catalog, self._files, sorted({path, *unused}))
+            unused = await self.catalog.write(lambda db: jobs.drop_parts(db, [begun.part]))
+            await remove_files(self.catalog, self.files, sorted({path, *unused}))
         with contextlib.suppress(TidelockError):
-            await self._client.fail_upload(home, grant.tid, grant.table, self._replica, begun.part)
+            await self.client.fail_upload(home, grant.tid, grant.table, self.replica, begun.part)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UploadQuota:
     """Judges by the settings of this agent. Parts that the transaction has already count as well."""
 
-    def __init__(self, settings: AgentSettings) -> None:
-        self._settings = settings
+    settings: AgentSettings
 
     def require_file(self, tx: Transaction) -> None:
         """Raise TooLargeError unless the transaction may stage one file more."""
-        limit = self._settings.staged_files_max
-        found = len(tx.stored) + sum(len(writes.files) for writes in tx.writes.values())
+        limit = self.settings.staged_files_max
+        found = len(tx.staged.stored) + sum(len(writes.files) for writes in tx.staged.writes.values())
         if found >= limit:
             raise TooLargeError(
                 f"{tx.tid} has {found} files and parts, the limit is staged_files_max={limit}: write fewer, "
@@ -27,8 +29,8 @@ class UploadQuota:
 
     def room(self, tx: Transaction) -> int:
         """Return how many bytes more the transaction may stage; below 0 when it has too many."""
-        stored = sum(meta.length for meta in tx.stored.values())
-        return self._settings.staged_bytes_max - stored - sum(w.length for w in tx.writes.values())
+        stored = sum(meta.length for meta in tx.staged.stored.values())
+        return self.settings.staged_bytes_max - stored - sum(w.length for w in tx.staged.writes.values())
 
     def require_bytes(self, tx: Transaction, length: int) -> None:
         """Raise TooLargeError if a file has grown too large, or with it all that is staged.
@@ -37,7 +39,7 @@ class UploadQuota:
             tx: Its bytes include those of the file.
             length: Of the file, so far.
         """
-        limit = self._settings.insert_bytes_max
+        limit = self.settings.insert_bytes_max
         if length > limit:
             raise TooLargeError(
                 f"a file has more than {limit} bytes (insert_bytes_max): write smaller ones "
@@ -46,7 +48,7 @@ class UploadQuota:
                 found=length,
             )
         if self.room(tx) < 0:
-            limit = self._settings.staged_bytes_max
+            limit = self.settings.staged_bytes_max
             raise TooLargeError(
                 f"{tx.tid} would have more than {limit} bytes staged (staged_bytes_max): write in several "
                 "transactions",

@@ -9,7 +9,8 @@ from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import Member
 from tidelock.errors import BadRequestError, TokenFinishedError, TokenForeignError, UnknownTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims, sign, verify
 
 _OPEN = frozenset({TxState.OPEN})
@@ -25,29 +26,23 @@ class IssuedToken:
     expires_s: int
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TokenIssuer:
     """Signs and verifies the tokens of this home's transactions.
 
-    Args:
+    Attributes:
         key: See :func:`tokens.key_of`.
         member: Where this replica is reached.
         wall_s: Unix time: a token is to mean the same after a restart of the clock's machine.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        key: bytes,
-        cluster: str,
-        replica: ReplicaId,
-        transactions: Transactions,
-        member: Member,
-        wall_s: Callable[[], float],
-    ) -> None:
-        self._settings, self._key, self._cluster = settings, key, cluster
-        self._replica, self._transactions, self._wall_s = replica, transactions, wall_s
-        self.member = member
+    settings: AgentSettings
+    key: bytes
+    cluster: str
+    replica: ReplicaId
+    transactions: Transactions
+    member: Member
+    wall_s: Callable[[], float]
 
     def give(
         self,
@@ -62,8 +57,8 @@ class TokenIssuer:
             BadRequestError: There is no such right, or the time is out of range.
             TransactionClosedError: The transaction takes no statements.
         """
-        self._transactions.require_open(tx)
-        longest = self._settings.token_ttl_s
+        self.transactions.require_open(tx)
+        longest = self.settings.token_ttl_s
         ttl = longest if ttl_s is None else ttl_s
         if not 1 <= ttl <= longest:
             raise BadRequestError(f"ttl_s={ttl} is outside 1..{longest} (token_ttl_s)")
@@ -73,13 +68,13 @@ class TokenIssuer:
                 f"a token cannot allow {', '.join(unknown)}; it allows one or more of {', '.join(known)}"
             )
         claims = TokenClaims(
-            self._cluster,
+            self.cluster,
             tx.tid,
             frozenset(known[right] for right in rights),
             None if tables is None else frozenset(tables),
-            int(self._wall_s() + ttl),
+            int(self.wall_s() + ttl),
         )
-        return IssuedToken(sign(self._key, claims), claims.expires_s)
+        return IssuedToken(sign(self.key, claims), claims.expires_s)
 
     def find_open(self, tid: Tid) -> Transaction:
         """Return a transaction that takes files; TokenFinishedError if it takes nothing more."""
@@ -128,19 +123,19 @@ class TokenIssuer:
         return claims
 
     def _verified(self, token: str) -> TokenClaims:
-        return verify(self._key, token, cluster=self._cluster, replica=self._replica, now_s=self._wall_s())
+        return verify(self.key, token, cluster=self.cluster, replica=self.replica, now_s=self.wall_s())
 
     def _in_state(self, of: Tid, states: Collection[TxState]) -> Transaction:
         """Return the transaction of a token; TokenFinishedError unless it is in one of these states."""
         tid = str(of)
         try:
-            tx = self._transactions.find(tid)
+            tx = self.transactions.find(tid)
         except UnknownTransactionError as error:
             raise TokenFinishedError(
                 f"the token's transaction {tid} has ended; begin a new one", tid=tid
             ) from error
         if tx.state not in states:
-            why = f" ({tx.error.message})" if tx.error else ""
+            why = f" ({tx.ending.error.message})" if tx.ending.error else ""
             raise TokenFinishedError(
                 f"the token's transaction {tid} is {tx.state.value} and takes nothing more{why}",
                 tid=tid,

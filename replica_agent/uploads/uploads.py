@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
-from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.csnlog.core.ids import PartId, TableName, Tid
 from tidelock.errors import (
     BadRequestError,
     TidelockError,
@@ -25,22 +25,31 @@ from tidelock.errors import (
     UnsealedWriteError,
     UnsupportedInTransactionError,
 )
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.pack_writer import PartNumbers
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
 from tidelock.replica_agent.transactions.staging_area import InPlace
 from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, kind_of, text_of
-from tidelock.replica_agent.transactions.statements.inserts import STAGE, Inserts
+from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_staging import STAGE
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
 from tidelock.replica_agent.uploads.quota import UploadQuota
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
-from tidelock.replication.core.model import Location, bytes_alone
+from tidelock.replication.core.model import Location, PartMeta, bytes_alone
+from tidelock.replication.partfs import PartFs
 
 #: Files that are checked in one turn of a thread, so that uploads have theirs between.
 _AT_ONCE = 32
@@ -61,22 +70,34 @@ class Sealed:
     parts: int
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Uploads:
-    """Keeps the staging folders of the transactions of this home; ``passes`` tells who may use them."""
+    """Keeps the staging folders of the transactions of this home.
 
-    def __init__(
-        self,
-        inserts: Inserts,
-        removals: Removals,
-        passes: TokenIssuer,
-        early: EagerReplication,
-        receiver: UploadReceiver,
-    ) -> None:
-        self.passes, self._early, self._receiver = passes, early, receiver
-        self.quota = UploadQuota(inserts.settings)
-        self._inserts, self._removals = inserts, removals
-        self._settings, self._catalog, self._files = inserts.settings, inserts.catalog, inserts.files
-        self._transactions = inserts.transactions
+    Attributes:
+        passes: Tells who may use them.
+        hint: Tells the peers about large parts of a transaction, so that they fetch early.
+    """
+
+    settings: AgentSettings
+    catalog: Catalog
+    files: PartFs
+    numbers: PartNumbers
+    waiters: CsnWaiters
+    metrics: Metrics
+    transactions: Transactions
+    tables: Tables
+    pressure: BackPressure
+    removals: Removals
+    passes: TokenIssuer
+    early: EagerReplication
+    receiver: UploadReceiver
+    hint: Callable[[Tid, Sequence[PartMeta]], None]
+    quota: UploadQuota = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set the limits of what may be staged."""
+        self.quota = UploadQuota(self.settings)
 
     def of(self, tx: Transaction, table: TableName) -> TableWrites:
         """Return the folder of a table that files can be written for.
@@ -86,15 +107,15 @@ class Uploads:
             UnknownTableError: There is no such table.
             UnsupportedInTransactionError: Its rows have to be looked at one by one.
         """
-        self._transactions.require_open(tx)
-        found = tx.writes.get(table)
+        self.transactions.require_open(tx)
+        found = tx.staged.writes.get(table)
         if found is None:
             self._schema(tx, table)
-            found = tx.writes[table] = TableWrites()
+            found = tx.staged.writes[table] = TableWrites()
         return found
 
     def _schema(self, tx: Transaction, table: TableName) -> TableSchema:
-        version, schema = self._inserts.schema(table, tx.begin_statement(self._inserts.reached()))
+        version, schema = self.tables.schema(table, tx.begin_statement(self.waiters.reached))
         if schema.unique_key or schema.dependents:
             why = (
                 "a unique key"
@@ -130,8 +151,8 @@ class Uploads:
         writes = self.of(tx, table)
         self.quota.require_file(tx)
         number, dropped = writes.area.create(place, overwrite=overwrite)
-        part = self._inserts.numbers.next()
-        file = writes.files[number] = StagedFile(part, self._files.part_path(part))
+        part = self.numbers.next()
+        file = writes.files[number] = StagedFile(part, self.files.part_path(part))
         came = 0
 
         def grown(length: int) -> None:
@@ -144,16 +165,16 @@ class Uploads:
 
         with self._running(tx):
             try:
-                await self._early.discard(writes.take(dropped))
-                await self._catalog.write(lambda db: jobs.note_undo(db, [file.path]))
-                sink = self._files.begin(part)  # only opens a file; in a thread it might be lost
-                location = await self._receiver.receive(content, sink, grown)
-                self._transactions.require_open(tx)
+                await self.early.discard(writes.take(dropped))
+                await self.catalog.write(lambda db: jobs.note_undo(db, [file.path]))
+                sink = self.files.begin(part)  # only opens a file; in a thread it might be lost
+                location = await self.receiver.receive(content, sink, grown)
+                self.transactions.require_open(tx)
                 if not writes.area.finish(number, location.length):
                     raise _deleted(place)  # noqa: TRY301 - cleaned up below
                 meta = bytes_alone(part, location.length, sink.checksum)
                 writes.files[number] = StagedFile(part, file.path, meta, location)
-                self._inserts.metrics.uploads.labels("own").inc()
+                self.metrics.uploads.labels("own").inc()
             except BaseException:
                 writes.length -= came
                 writes.area.abandon(number)
@@ -174,11 +195,11 @@ class Uploads:
         """
         writes = self.of(tx, table)
         async with writes.turn:
-            self._transactions.require_open(tx)
+            self.transactions.require_open(tx)
             if not writes.area.rename(source, target):
                 return False
             if kind_of(target) is Kind.TASK:
-                await self._early.announce(tx, writes, writes.area.below(target))
+                await self.early.announce(tx, writes, writes.area.below(target))
             return True
 
     async def delete(
@@ -200,17 +221,17 @@ class Uploads:
         """
         writes = self.of(tx, table)
         async with writes.turn:
-            self._transactions.require_open(tx)
+            self.transactions.require_open(tx)
             schema = self._schema(tx, table)
             found = writes.area.delete(place, recursive=recursive)
-            await self._early.discard(writes.take(found.dropped))
+            await self.early.discard(writes.take(found.dropped))
             if found.replaces is not None:
                 if found.replaces:
                     values = values_of(partition_path(found.replaces, schema), schema)
                     texts = {name: None if value is None else _plain(value) for name, value in values.items()}
-                    await self._removals.drop_partition(tx, table, texts)
+                    await self.removals.drop_partition(tx, table, texts)
                 else:
-                    await self._removals.truncate(tx, table)
+                    await self.removals.truncate(tx, table)
             if found.seals:
                 await self._seal(tx, table, writes, waiting)
             return found.existed
@@ -255,14 +276,14 @@ class Uploads:
         """End a job by naming its files that count, and seal it; errors as :meth:`seal`, and of the area."""
         writes = self.of(tx, table)
         async with writes.turn:
-            self._transactions.require_open(tx)
-            await self._early.discard(writes.take(writes.area.settle(job, places)))
+            self.transactions.require_open(tx)
+            await self.early.discard(writes.take(writes.area.settle(job, places)))
             return await self._seal(tx, table, writes)
 
     async def _seal(
         self, tx: Transaction, table: TableName, writes: TableWrites, waiting: Waiting = _always
     ) -> Sealed:
-        self._transactions.require_open(tx)
+        self.transactions.require_open(tx)
         with self._running(tx):
             try:
                 sealed = await self._add(tx, table, writes)
@@ -273,7 +294,7 @@ class Uploads:
                 raise
             except TidelockError as error:
                 # The job has failed, so a commit of what it has left would be half of it.
-                self._transactions.fail(tx, error)
+                tx.ending.fail(error)
                 raise
 
     async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
@@ -283,24 +304,24 @@ class Uploads:
             writes.area.seal(found)
             return Sealed(0, 0)
         files = {item.number: writes.files[item.number] for item in found}
-        places = await self._early.gather(tx, list(files.values()))
+        places = await self.early.gather(tx, list(files.values()))
         staged: list[jobs.StagedPart] = []
         for first in range(0, len(found), _AT_ONCE):
             some = found[first : first + _AT_ONCE]
-            staged += await self._receiver.run(self._examine, tx, schema, some, files, places)
+            staged += await self.receiver.run(self._examine, tx, schema, some, files, places)
         for path in sorted({part.meta.path for part in staged}):
-            await self._inserts.pressure.admit(tx, schema, path)
-        await self._catalog.write(partial(jobs.name_staged, parts=staged))
-        self._transactions.require_open(tx)
-        tx.stored.update({part.meta.part: part.meta for part in staged})
+            await self.pressure.admit(tx, schema, path)
+        await self.catalog.write(partial(jobs.name_staged, parts=staged))
+        self.transactions.require_open(tx)
+        tx.staged.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
         kept = {part.meta.part for part in staged}
         empty = [number for number, file in files.items() if file.part not in kept]
         writes.take(files.keys() - empty)
-        await self._early.discard(writes.take(empty))
+        await self.early.discard(writes.take(empty))
         metas = [part.meta for part in staged]
-        self._inserts.hint(tx, metas)
-        self._inserts.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
+        self.hint(tx.tid, metas)
+        self.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
         await STAGE.after()
         return Sealed(sum(meta.rows for meta in metas), len(metas))
 
@@ -329,31 +350,24 @@ class Uploads:
     def _source(self, file: StagedFile, place: Location) -> Path | pa.BufferReader:
         """Return what to read a file from: a small one that was fetched lies in a pack."""
         if place.file == file.path:
-            return self._files.data_dir / file.path
-        return pa.BufferReader(self._files.read(place))
+            return self.files.data_dir / file.path
+        return pa.BufferReader(self.files.read(place))
 
     @contextlib.contextmanager
     def _running(self, tx: Transaction) -> Iterator[None]:
         """Run as a statement of a transaction: its end cuts this, and is what is then told."""
-        task = asyncio.current_task()
-        assert task is not None
-        inside = task in tx.uploads
-        tx.uploads.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if tx.state not in {TxState.OPEN, TxState.FAILED}:
-                self._transactions.require_open(tx)
-            raise
-        finally:
-            if not inside:
-                tx.uploads.discard(task)
-                tx.upload_ended.set()
+        with tx.statements.cuttable():
+            try:
+                yield
+            except asyncio.CancelledError:
+                if not tx.leased:
+                    self.transactions.require_open(tx)
+                raise
 
     async def _remove(self, paths: Sequence[str]) -> None:
         """Delete files; what cannot go now is kept in mind, and goes later."""
         with contextlib.suppress(TidelockError):
-            await remove_files(self._catalog, self._files, paths)
+            await remove_files(self.catalog, self.files, paths)
 
 
 def _unheard(table: TableName) -> UnavailableError:

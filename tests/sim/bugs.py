@@ -38,8 +38,9 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
     Question,
     next_step,
 )
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
 from tidelock.replication.core.model import Held, Peer
@@ -61,7 +62,7 @@ def acknowledge_before_durable() -> Iterator[None]:
         task = asyncio.create_task(store(self, raw))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         tids = tuple(str(sealed.tid) for sealed in push.tids)
-        return Held(self._replica, self._disk, self._boot, self._waiters.reached, tids, {})
+        return Held(self.replica, self.disk, self.boot, self.waiters.reached, tids, {})
 
     with mock.patch.object(PushReceiver, "stage", stage):
         yield
@@ -140,11 +141,11 @@ def look_before_locking() -> Iterator[None]:
     lock = Removals._lock
 
     async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk) -> None:
-        reader, merged = self._catalog.reader, tx.adopted.tids
-        there = reader.parts(ask.table, tx.statement_csn, str(tx.tid), merged)
+        reader, merged = self.catalog.reader, tx.staged.adopted.tids
+        there = reader.parts(ask.table, tx.statements.statement_csn, str(tx.tid), merged)
         paths = {one.path for one in ask.wide if isinstance(one, OnePartition)}
         covered = [part.part for part in there if ask.wide and (not paths or part.path in paths)]
-        gone = await self._catalog.write(partial(_removed, parts=[*ask.parts, *covered]))
+        gone = await self.catalog.write(partial(_removed, parts=[*ask.parts, *covered]))
         if gone:
             raise SerializationConflictError("removed before", table=ask.table, holder=gone[0][0])
         await asyncio.sleep(_A_WHILE_S)
@@ -155,7 +156,7 @@ def look_before_locking() -> Iterator[None]:
     ) -> None:
         sql = "UPDATE parts SET removal_tid = ? WHERE part = ?"
         marks = [(str(tx.tid), part) for part in parts]
-        await self._catalog.write(lambda db: db.executemany(sql, marks))
+        await self.catalog.write(lambda db: db.executemany(sql, marks))
 
     with (
         mock.patch.object(Removals, "_lock", look_and_lock),
@@ -191,8 +192,8 @@ def compact_without_locks() -> Iterator[None]:
     """The commit of a compaction takes no locks."""
 
     async def replace_parts(self: Removals, tx: Transaction) -> None:
-        for table in sorted(set(tx.removed.values())):
-            await self._mark(tx, table, [part for part, of in tx.removed.items() if of == table])
+        for table in sorted(set(tx.staged.removed.values())):
+            await self._mark(tx, table, [part for part, of in tx.staged.removed.items() if of == table])
 
     with mock.patch.object(Removals, "replace_parts", replace_parts):
         yield

@@ -28,14 +28,14 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
-from tidelock.replica_agent.transactions.registry import Isolation
+from tidelock.replica_agent.transactions.transaction import Isolation
 from tidelock.wire.statements import Literal, RemoveResult
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from tests.sim.world import World
-    from tidelock.replica_agent.api.operations import Operations
+    from tidelock.replica_agent.services.bundle import Services
     from tidelock.wire.statements import ChangeResult
 
 #: What the stand-in of the SQL processes can do, and what needs none (tests/sim/sql.py).
@@ -59,9 +59,9 @@ STATEMENT_S: Final = 8.0
 # -- what is asked: each runs at the agent -------------------------------------------------------------------
 
 
-async def _removed(operations: Operations, tid: Tid, statement: model.Statement) -> tuple[Csn, int]:
+async def _removed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, int]:
     """POST drop_partition, truncate, move_partition; returns the CSN that was read, and the rows."""
-    tx, removals = find(operations, tid), operations.removals
+    tx, removals = find(services, tid), services.transactions.removals
     match statement:
         case model.DropPartition(table, p) | model.ReplacePartition(table, p):
             done: RemoveResult = await removals.drop_partition(tx, table, {"p": p})
@@ -69,13 +69,13 @@ async def _removed(operations: Operations, tid: Tid, statement: model.Statement)
             done = await removals.move_partition(tx, table, into, {"p": p})
         case _:
             done = await removals.truncate(tx, statement.table)
-    return tx.statement_csn, done.rows
+    return tx.statements.statement_csn, done.rows
 
 
-async def _changed(operations: Operations, tid: Tid, statement: model.Statement) -> tuple[Csn, ChangeResult]:
+async def _changed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, ChangeResult]:
     """POST delete, update, upsert; returns the CSN that was read, and what was done."""
-    tx, mutations = find(operations, tid), operations.mutations
-    with operations.reading(str(tid)):
+    tx, mutations = find(services, tid), services.transactions.mutations
+    with services.reads.failures_noted(str(tid)):
         match statement:
             case model.Delete(table, where):
                 sql, params = model.in_sql(where)
@@ -88,7 +88,7 @@ async def _changed(operations: Operations, tid: Tid, statement: model.Statement)
                 done = await mutations.merge(tx, table, action, body.iter_any(), len(body.data))
             case _:
                 raise AssertionError(statement)
-    return tx.statement_csn, done
+    return tx.statements.statement_csn, done
 
 
 def _update(where: model.Condition, change: model.Add | model.Put) -> UpdateRows:
@@ -100,41 +100,41 @@ def _update(where: model.Condition, change: model.Add | model.Put) -> UpdateRows
     return UpdateRows({change.column: Literal(change.value)}, text, given)
 
 
-async def _read(operations: Operations, tid: Tid, table: str, where: model.Condition) -> tuple[Csn, bytes]:
+async def _read(services: Services, tid: Tid, table: str, where: model.Condition) -> tuple[Csn, bytes]:
     """POST /query inside a transaction; returns the CSN that was read, and the rows."""
     sql, params = model.in_sql(where)
-    with operations.reading(str(tid)):
-        csn, adopted = await operations.prepare_own_read(str(tid))
+    with services.reads.failures_noted(str(tid)):
+        csn, adopted = await services.reads.prepare_own_read(str(tid))
         text = select_statement(table, None, sql)
         request = SqlRequest(csn=csn, tid=str(tid), sql=text, params=tuple(params), adopted=adopted)
-        async with operations.sql.statement(request) as running:
+        async with services.reads.run(request) as running:
             data = b"".join([piece async for piece in running.pieces()])
     assert running.ended is not None
-    operations.transactions.find(str(tid)).note_reads(running.ended.read_set())
+    services.transactions.transactions.find(str(tid)).note_reads(running.ended.read_set())
     return csn, data
 
 
 async def _inserted(
-    operations: Operations,
+    services: Services,
     tid: Tid,
     table: str,
     rows: tuple[model.Row, ...],
     partition: dict[str, Any] | None,
 ) -> tuple[Csn, int]:
     """POST rows; returns the CSN that was read, and how many rows there were."""
-    count = await insert(operations, tid, table, model.as_arrow(rows), partition)
-    return operations.transactions.find(str(tid)).statement_csn, count
+    count = await insert(services, tid, table, model.as_arrow(rows), partition)
+    return services.transactions.transactions.find(str(tid)).statements.statement_csn, count
 
 
-async def _kill(operations: Operations, tid: Tid) -> None:
+async def _kill(services: Services, tid: Tid) -> None:
     """POST /transactions/{tid}/kill."""
     error = TransactionClosedError("killed", tid=str(tid), state="rolled_back")
-    await operations.commits.rollback(operations.transactions.find(str(tid)), error)
+    await services.transactions.commits.roll_back(services.transactions.transactions.find(str(tid)), error)
 
 
-async def heartbeat(operations: Operations, tid: Tid) -> None:
+async def heartbeat(services: Services, tid: Tid) -> None:
     """POST /transactions/{tid}/heartbeat."""
-    operations.transactions.touch(operations.transactions.find(str(tid)))
+    services.transactions.find_with_sign_of_life(str(tid), shown=True)
 
 
 # -- the client ----------------------------------------------------------------------------------------------

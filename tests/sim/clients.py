@@ -34,18 +34,17 @@ from tidelock.errors import (
     TidelockError,
     UnknownTransactionError,
 )
-from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
-from tidelock.replica_agent.transactions.registry import Isolation, Transaction, TxState
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.model import Location
 
 if TYPE_CHECKING:
     from tests.sim.world import World
-    from tidelock.replica_agent.api.operations import Operations
+    from tidelock.replica_agent.services.bundle import Services
 
 #: Tables that writers add to, and compaction changes.
 TABLES: Final = ("a", "b")
@@ -86,7 +85,7 @@ class Body:
 
 
 async def begin(
-    operations: Operations,
+    services: Services,
     label: str | None,
     min_csn: Csn,
     fresh: bool,
@@ -94,7 +93,7 @@ async def begin(
     batch: int | None = None,
 ) -> Tid:
     """POST /transactions."""
-    tx = await operations.begin(
+    tx = await services.transactions.begin(
         label=label,
         batch=batch,
         min_csn=min_csn or None,
@@ -106,47 +105,43 @@ async def begin(
     return tx.tid
 
 
-def find(operations: Operations, tid: Tid) -> Transaction:
+def find(services: Services, tid: Tid) -> Transaction:
     """Return a transaction that takes a statement now."""
-    tx = operations.transactions.find(str(tid))
-    operations.transactions.touch(tx)
-    if tx.state is TxState.OPEN:
-        operations.require(Action.INSERT)
-    return tx
+    return services.transactions.find_for_statement(str(tid))
 
 
 async def insert(
-    operations: Operations, tid: Tid, table: str, rows: pa.Table, partition: Mapping[str, Any] | None = None
+    services: Services, tid: Tid, table: str, rows: pa.Table, partition: Mapping[str, Any] | None = None
 ) -> int:
     """POST /transactions/{tid}/rows/{table}."""
-    tx = find(operations, tid)
+    tx = find(services, tid)
     body: Any = Body(rows)
-    inserted, _ = await operations.inserts.insert(tx, table, body, len(body.data), partition=partition)
+    inserted, _ = await services.transactions.insert(tx, table, body, len(body.data), partition=partition)
     return inserted
 
 
-async def commit(operations: Operations, tid: Tid, wait: WaitFor, timeout_s: float) -> Committed | None:
+async def commit(services: Services, tid: Tid, wait: WaitFor, timeout_s: float) -> Committed | None:
     """POST /transactions/{tid}/commit."""
-    return await operations.commits.commit(tid, wait=wait, timeout_s=timeout_s)
+    return await services.transactions.commits.commit(tid, wait=wait, timeout_s=timeout_s)
 
 
-async def rollback(operations: Operations, tid: Tid) -> None:
+async def rollback(services: Services, tid: Tid) -> None:
     """POST /transactions/{tid}/rollback."""
-    await operations.commits.rollback(operations.transactions.find(str(tid)))
+    await services.transactions.commits.roll_back(services.transactions.transactions.find(str(tid)))
 
 
-async def outcome(operations: Operations, tid: Tid) -> Outcome:
+async def outcome(services: Services, tid: Tid) -> Outcome:
     """GET /outcomes/{tid}."""
-    return await operations.outcomes.outcome(tid, CLIENT)
+    return await services.transactions.outcomes.outcome(tid, CLIENT)
 
 
-async def listed(operations: Operations, csn: Csn) -> Lists:
+async def listed(services: Services, csn: Csn) -> Lists:
     """All tables at a CSN: parts and their verified bytes."""
-    await operations.require_read(csn)
+    await services.reads.require_read(csn)
     found: Lists = {}
     for table in (*TABLES, *CHANGED):
-        rows = operations.catalog.reader.parts(full_name(table), csn)
-        found[str(full_name(table))] = [(row, _bytes(operations, row)) for row in rows]
+        rows = services.reads.reader.parts(full_name(table), csn)
+        found[str(full_name(table))] = [(row, _bytes(services, row)) for row in rows]
     return found
 
 
@@ -162,13 +157,13 @@ def asking_lists(csn: Csn) -> Serve:
 
 def asking_create(schema: TableSchema) -> Serve:
     """Return the wish for a table."""
-    return lambda at: at.create_table(schema)
+    return lambda at: at.administration.create_table(schema)
 
 
-def _bytes(operations: Operations, row: PartRow) -> bytes:
+def _bytes(services: Services, row: PartRow) -> bytes:
     assert row.file is not None, f"{row} is listed and lies nowhere"
     location = Location(row.file, row.offset, row.length, row.blocks)
-    return operations.inserts.files.read(location)
+    return services.peers.files.read(location)
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -394,7 +389,9 @@ class Reader(Session):
         least, asked_s = self.csn or None, asyncio.get_running_loop().time()
         pin: Pin = await self.ask(
             "snapshot",
-            lambda at: at.open_snapshot(csn=old, at_ms=None, min_csn=None if old else least, ttl_s=PIN_S),
+            lambda at: at.reads.open_snapshot(
+                csn=old, at_ms=None, min_csn=None if old else least, ttl_s=PIN_S
+            ),
             at=replica,
         )
         if old is None:
@@ -409,12 +406,12 @@ class Reader(Session):
                 await self._look(held, self.chance.choice(self.world.hosts).name, exact=True)
         finally:
             if self.chance.random() < 0.7:  # else its lease runs out
-                await self.ask("close", lambda at: at.snapshots.close(pin.id), at=replica)
+                await self.ask("close", lambda at: at.reads.close_snapshot(pin.id), at=replica)
 
     async def _renew(self, held: _Held) -> None:
         asked_s = asyncio.get_running_loop().time()
         try:
-            await self.ask("renew", lambda at: at.snapshots.renew(held.pin.id), at=held.replica)
+            await self.ask("renew", lambda at: at.reads.renew_snapshot(held.pin.id), at=held.replica)
         except TidelockError as error:
             self.world.trace.comment(f"{self.name}: {held.pin.id} is not renewed: {error!r}")
         else:

@@ -97,7 +97,7 @@ def _reached(agent: Agent | None) -> Csn:
 
 
 def _blocked(agent: Agent | None) -> Any:
-    return agent.machinery.applier.blocked if agent is not None else None
+    return agent.parts.replication.applier.blocked if agent is not None else None
 
 
 async def _commits(world: World, replica: str, when: str = "") -> None:
@@ -223,7 +223,7 @@ async def _audit(world: World) -> None:
         try:
             report = await session.ask(
                 "audit",
-                lambda at: at.auditor.run(deep=True, abandoned=lambda: False),
+                lambda at: at.administration.audit(deep=True, abandoned=lambda: False),
                 at=host.name,
                 timeout_s=CONVERGE_S,
             )

@@ -32,10 +32,10 @@ from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.log import CsnLog, Proposal
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle import agent
 from tidelock.replica_agent.lifecycle.local import Local, _sweep
+from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.sql import pool
 from tidelock.replica_agent.storage import catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -118,21 +118,21 @@ class SimListener:
 class Site:
     """Stands for the web server's runner and its site: both of one application."""
 
-    def __init__(self, world: World, operations: Operations) -> None:
+    def __init__(self, world: World, services: Services) -> None:
         self._world = world
-        self._operations = operations
+        self._services = services
 
     async def setup(self) -> None:
         """Nothing to prepare."""
 
     async def start(self) -> None:
         """Answer from now on."""
-        self._world.network.listen(self._operations.replica, self._operations)
+        self._world.network.listen(self._services.peers.session.replica, self._services)
 
     async def cleanup(self) -> None:
         """Answer no more; what runs may end."""
-        self._world.network.close(self._operations.replica, LIFE.get())
-        await self._world.network.drain(LIFE.get(), self._operations.settings.drain_s)
+        self._world.network.close(self._services.peers.session.replica, LIFE.get())
+        await self._world.network.drain(LIFE.get(), self._services.settings.drain_s)
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
         random: world.chance("product"),
     }
     web = SimpleNamespace(
-        AppRunner=lambda operations, **_: Site(world, operations), SockSite=lambda site, *_, **__: site
+        AppRunner=lambda services, **_: Site(world, services), SockSite=lambda site, *_, **__: site
     )
     with ExitStack() as stack:
         for module in [module for name, module in sys.modules.items() if name.startswith("tidelock.")]:
@@ -164,7 +164,7 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
         for module, name, value in (
             (agent, "open_local", open_local),
             (agent, "connect", connect),
-            (agent, "application", lambda operations: operations),
+            (agent, "application", lambda services: services),
             (agent, "web", web),
             (catalog, "threading", SimpleNamespace(Thread=NoThread, Lock=threading.Lock)),
             (partfs, "os", DiskOs(world.disk_of)),

@@ -17,9 +17,9 @@ from tests.sim.trace import Trace
 from tidelock.errors import TidelockError, UnavailableError
 
 if TYPE_CHECKING:
-    from tidelock.replica_agent.api.operations import Operations
+    from tidelock.replica_agent.services.bundle import Services
 
-Serve = Callable[["Operations"], Awaitable[Any]]
+Serve = Callable[["Services"], Awaitable[Any]]
 
 
 class SilentError(UnavailableError):
@@ -62,15 +62,15 @@ class Network:
         self._chance = chance
         self._trace = trace
         self._unforeseen = unforeseen
-        self._listening: dict[str, tuple[Life, Operations]] = {}
+        self._listening: dict[str, tuple[Life, Services]] = {}
         #: What runs at a life for somebody.
         self._running: dict[Life, dict[asyncio.Task[Any], None]] = {}
 
-    def listen(self, name: str, operations: Operations) -> None:
+    def listen(self, name: str, services: Services) -> None:
         """Let the present life answer under a name."""
         life = LIFE.get()
         if not life.dead:
-            self._listening[name] = (life, operations)
+            self._listening[name] = (life, services)
             life.on_kill.append(lambda: self.close(name, life))
 
     def close(self, name: str, life: Life | None = None) -> None:
@@ -129,9 +129,9 @@ class Network:
             error = RefusedConnectionError(f"nobody listens at {dst}")
             self._carry(dst, src, lambda: _end(reply, error=error))
             return
-        life, operations = found
+        life, services = found
         self._trace.note("serve", src, dst, what)
-        work = _awaited(serve(operations))
+        work = _awaited(serve(services))
         task = asyncio.get_running_loop().create_task(work, context=life.context.copy())
         running = self._running.setdefault(life, {})
         running[task] = None

@@ -102,7 +102,7 @@ class Oracle:
             if csn < horizon:
                 self.violated("I12 GC-SAFE", f"the horizon is raised to {horizon}, above pin {name} at {csn}")
         for host in self._world.hosts:
-            live = host.agent.operations.transactions.live() if host.agent and host.serving else ()
+            live = host.agent.parts.transactions.registry.live() if host.agent and host.serving else ()
             oldest = min((tx.tid.snapshot for tx in live), default=horizon)
             if oldest < horizon:
                 what = (
@@ -152,13 +152,13 @@ class Oracle:
             return
         self._proposed.add(proposal.tid)
         for holder in proposal.record.holders:
-            disk = life.agent.machinery.members.disk_of(holder)
+            disk = life.agent.parts.replication.members.disk_of(holder)
             if disk is None or not self._holds(disk, parts):
                 what = f"{proposal.tid} counts a copy of {holder}, whose disk {disk} lacks its parts"
                 self.violated("I4 DURABLE", what)
 
     def _fenced(self, agent: Agent) -> bool:
-        own = agent.operations.session
+        own = agent.parts.means.session
         znode = self._world.zookeeper.tree.get(tree.session(own.replica))
         return znode is not None and codec.decode_session(znode.data).boot > own.boot
 

@@ -10,13 +10,12 @@ from tests.sim.network import Network, Serve
 from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
 from tidelock.csnlog.core.results import HomeAnswer
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.config.states import Action
 from tidelock.replication.core.model import Held, Location, PartMeta
 from tidelock.replication.peers import PeerClient, answer_of, word_of
 from tidelock.wire.peers import PeerStatus
 
 if TYPE_CHECKING:
-    from tidelock.replica_agent.api.operations import Operations
+    from tidelock.replica_agent.services.bundle import Services
 
 
 class SimPeerClient(PeerClient):
@@ -31,9 +30,9 @@ class SimPeerClient(PeerClient):
         """Push; see :class:`PeerClient`."""
         raw = b"".join(body)
 
-        async def serve(operations: Operations) -> Held:
-            operations.require(Action.ACK)
-            return await operations.acceptor.stage(raw)
+        async def serve(services: Services) -> Held:
+            services.peers.admit_push(len(raw))
+            return await services.peers.stage(raw)
 
         held: Held = await self._ask(api, "stage", serve, timeout_s)
         return held
@@ -41,36 +40,36 @@ class SimPeerClient(PeerClient):
     async def forget(self, api: str, tids: Iterable[Tid]) -> None:
         """Hint; see :class:`PeerClient`."""
         gone = list(tids)
-        await self._ask(api, "forget", lambda operations: operations.acceptor.forget(gone))
+        await self._ask(api, "forget", lambda services: services.peers.forget(gone, []))
 
     async def drop(self, api: str, parts: Iterable[PartId]) -> None:
         """Hint; see :class:`PeerClient`."""
         gone = list(parts)
-        await self._ask(api, "forget", lambda operations: operations.acceptor.drop(gone))
+        await self._ask(api, "forget", lambda services: services.peers.forget([], gone))
 
     async def hint(self, api: str, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
         """Hint; see :class:`PeerClient`."""
 
-        async def serve(operations: Operations) -> None:
-            operations.acceptor.hint(tid, holder, parts)
+        async def serve(services: Services) -> None:
+            services.peers.hint(tid, holder, parts)
 
         await self._ask(api, "hint", serve)
 
     async def outcome(self, api: str, tid: Tid) -> HomeAnswer:
         """Ask a home; see :class:`PeerClient`."""
 
-        async def serve(operations: Operations) -> str:
-            return word_of(operations.outcomes.own(tid))
+        async def serve(services: Services) -> str:
+            return word_of(services.peers.own_outcome(tid))
 
         return answer_of(str(await self._ask(api, "outcome", serve)))
 
     async def status(self, api: str) -> PeerStatus:
         """Ask how far it is; see :class:`PeerClient`."""
 
-        async def serve(operations: Operations) -> PeerStatus:
-            own = operations.session
-            state = operations.condition.state.value
-            return PeerStatus(own.replica, own.disk, own.boot, state, operations.waiters.reached)
+        async def serve(services: Services) -> PeerStatus:
+            own = services.peers.session
+            state = services.condition.state.value
+            return PeerStatus(own.replica, own.disk, own.boot, state, services.peers.waiters.reached)
 
         found: PeerStatus = await self._ask(api, "status", serve)
         return found
@@ -78,12 +77,12 @@ class SimPeerClient(PeerClient):
     async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Bytes of a part, in two pieces; see :class:`PeerClient`."""
 
-        async def serve(operations: Operations) -> bytes:
-            row = operations.catalog.reader.part(meta.part)
+        async def serve(services: Services) -> bytes:
+            row = services.reads.reader.part(meta.part)
             if row is None or row.file is None or row.state != "held":
                 raise UnavailableError(f"part {meta.part} is not held here")
             location = Location(row.file, row.offset, row.length, row.blocks)
-            return operations.inserts.files.read(location, start, end - start)
+            return services.peers.files.read(location, start, end - start)
 
         if start == end:
             return

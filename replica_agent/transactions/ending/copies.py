@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from tidelock.csnlog import faults
@@ -24,27 +25,22 @@ from tidelock.replication.push import Pusher
 SEAL = faults.step("agent.seal")
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CopyMaker:
     """Makes the copies of this home's transactions.
 
-    Args:
+    Attributes:
         machine: Counts them; made by the agent with the disks of the members.
         on_broken: Told when the machine contradicts itself; the agent must stop then (I15).
     """
 
-    def __init__(
-        self,
-        machine: Copies,
-        stager: Stager,
-        pusher: Pusher,
-        fetcher: Fetcher,
-        *,
-        on_broken: Callable[[InvariantError], None],
-    ) -> None:
-        self._machine, self._stager, self._pusher, self._fetcher = machine, stager, pusher, fetcher
-        self._on_broken = on_broken
-        self._waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = {}
-        self._disks: dict[ReplicaId, str] = {}
+    machine: Copies
+    stager: Stager
+    pusher: Pusher
+    fetcher: Fetcher
+    on_broken: Callable[[InvariantError], None]
+    _waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = field(default_factory=dict, init=False)
+    _disks: dict[ReplicaId, str] = field(default_factory=dict, init=False)
 
     async def make(
         self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float
@@ -60,9 +56,9 @@ class CopyMaker:
         try:
             await SEAL.before()
             self._feed(msg.Sealed(tid, tuple(parts)))
-            self._pusher.push(SealedTid(tid, tuple(parts)), {item.meta.part: item.data for item in memory})
+            self.pusher.push(SealedTid(tid, tuple(parts)), {item.meta.part: item.data for item in memory})
             # The rows are awaited even when the time is over: an abort must find all it has to take back.
-            await self._stager.store(memory, [tid])
+            await self.stager.store(memory, [tid])
             await SEAL.after()
             self._feed(msg.PersistedAtHome(tid))
             done, _ = await asyncio.wait([ready], timeout=max(0.0, timeout_s))
@@ -88,19 +84,19 @@ class CopyMaker:
     def release(self, tid: Tid) -> None:
         """The transaction is committed: the log brings it to whoever lacks it."""
         self._feed(msg.Decided(tid))
-        self._pusher.decided(tid)
+        self.pusher.decided(tid)
 
     def rolled_back(self, tid: Tid) -> None:
         """The transaction is rolled back: fetch no more of it, and tell those who may hold parts of it."""
         self._feed(msg.RolledBack(tid))
-        self._fetcher.cancel([str(tid)])
-        self._pusher.forget(tid)
+        self.fetcher.cancel([str(tid)])
+        self.pusher.forget(tid)
 
     def _feed(self, event: msg.CopiesEvent) -> None:
         try:
-            instructions = self._machine.step(event)
+            instructions = self.machine.step(event)
         except InvariantError as error:
-            self._on_broken(error)
+            self.on_broken(error)
             raise
         for instruction in instructions:
             waiting = self._waiting.get(str(instruction.tid))

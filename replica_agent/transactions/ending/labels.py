@@ -49,13 +49,14 @@ class LabelStatus:
     time_ms: int | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Labels:
     """The labels of this replica's transactions."""
 
-    def __init__(
-        self, log: CsnLog, reader: CatalogReader, waiters: CsnWaiters, settings: AgentSettings
-    ) -> None:
-        self._log, self._reader, self._waiters, self._settings = log, reader, waiters, settings
+    log: CsnLog
+    reader: CatalogReader
+    waiters: CsnWaiters
+    settings: AgentSettings
 
     def require_form(self, label: str | None, batch: int | None) -> None:
         """Raise BadRequestError or TooLargeError where these cannot be a label and the number of a batch."""
@@ -65,7 +66,7 @@ class Labels:
             return
         if not label:
             raise BadRequestError("the label is empty; leave it out, or name the run")
-        found, limit = len(label.encode()), self._settings.label_bytes_max
+        found, limit = len(label.encode()), self.settings.label_bytes_max
         if found > limit:
             msg = f"label has {found} bytes, the limit is label_bytes_max={limit}; shorten it"
             raise TooLargeError(msg, limit=limit, found=found)
@@ -80,10 +81,10 @@ class Labels:
             BadRequestError: The label is a stream's and no batch is given, or the other way.
         """
         try:
-            found = await self._log.label(label)
+            found = await self.log.label(label)
         except UnavailableError:
             return  # the commit looks again
-        await self._place(label, batch, found, self._settings.wait_bound_s, "")
+        await self._place(label, batch, found, self.settings.wait_bound_s, "")
 
     async def place(self, label: str, batch: int | None, tid: str, timeout_s: float) -> Move | None:
         """Return how the commit multi of a transaction moves the label, or None where it makes it.
@@ -92,7 +93,7 @@ class Labels:
             LabelExistsError, BadRequestError: As :meth:`refuse_repeated`.
             UnavailableError: The label could not be read.
         """
-        found = await self._log.label(label)
+        found = await self.log.label(label)
         return await self._place(label, batch, found, timeout_s, f"; {tid} was rolled back")
 
     async def _place(
@@ -133,10 +134,10 @@ class Labels:
             UnavailableError: The log could not be read.
         """
         self.require_form(label, None)
-        found = (await self._log.label(label, newest=True)).state
+        found = (await self.log.label(label, newest=True)).state
         if found is None:
             return None
-        run = await self._run(label, found.batch, found, self._settings.wait_bound_s)
+        run = await self._run(label, found.batch, found, self.settings.wait_bound_s)
         csn, time_ms = (run.csn, run.time_ms) if run else (None, None)
         return LabelStatus(found.tid, found.batch, csn, time_ms)
 
@@ -145,16 +146,16 @@ class Labels:
 
         It may be of another replica, and a moment old.
         """
-        if self._reader.outcome(state.tid) is None:
+        if self.reader.outcome(state.tid) is None:
             until = time.monotonic() + timeout_s
             with contextlib.suppress(TidelockError, TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    end = await self._log.barrier()
-                await self._waiters.wait(end, max(0.0, until - time.monotonic()))
+                    end = await self.log.barrier()
+                await self.waiters.wait(end, max(0.0, until - time.monotonic()))
         if batch == state.batch:
-            found = self._reader.outcome(state.tid)
+            found = self.reader.outcome(state.tid)
             return Run(state.tid, *found) if found else None
-        return None if batch is None else self._reader.run_of_batch(label, batch)
+        return None if batch is None else self.reader.run_of_batch(label, batch)
 
 
 def _other_kind(label: str, batch: int | None, state: LabelState, end: str) -> BadRequestError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.replica_progress import Fenced
 from tidelock.csnlog.core import codec, tree
@@ -28,12 +29,14 @@ _BATCH = 100
 _NO_LABEL = Refused(Reason.NO_NODE)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OutcomeRetention:
     """What this replica keeps of outcomes, and the labels of its own transactions."""
 
-    def __init__(self, replica: ReplicaId, catalog: Catalog, store: Store, fenced: Fenced) -> None:
-        """Forget nothing yet."""
-        self._replica, self._catalog, self._store, self._fenced = replica, catalog, store, fenced
+    replica: ReplicaId
+    catalog: Catalog
+    store: Store
+    fenced: Fenced
 
     async def forget(self, before_ms: int, streams_before_ms: int) -> None:
         """Forget the outcomes of records that became visible before a time (Unix, ms).
@@ -44,19 +47,19 @@ class OutcomeRetention:
         Raises:
             FencedError, UnavailableError, DiskFullError: The next call goes on.
         """
-        labels = self._catalog.reader.ending_labels(self._replica, before_ms, streams_before_ms)
+        labels = self.catalog.reader.ending_labels(self.replica, before_ms, streams_before_ms)
         for begin in range(0, len(labels), _BATCH):
             if not await self._give_back(labels[begin : begin + _BATCH]):
                 return
-        await self._catalog.write(lambda db: jobs.prune_outcomes(db, before_ms, streams_before_ms))
+        await self.catalog.write(lambda db: jobs.prune_outcomes(db, before_ms, streams_before_ms))
 
     async def _give_back(self, labels: Sequence[EndingLabel]) -> bool:
         """Delete those labels that still name their transaction; False when one may still be there."""
-        parent = await self._store.get(tree.LABELS)
+        parent = await self.store.get(tree.LABELS)
         if not isinstance(parent, Ok):
             return False
         paths = [tree.label(label.name) for label in labels]
-        nodes = await asyncio.gather(*map(self._store.get, paths))
+        nodes = await asyncio.gather(*map(self.store.get, paths))
         deletes: list[Op] = []
         streams = False
         for label, path, node in zip(labels, paths, nodes, strict=True):
@@ -68,4 +71,4 @@ class OutcomeRetention:
                 return False
         if streams:
             deletes.append(SetData(tree.LABELS, version=parent.value.version))
-        return not deletes or isinstance(await self._fenced(tuple(deletes)), Ok)
+        return not deletes or isinstance(await self.fenced(tuple(deletes)), Ok)

@@ -9,20 +9,23 @@ looks again (F11).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import TableName
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import SerializationConflictError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replica_agent.transactions.registry import Excluded, Transaction
+from tidelock.replica_agent.transactions.transaction import Excluded, Transaction
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Validation:
     """Validates read sets at this home."""
 
-    def __init__(self, reader: CatalogReader, log: CsnLog, waiters: CsnWaiters) -> None:
-        self._reader, self._csn_log, self._waiters = reader, log, waiters
+    reader: CatalogReader
+    log: CsnLog
+    waiters: CsnWaiters
 
     async def validate(self, tx: Transaction, timeout_s: float) -> int:
         """Return the version of ``csn/head`` at which nothing that the transaction has read had changed.
@@ -32,14 +35,14 @@ class Validation:
                 what it has read.
             UnavailableError: The end of the log was not applied here in time.
         """
-        version, end = await self._csn_log.head()
-        if not await self._waiters.wait(end, max(0.0, timeout_s)):
+        version, end = await self.log.head()
+        if not await self.waiters.wait(end, max(0.0, timeout_s)):
             raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
         since = tx.tid.snapshot
-        reads = dict(tx.reads)
-        if tx.untold:  # any table, all of it
-            reads = dict.fromkeys((table.name for table in self._reader.tables(self._waiters.reached)), None)
-        changed = {table: self._reader.changed_partitions(table, since) for table in reads}
+        reads = dict(tx.statements.reads)
+        if tx.statements.unrecorded_reads:  # any table, all of it
+            reads = dict.fromkeys((table.name for table in self.reader.tables(self.waiters.reached)), None)
+        changed = {table: self.reader.changed_partitions(table, since) for table in reads}
         table = first_conflict(reads, changed)
         if table is None:
             table = next((table for table in reads if self._redefined(table, tx)), None)
@@ -53,8 +56,8 @@ class Validation:
         return version
 
     def _redefined(self, table: TableName, tx: Transaction) -> bool:
-        now = self._reader.table_version(table, self._waiters.reached)
-        return now != self._reader.table_version(table, tx.tid.snapshot)
+        now = self.reader.table_version(table, self.waiters.reached)
+        return now != self.reader.table_version(table, tx.tid.snapshot)
 
 
 def first_conflict(

@@ -14,7 +14,7 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.part_counts import PartCounts
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction
 
 _OFF: Final = "compaction of this table is off (property compaction)"
 _ON: Final = "compaction does not keep up"
@@ -41,9 +41,9 @@ class BackPressure:
         """
         settings = self._settings
         found = self._counts.of(schema.name, path)
-        if found + len(tx.memory) + len(tx.stored) < settings.parts_delay_insert:
+        if found + len(tx.staged.memory) + len(tx.staged.stored) < settings.parts_delay_insert:
             return  # without a look at each part of the transaction
-        found += sum(part.table == schema.name and part.path == path for part in tx.parts) - added
+        found += sum(part.table == schema.name and part.path == path for part in tx.staged.parts) - added
         if found >= settings.parts_refuse_insert:
             self._metrics.inserts_refused.inc()
             raise _refusal(schema, path, found, settings.parts_refuse_insert)

@@ -8,30 +8,34 @@ an insert is ever visible in one of the tables without the other.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import types
 
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import BadRequestError, RefusedError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest, quote
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import Column, Derivation, TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction
-from tidelock.replica_agent.transactions.statements.inserts import Adding, Inserts
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DerivedTables:
-    """Creates derived tables, and fills them."""
+    """Creates derived tables, and gives what fills them."""
 
-    def __init__(self, settings: AgentSettings, inserts: Inserts, sql: SqlPool) -> None:
-        self._settings, self._inserts, self._sql = settings, inserts, sql
+    settings: AgentSettings
+    tables: Tables
+    sql: SqlPool
 
     async def defining(self, schema: TableSchema, at: Csn) -> list[DefineTable]:
         """Return the definitions that create a table: its own, and of a derived one also that of its source.
@@ -49,53 +53,43 @@ class DerivedTables:
         made = DefineTable(schema.name, 0, schema.definition())
         if schema.derivation is None:
             return [made]
-        version, source = self._inserts.schema(schema.derivation.source, at)
+        version, source = self.tables.schema(schema.derivation.source, at)
         self._check_source(schema, source, at)
         self._check_columns(schema, await self._columns(schema.derivation, at))
         followed = dataclasses.replace(source, dependents=(*source.dependents, schema.name))
         return [made, DefineTable(source.name, version + 1, followed.definition())]
 
-    async def follow(
-        self,
-        tx: Transaction,
-        schema: TableSchema,
-        parts: Sequence[PartMeta],
-        *,
-        at: Csn,
-        adding: Adding,
-    ) -> None:
-        """Insert into the dependents of a table what their SQL makes of rows that were inserted into it.
+    @contextlib.asynccontextmanager
+    async def rows_for(
+        self, tx: Transaction, name: TableName, source: TableSchema, parts: Sequence[PartMeta], *, at: Csn
+    ) -> AsyncIterator[AsyncIterable[bytes]]:
+        """Give the rows that a dependent takes from an insert into its source, as an Arrow IPC stream.
 
         Args:
-            tx: It has just staged the rows.
-            schema: Of the table.
+            tx: It has just staged the rows, and written them out.
+            name: Of the dependent.
+            source: The table that was inserted into.
             parts: All rows of the insert, and no others.
             at: The CSN that the statement reads at.
-            adding: Adds rows to a dependent, and so to those that are derived from it.
 
         Raises:
-            RefusedError: The transaction cannot be committed any more.
+            RefusedError: The transaction cannot be committed any more; also one that the body raises, with
+                the name of the dependent added.
         """
-        if not parts:
-            return
-        await self._inserts.write_out(tx)
-        for name in schema.dependents:
-            _, dependent = self._inserts.schema(name, at)
-            assert dependent.derivation is not None, "a dependent is derived"
-            rows = DerivedRows(
-                dependent.derivation.sql, source=schema.name, parts=tuple(part.part for part in parts)
-            )
-            request = MutationRequest(at, str(tx.tid), name, rows, tuple(tx.adopted.tids))
-            try:
-                async with self._sql.mutate(request) as derived:
-                    await adding(tx, name, derived.pieces(), at=at)
-            except RefusedError as error:
-                # Its class says what is wrong, not where: the user has inserted into another table.
-                message = (
-                    f"table {name}, derived from {schema.name}, cannot follow the insert: {error.message}"
-                )
-                raise type(error)(message, **(error.details | {"derived": name})) from error
-            tx.note_reads(derived.ended.read_set())
+        _, dependent = self.tables.schema(name, at)
+        assert dependent.derivation is not None, "a dependent is derived"
+        rows = DerivedRows(
+            dependent.derivation.sql, source=source.name, parts=tuple(part.part for part in parts)
+        )
+        request = MutationRequest(at, str(tx.tid), name, rows, tuple(tx.staged.adopted.tids))
+        try:
+            async with self.sql.mutate(request) as derived:
+                yield derived.pieces()
+        except RefusedError as error:
+            # Its class says what is wrong, not where: the user has inserted into another table.
+            message = f"table {name}, derived from {source.name}, cannot follow the insert: {error.message}"
+            raise type(error)(message, **(error.details | {"derived": name})) from error
+        tx.note_reads(derived.ended.read_set())
 
     def _check_source(self, schema: TableSchema, source: TableSchema, at: Csn) -> None:
         if source.replaces:
@@ -104,7 +98,7 @@ class DerivedTables:
                 f"follow; derive {schema.name} from one that refuses duplicates, or that has no unique key",
                 table=source.name,
             )
-        limit = self._settings.dependents_max
+        limit = self.settings.dependents_max
         if len(source.dependents) >= limit:
             raise TooLargeError(
                 f"{len(source.dependents)} tables are derived from {source.name} already, the limit is "
@@ -115,13 +109,13 @@ class DerivedTables:
         depth, above = 1, source
         while above.derivation is not None:
             depth += 1
-            _, above = self._inserts.schema(above.derivation.source, at)
-        if depth > self._settings.derived_depth_max:
+            _, above = self.tables.schema(above.derivation.source, at)
+        if depth > self.settings.derived_depth_max:
             raise TooLargeError(
                 f"{schema.name} would be number {depth} in a chain of derived tables, the limit is "
-                f"derived_depth_max={self._settings.derived_depth_max}; derive it from a table nearer to "
+                f"derived_depth_max={self.settings.derived_depth_max}; derive it from a table nearer to "
                 f"{above.name}",
-                limit=self._settings.derived_depth_max,
+                limit=self.settings.derived_depth_max,
                 found=depth,
             )
 
@@ -131,7 +125,7 @@ class DerivedTables:
         rows = derivation.sql.rstrip("; \t\r\n")
         # On lines of its own, so that a comment in it ends before the bracket.
         sql = f"WITH inserted AS (SELECT * FROM {source} LIMIT 0) SELECT * FROM (\n{rows}\n) LIMIT 0"  # noqa: S608 - it is meant to be SQL
-        pieces = [piece async for piece in self._sql.run(SqlRequest(csn=at, tid=None, sql=sql))]
+        pieces = [piece async for piece in self.sql.run(SqlRequest(csn=at, tid=None, sql=sql))]
         with pa.ipc.open_stream(b"".join(pieces)) as reader:
             return reader.schema
 

@@ -22,14 +22,16 @@ from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import CorruptError, SerializationConflictError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, MutationRequest, UpdateRows
-from tidelock.replica_agent.sql.pool import Mutation, SqlPool
+from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import TRIES, Removals
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, keeping_keys
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
 from tidelock.wire.statements import ChangeResult
@@ -46,24 +48,19 @@ class _Changed:
     added: Sequence[PartMeta]
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Mutations:
     """Changes rows for the transactions of this home."""
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        catalog: Catalog,
-        files: PartFs,
-        transactions: Transactions,
-        inserts: Inserts,
-        removals: Removals,
-        keys: UniqueKeys,
-        sql: SqlPool,
-    ) -> None:
-        self._settings, self._catalog, self._files = settings, catalog, files
-        self._transactions, self._inserts, self._removals = transactions, inserts, removals
-        self._keys, self._sql = keys, sql
+    settings: AgentSettings
+    catalog: Catalog
+    files: PartFs
+    transactions: Transactions
+    tables: Tables
+    staging: RowStaging
+    removals: Removals
+    keys: UniqueKeys
+    sql: SqlPool
 
     async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
         """Delete the rows of a table for which a condition is true.
@@ -73,12 +70,12 @@ class Mutations:
             SerializationConflictError: Another transaction removes, or has removed, a part with such rows.
             TooLargeError, DiskFullError: A limit was passed. After each error: rollback only.
         """
-        async with self._transactions.removing(tx):
+        async with self.transactions.removing(tx):
             return (await self._change(tx, full_name(table), action)).counts
 
     async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
         """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`."""
-        async with self._transactions.removing(tx):
+        async with self.transactions.removing(tx):
             return (await self._change(tx, full_name(table), action)).counts
 
     async def merge(
@@ -93,14 +90,14 @@ class Mutations:
             body: The stream.
             length: Its bytes, if they are known.
         """
-        async with self._transactions.removing(tx), self._kept(body, length) as path:
+        async with self.transactions.removing(tx), self._kept(body, length) as path:
             found = msgspec.structs.replace(action, source=str(path))
             return (await self._change(tx, full_name(table), found)).counts
 
     async def insert(
         self, tx: Transaction, schema: TableSchema, body: AsyncIterable[bytes], path: str | None
     ) -> tuple[int, Sequence[PartMeta]]:
-        """Insert rows into a table with a unique key; arguments and errors as of `Additions.add`."""
+        """Insert rows into a table with a unique key; arguments and errors as of `Inserts.add`."""
         action = MergeRows(
             "",
             schema.unique_key,
@@ -109,54 +106,47 @@ class Mutations:
             upsert=True,
             unique="replace" if schema.replaces else "refuse",
         )
-        async with self._transactions.removing(tx), self._kept(body, None) as source:
+        async with self.transactions.removing(tx), self._kept(body, None) as source:
             found = msgspec.structs.replace(action, source=str(source))
             done = await self._change(tx, schema.name, found, path)
         return done.counts.rows_inserted + done.counts.rows_updated, done.added
-
-    async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> ChangeResult:
-        """Add the rows of an INSERT INTO ... SELECT that a SQL process has begun to read at ``at``."""
-        async with self._transactions.removing(tx):
-            _, parts = await self._inserts.adding(tx, rows.affected.table, rows.pieces(), at=at)
-            tx.note_reads(rows.ended.read_set())
-            return ChangeResult(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
 
     async def _change(
         self, tx: Transaction, table: TableName, action: Action, path: str | None = None
     ) -> _Changed:
         """Run a statement; again, if compaction has replaced its parts before they were locked."""
         for left in reversed(range(TRIES)):
-            at = self._removals.adopt(tx, table)
+            at = self.removals.adopt(tx, table)
             try:
                 return await self._once(tx, table, action, at, path)
             except SerializationConflictError as conflict:
-                if not left or not await self._removals.moved(tx, table, at, conflict):
+                if not left or not await self.removals.moved(tx, table, at, conflict):
                     raise
         raise AssertionError("the last try returns or raises")
 
     async def _once(
         self, tx: Transaction, table: TableName, action: Action, at: Csn, path: str | None
     ) -> _Changed:
-        _, schema = self._inserts.schema(table, at)
+        _, schema = self.tables.schema(table, at)
         action = keeping_keys(schema, action)
-        await self._inserts.write_out(tx)
-        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.adopted.tids))
-        async with self._sql.mutate(request) as mutation:
+        await self.staging.write_out(tx)
+        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.staged.adopted.tids))
+        async with self.sql.mutate(request) as mutation:
             parts = [self._part(part) for part in mutation.affected.parts]
             own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
             committed = [part for part in parts if part not in own]
             if mutation.affected.rows_to_insert:
-                await self._keys.claim(tx, schema, mutation.affected.keys, at)
-            await self._removals.remove_parts(tx, table, committed)
-            _, added = await self._inserts.stage(tx, table, mutation.pieces(), at=at, path=path)
+                await self.keys.claim(tx, schema, mutation.affected.keys, at)
+            await self.removals.remove_parts(tx, table, committed)
+            _, added = await self.staging.stage(tx, table, mutation.pieces(), at=at, path=path)
             ended = mutation.ended
-        await self._removals.remove_parts(tx, table, own)
+        await self.removals.remove_parts(tx, table, own)
         tx.note_reads(ended.read_set())
         rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)
         return _Changed(ChangeResult(*rows, len(parts), len(added)), added)
 
     def _part(self, part: Any) -> PartRow:
-        row = self._catalog.reader.part(part)
+        row = self.catalog.reader.part(part)
         if row is None:
             raise CorruptError(f"part {part} is gone from the catalog while a statement reads it", part=part)
         return row
@@ -170,7 +160,7 @@ class Mutations:
             DiskFullError: There is no room for it.
         """
         self._bounded(length or 0)
-        scratch = await asyncio.to_thread(self._files.scratch)
+        scratch = await asyncio.to_thread(self.files.scratch)
         try:
             await self._write(scratch, body)
             yield scratch.path
@@ -189,7 +179,7 @@ class Mutations:
         await asyncio.to_thread(scratch.write, bytes(waiting))
 
     def _bounded(self, received: int) -> None:
-        limit = self._settings.insert_bytes_max
+        limit = self.settings.insert_bytes_max
         if received > limit:
             raise TooLargeError(
                 f"the rows have more than {limit} bytes (insert_bytes_max); send them in several statements",

@@ -15,6 +15,7 @@ A compaction comes here twice: it marks nothing while it works, and takes its lo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
@@ -24,11 +25,13 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
-from tidelock.replica_agent.transactions.registry import Isolation, Transaction, Transactions
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable, Wide
 from tidelock.replication.locks.removal_locks import Locks
 from tidelock.replication.partfs import PartFs
@@ -38,23 +41,18 @@ from tidelock.wire.statements import RemoveResult
 TRIES = 5
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Removals:
     """Removes parts for the transactions of this home."""
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        catalog: Catalog,
-        files: PartFs,
-        transactions: Transactions,
-        inserts: Inserts,
-        locks: Locks,
-        waiters: CsnWaiters,
-    ) -> None:
-        self._settings, self._catalog, self._files = settings, catalog, files
-        self._transactions, self._inserts, self._locks = transactions, inserts, locks
-        self._waiters = waiters
+    settings: AgentSettings
+    catalog: Catalog
+    files: PartFs
+    transactions: Transactions
+    tables: Tables
+    staging: RowStaging
+    locks: Locks
+    waiters: CsnWaiters
 
     def adopt(self, tx: Transaction, table: TableName) -> Csn:
         """Begin a statement that removes: let it see what merges have made of the rows that it sees.
@@ -62,9 +60,9 @@ class Removals:
         Returns:
             The CSN that it reads at.
         """
-        newest = self._waiters.reached
+        newest = self.waiters.reached
         at = tx.begin_statement(newest)
-        tx.adopted.look(self._catalog.reader, table, at=at, newest=newest)
+        tx.staged.adopted.look(self.catalog.reader, table, at=at, newest=newest)
         return at
 
     # -- statements over whole partitions --------------------------------------------------------------------
@@ -81,14 +79,14 @@ class Removals:
             SerializationConflictError: Another transaction removes, or has removed, parts of it.
             UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
         """
-        async with self._transactions.removing(tx):
+        async with self.transactions.removing(tx):
             name, schema = self._table(tx, table)
             path = path_in(schema, values)
             return await self._cover(tx, name, OnePartition(path), path)
 
     async def truncate(self, tx: Transaction, table: str) -> RemoveResult:
         """Remove all rows of a table that the statement sees; errors as :meth:`drop_partition`."""
-        async with self._transactions.removing(tx):
+        async with self.transactions.removing(tx):
             name, _ = self._table(tx, table)
             return await self._cover(tx, name, WholeTable(), None)
 
@@ -102,7 +100,7 @@ class Removals:
             UnsupportedInTransactionError: The other table has a unique key.
             Others as :meth:`drop_partition`.
         """
-        async with self._transactions.removing(tx):
+        async with self.transactions.removing(tx):
             name, schema = self._table(tx, source)
             into, other = self._table(tx, target)
             _require_equal(schema, other)
@@ -114,7 +112,7 @@ class Removals:
                 )
             path = path_in(schema, values)
             parts = await self._covered(tx, name, OnePartition(path), path)
-            await self._inserts.link(tx, into, parts)
+            await self.staging.link(tx, into, parts)
             return await self._take(tx, name, parts)
 
     async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> RemoveResult:
@@ -124,7 +122,7 @@ class Removals:
         self, tx: Transaction, table: TableName, wide: Wide, path: str | None
     ) -> list[PartRow]:
         """Lock a partition (None: the table), and return what the statement sees of it."""
-        await self._inserts.write_out(tx)
+        await self.staging.write_out(tx)
         for left in reversed(range(TRIES)):
             at = self.adopt(tx, table)
             try:
@@ -133,14 +131,14 @@ class Removals:
             except SerializationConflictError as conflict:
                 again = await self.moved(tx, table, at, conflict)
                 # Of whatever parts a compaction was: those that the statement sees are looked at below.
-                if not left or tx.torn or not (again or _compacted(conflict)):
+                if not left or tx.statements.half_applied or not (again or _compacted(conflict)):
                     raise
         at = self.adopt(tx, table)  # compaction may have come before the lock; no more of it can
         self._note_read(tx, table, path, at)
-        reader, own = self._catalog.reader, str(tx.tid)
+        reader, own = self.catalog.reader, str(tx.tid)
         if path is None:
-            return reader.parts(table, at, own, tx.adopted.tids)
-        return reader.partition(table, path, at, own, tx.adopted.tids)
+            return reader.parts(table, at, own, tx.staged.adopted.tids)
+        return reader.partition(table, path, at, own, tx.staged.adopted.tids)
 
     async def moved(
         self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
@@ -151,22 +149,22 @@ class Removals:
         that is more by now. A compaction that it has met is waited for until it is applied here.
         """
         if _compacted(conflict):
-            await self._waiters.wait(conflict.details["csn"], self._settings.wait_bound_s)
-        if tx.torn:
+            await self.waiters.wait(conflict.details["csn"], self.settings.wait_bound_s)
+        if tx.statements.half_applied:
             return False
-        return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.adopted.tids
+        return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.staged.adopted.tids
 
     def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
         """Which rows it removes depends on those that are there: it reads the partition (None: the table)."""
         if path is None or tx.isolation is not Isolation.SERIALIZABLE:
             tx.note_reads({table: None})
             return
-        paths = {part.path for part in self._catalog.reader.parts(table, at)}  # those of S: merges add none
+        paths = {part.path for part in self.catalog.reader.parts(table, at)}  # those of S: merges add none
         tx.note_reads({table: frozenset(paths - {path})})
 
     def _table(self, tx: Transaction, table: str) -> tuple[TableName, TableSchema]:
         name = full_name(table)
-        version, schema = self._inserts.schema(name, tx.begin_statement(self._waiters.reached))
+        version, schema = self.tables.schema(name, tx.begin_statement(self.waiters.reached))
         tx.use(name, version)
         return name, schema
 
@@ -185,33 +183,33 @@ class Removals:
 
     async def replace_parts(self, tx: Transaction) -> None:
         """Lock and mark what a compaction replaces; at the first conflict it gives way, without waiting."""
-        for table in sorted(set(tx.removed.values())):
-            rows = [self._catalog.reader.part(part) for part, of in tx.removed.items() if of == table]
+        for table in sorted(set(tx.staged.removed.values())):
+            rows = [self.catalog.reader.part(part) for part, of in tx.staged.removed.items() if of == table]
             parts = [row for row in rows if row is not None]
             ask = LockAsk(table, {part.part: part.path for part in parts}, ())
-            await self._locks.take(tx.tid, ask, at=tx.tid.snapshot, merge=True)
+            await self.locks.take(tx.tid, ask, at=tx.tid.snapshot, merge=True)
             await self._mark(tx, table, [part.part for part in parts])
 
     def committed(self, tx: Transaction, csn: Csn) -> None:
         """Keep the locks of a committed transaction until every replica knows of its removals."""
-        self._locks.committed(tx.tid, csn)
+        self.locks.committed(tx.tid, csn)
 
     async def release(self, tx: Transaction) -> None:
         """Give back the locks of a transaction that is rolled back; what cannot go now goes later."""
-        await self._locks.release(tx.tid)
+        await self.locks.release(tx.tid)
 
     async def _lock(self, tx: Transaction, ask: LockAsk) -> None:
         """Lock what a statement removes. What is applied here is in nobody's way: the mark looks at it."""
-        at = self._waiters.reached
-        await self._locks.take(tx.tid, ask, at=at, wait_s=self._settings.lock_wait_s)
-        self._transactions.require_open(tx)  # killed, or its lease ran out: the rollback has been here before
+        at = self.waiters.reached
+        await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
+        self.transactions.require_open(tx)  # killed, or its lease ran out: the rollback has been here before
 
     async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> RemoveResult:
         own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
         mine = {part.part for part in own}
         others = [part for part in parts if part.part not in mine]
         await self._mark(tx, table, [part.part for part in others])
-        tx.removed |= {part.part: table for part in others}
+        tx.staged.removed |= {part.part: table for part in others}
         if own:
             await self._drop(tx, own)
         return RemoveResult(sum(part.rows for part in parts), len(parts))
@@ -219,7 +217,7 @@ class Removals:
     async def _mark(self, tx: Transaction, table: TableName, parts: Sequence[PartId]) -> None:
         if not parts:
             return
-        gone = await self._catalog.write(lambda db: jobs.mark_removed(db, str(tx.tid), parts))
+        gone = await self.catalog.write(lambda db: jobs.mark_removed(db, str(tx.tid), parts))
         if gone is not None:
             part, holder, csn = gone
             raise SerializationConflictError(
@@ -234,9 +232,9 @@ class Removals:
         """Forget parts that the transaction has made itself; they are never announced."""
         names = [part.part for part in parts]
         for part in names:
-            tx.stored.pop(part, None)
-        unused = await self._catalog.write(lambda db: jobs.drop_parts(db, names))
-        await remove_files(self._catalog, self._files, unused)
+            tx.staged.stored.pop(part, None)
+        unused = await self.catalog.write(lambda db: jobs.drop_parts(db, names))
+        await remove_files(self.catalog, self.files, unused)
 
 
 def _compacted(conflict: SerializationConflictError) -> bool:

@@ -10,6 +10,7 @@ removes or rewrites a part holds the lock of that part, and brings no key that w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,19 +22,20 @@ from tidelock.replica_agent.sql.mutation import Action, MergeRows, UpdateRows
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.key_ranges import key_column, part_range, range_of
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.lock_rules import LockAsk, overlap
 from tidelock.replication.locks.removal_locks import Locks
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UniqueKeys:
     """Keeps the keys of new rows apart from those of other transactions."""
 
-    def __init__(
-        self, settings: AgentSettings, reader: CatalogReader, transactions: Transactions, locks: Locks
-    ) -> None:
-        self._settings, self._reader = settings, reader
-        self._transactions, self._locks = transactions, locks
+    settings: AgentSettings
+    reader: CatalogReader
+    transactions: Transactions
+    locks: Locks
 
     async def claim(
         self, tx: Transaction, schema: TableSchema, bounds: Sequence[Any] | None, at: Csn
@@ -57,9 +59,9 @@ class UniqueKeys:
             return
         keys = range_of(key_column(schema), bounds)
         ask = LockAsk(schema.name, {}, (keys,))
-        await self._locks.take(tx.tid, ask, at=at, wait_s=self._settings.lock_wait_s)
-        self._transactions.require_open(tx)  # killed, or its lease ran out, while it waited
-        for path, statistics in self._reader.added_since(schema.name, at):
+        await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
+        self.transactions.require_open(tx)  # killed, or its lease ran out, while it waited
+        for path, statistics in self.reader.added_since(schema.name, at):
             if overlap(keys, part_range(schema, path, statistics)):
                 raise SerializationConflictError(
                     f"rows were added to table {schema.name} after CSN {at}, which {tx.tid} reads, and may "

@@ -30,10 +30,10 @@ from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.log import CsnLog, Proposal
 from tidelock.errors import LabelExistsError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import EndingLabel
-from tidelock.replica_agent.transactions.ending.commit import Commits
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
-from tidelock.replica_agent.transactions.registry import Transaction
+from tidelock.replica_agent.transactions.ending.settlement import Settlement
+from tidelock.replica_agent.transactions.transaction import Lease, Transaction
 
 LABEL: Final = "query"
 #: What has committed under the label at the beginning, where anything has: of the first home.
@@ -243,15 +243,15 @@ class Labelling:
         tid = Tid(Csn(1), NAMES[run.home], 1, which + 1)
         log = self._log(store, run.home)
         unused = cast("Any", None)
-        commits = Commits(
-            replica=NAMES[run.home], settings=_SETTINGS, transactions=unused, catalog=unused,
-            files=unused, numbers=unused, copies=unused, removals=unused, validation=unused,
-            labels=Labels(log, cast("Any", _EmptyCatalog()), unused, _SETTINGS),
-            log=log, waiters=unused, metrics=unused, lagging=unused, applied_on=unused, clock=lambda: 0.0,
-        )  # fmt: skip
-        tx = Transaction(tid, 1.0, 1.0, LABEL, batch=run.batch)
+        labels = Labels(log, cast("Any", _EmptyCatalog()), unused, _SETTINGS)
+        settlement = Settlement(
+            settings=_SETTINGS, log=log, labels=labels, validation=unused, clock=lambda: 0.0
+        )
+        tx = Transaction(
+            tid=tid, begun_at=0.0, lease=Lease(seconds=1.0, until=1.0), label=LABEL, batch=run.batch
+        )
         proposal = Proposal(TidRecord(str(tid), label=LABEL, batch=run.batch), {}, (), LABEL)
-        return commits._log(tx, proposal, deadline=1.0)
+        return settlement.settle(tx, proposal, deadline=1.0)
 
     # ------------------------------------------------------------------------------------------- promises
 

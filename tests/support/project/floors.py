@@ -38,6 +38,27 @@ _SERVICES: Final = (
         )
     ),
 )
+#: What routes need to name values; what is done with them is decided in the services.
+_ROUTES: Final = (
+    *_REPLICATION,
+    "csnlog/core",
+    *(
+        f"replica_agent/{room}"
+        for room in (
+            "config",
+            "tables",
+            "storage",
+            "readers",
+            "sql",
+            "snapshots",
+            "transactions",
+            "transactions/statements",
+            "transactions/ending",
+            "uploads",
+            "services",
+        )
+    ),
+)
 
 #: Folder: the folders that it may import, besides itself and the leaves. From the ground up: a folder names
 #: only folders that stand before it, so nothing runs up and there is no circle.
@@ -65,8 +86,14 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/transactions/ending": _ABOVE,
     "replica_agent/compaction": (*_ABOVE, "replica_agent/transactions/ending"),
     "replica_agent/uploads": (*_ABOVE, "replica_agent/replicas"),
-    "replica_agent/api": _SERVICES,
-    "replica_agent/lifecycle": (*_SERVICES, "csnlog/zookeeper", "replica_agent/api"),
+    "replica_agent/services": _SERVICES,
+    "replica_agent/api": _ROUTES,
+    "replica_agent/lifecycle": (
+        *_SERVICES,
+        "csnlog/zookeeper",
+        "replica_agent/services",
+        "replica_agent/api",
+    ),
     "replica_agent": ("csnlog", "replica_agent/config", "replica_agent/lifecycle"),
     "tidelock/client": (),
     "tidelock": ("tidelock/client",),

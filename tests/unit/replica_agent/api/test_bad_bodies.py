@@ -23,7 +23,7 @@ from tidelock.replica_agent.config.states import AgentState
 )
 async def test_a_body_that_cannot_be_taken_is_a_bad_request(body: bytes, word: str) -> None:
     """The answer names the request, what is wrong with it, and where its form is described."""
-    app = application(Agent(AgentState.SERVING).operations)
+    app = application(Agent(AgentState.SERVING).services)
     async with TestClient(TestServer(app)) as client:
         answer = await client.post("/api/v1/transactions", data=body)
         told = await answer.json()

@@ -31,7 +31,7 @@ OPERATIONS = [
 
 def served() -> set[tuple[str, str]]:
     """Methods and paths of the application; HEAD comes with GET and is not counted."""
-    app: web.Application = application(Agent(AgentState.SERVING).operations)
+    app: web.Application = application(Agent(AgentState.SERVING).services)
     found = set()
     for route in app.router.routes():
         assert route.resource is not None

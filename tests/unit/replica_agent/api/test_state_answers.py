@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -13,12 +13,21 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.replica_agent.api.app import application
-from tidelock.replica_agent.api.operations import Condition, Operations
-from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState
+from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState, Condition
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
+from tidelock.replica_agent.services.administration import AdministrationService
+from tidelock.replica_agent.services.bundle import Services
+from tidelock.replica_agent.services.peers import PeerService
+from tidelock.replica_agent.services.reads import ReadService
+from tidelock.replica_agent.services.status import StatusService
+from tidelock.replica_agent.services.transactions import TransactionService
+from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replica_agent.transactions.registry import Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import TxState
 from tidelock.replication.core.model import Held
+
+T = TypeVar("T")
 
 APPLIED = Csn(5)
 
@@ -40,21 +49,27 @@ class Agent:
     """An agent whose parts are left out: whatever its state lets pass ends in an internal error."""
 
     def __init__(self, state: AgentState) -> None:
-        self.condition = Condition(state, "as the test says")
+        self.condition = Condition("r1", state, "as the test says")
         self.transactions = Transactions(ReplicaId("r1"), 1, settings(), time.monotonic)
         self.tx = self.transactions.begin(APPLIED)
         self.on_stage: Callable[[], None] = lambda: None
-        left_out = cast("Any", None)
-        self.operations = Operations(
-            settings=settings(), replica=ReplicaId("r1"), session=left_out, clock=time.monotonic,
-            condition=self.condition, metrics=left_out, catalog=left_out, waiters=CsnWaiters(APPLIED),
-            log=left_out, membership=left_out, transactions=self.transactions,
-            inserts=left_out, removals=left_out, mutations=left_out, derived=left_out, locks=left_out,
-            writes=left_out, spread=left_out, foreign=left_out, commits=left_out, labels=left_out,
-            outcomes=left_out, snapshots=left_out, read_pins=left_out, history=left_out, auditor=left_out,
-            acceptor=cast("Any", self), changes=left_out, applier=left_out, sql=left_out,
-            compactor=left_out, damaged=left_out,
-        )  # fmt: skip
+        reads = self._service(ReadService)
+        self.services = Services(
+            settings=settings(),
+            condition=self.condition,
+            transactions=self._service(TransactionService, transactions=self.transactions),
+            reads=reads,
+            uploads=self._service(UploadService),
+            peers=self._service(PeerService, receiver=self),
+            administration=self._service(AdministrationService, reads=reads),
+            status=self._service(StatusService),
+        )
+
+    def _service(self, service: Callable[..., T], **parts: object) -> T:
+        """A service with these parts, its condition and its waiters; the others are left out."""
+        parts |= {"settings": settings(), "condition": self.condition, "waiters": CsnWaiters(APPLIED)}
+        fields = cast("Any", service).__dataclass_fields__
+        return service(**{name: parts.get(name) for name in fields})
 
     async def stage(self, raw: bytes) -> Held:
         """Take a push (`PushReceiver`)."""
@@ -65,7 +80,7 @@ class Agent:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Callable[[str, str], Awaitable[tuple[int, Any]]]]:
         """Ask it."""
-        async with TestClient(TestServer(application(self.operations))) as client:
+        async with TestClient(TestServer(application(self.services))) as client:
 
             async def ask(method: str, path: str) -> tuple[int, Any]:
                 answer = await client.request(method, path.format(tid=self.tx.tid))
@@ -99,7 +114,7 @@ async def test_a_push_is_not_confirmed_by_a_replica_that_has_lost_its_state(stat
 async def test_a_commit_that_was_asked_for_is_answered_in_any_state() -> None:
     """Whoever repeats commit() learns how it ended, also from an agent that takes no commits any more."""
     agent = Agent(AgentState.STOPPED)
-    agent.tx.state = TxState.SEALED
+    agent.tx.ending.seal()
     async with agent.serving() as ask:
         status, answer = await ask("POST", "/api/v1/transactions/{tid}/commit")
     assert (status, answer["details"]) == (500, {})  # it reached the commits, which are left out here
@@ -110,7 +125,7 @@ async def test_nothing_is_taken_away_in_a_state_of_doubt(state: AgentState) -> N
     """The janitor and the cleaning leave everything where it is, unless the table says "collect"."""
     agent = Agent(state)
     upkeep = BackgroundTasks.__new__(BackgroundTasks)
-    upkeep._operations = agent.operations
+    upkeep._condition = agent.condition
     done: list[str] = []
 
     async def work() -> None:

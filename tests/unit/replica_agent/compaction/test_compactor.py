@@ -55,7 +55,7 @@ class World:
         self.survey = Survey(
             settings=made,
             reader=self.reader,
-            inserts=cast("Any", self),
+            tables=cast("Any", self),
             counts=self.counts,
             waiters=self.waiters,
             heeded=lambda: self.heeded,
@@ -78,7 +78,7 @@ class World:
         self.optimizer = self.compactor.optimizer
 
     def schema(self, table: TableName, at: Csn) -> tuple[int, TableSchema]:
-        """What `Inserts` tells of a table."""
+        """What `Tables` tells of a table."""
         row = self.reader.require_table(table, at)
         return row.version, TableSchema.from_definition(row.definition)
 

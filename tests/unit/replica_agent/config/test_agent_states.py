@@ -24,7 +24,8 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState, require
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
-from tidelock.replica_agent.transactions.registry import Isolation, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Isolation, TxState
 from tidelock.replication.core.model import PartMeta
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -129,7 +130,7 @@ def test_a_lease_ends_without_a_sign_of_life(transactions: Transactions, clock: 
 def test_a_sealed_transaction_has_no_lease_any_more(transactions: Transactions, clock: Clock) -> None:
     """Once the commit was asked for, only the commit decides."""
     tx = transactions.begin(Csn(7))
-    tx.state = TxState.SEALED
+    tx.ending.seal()
     clock.now += 1000
     assert transactions.expired(Csn(7)) == []
 
@@ -149,7 +150,7 @@ def test_a_key_stands_for_one_transaction(transactions: Transactions, clock: Clo
     tx = transactions.begin(Csn(1), key="k", label="q", batch=7)
     clock.now += 9
     assert transactions.begin(Csn(2), key="k", label="q", batch=7) is tx
-    assert tx.lease_until == clock.now + 10
+    assert tx.lease.until == clock.now + 10
     assert transactions.open_by("k")
     with pytest.raises(BadRequestError, match="batch 7"):
         transactions.begin(Csn(2), key="k", label="q", batch=8)
@@ -169,7 +170,7 @@ def test_a_key_whose_transaction_has_taken_its_label_late(transactions: Transact
     """Who begins with it again is told that it is sealed, not that the key had another label."""
     tx = transactions.begin(Csn(1), key="k")
     tx.take_label("late", 1)
-    tx.state = TxState.SEALED
+    tx.ending.seal()
     with pytest.raises(TransactionClosedError, match="sealed"):
         transactions.begin(Csn(1), key="k")
 
@@ -177,7 +178,7 @@ def test_a_key_whose_transaction_has_taken_its_label_late(transactions: Transact
 def test_a_failed_transaction_takes_rollback_only(transactions: Transactions) -> None:
     """After a refused statement every statement is refused, saying why and what to do."""
     tx = transactions.begin(Csn(1))
-    tx.state, tx.error = TxState.FAILED, BadRequestError("column x is missing")
+    tx.ending.fail(BadRequestError("column x is missing"))
     with pytest.raises(TransactionClosedError, match="column x is missing; roll it back"):
         transactions.require_open(tx)
 
@@ -191,6 +192,7 @@ def test_a_closed_transaction_is_remembered_for_its_time(transactions: Transacti
     meta = PartMeta(PartId("r1-4-1"), TableName("default.t"), "", 1, 100, "0" * 32)
     transactions.add(tx, StagedBytes(meta, b"x" * 100, tx.tid))
     assert transactions.memory_bytes == 100
+    tx.ending.seal()
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(9)))
     assert (transactions.memory_bytes, transactions.live()) == (0, [])
     assert transactions.find(str(tx.tid)) is tx
@@ -203,6 +205,7 @@ def test_a_closed_transaction_is_remembered_for_its_time(transactions: Transacti
 def test_a_commit_is_remembered_until_it_is_applied(transactions: Transactions, clock: Clock) -> None:
     """The catalog of a home that is held up does not know it yet: forgotten, it would pass for aborted."""
     tx = transactions.begin(Csn(1))
+    tx.ending.seal()
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(9)))
     clock.now += 1000
     transactions.expired(Csn(8))
@@ -232,7 +235,7 @@ def test_compaction_heeds_who_has_been_open_for_long(transactions: Transactions,
     assert transactions.long_snapshots() == [4, 5]
     transactions.close(old, TxState.ROLLED_BACK)
     transactions.begin(Csn(6), data_change=False)
-    young.state = TxState.SEALED
+    young.ending.seal()
     clock.now += 2
     assert transactions.long_snapshots() == []
 

@@ -55,7 +55,7 @@ async def test_broken_copies_stop_the_agent() -> None:
     machine = Copies(R1, 2, {})
     machine._disks[R1] = "d1"
     unused: Any = SimpleNamespace(decided=lambda _tid: None)
-    copies = CopyMaker(machine, unused, unused, unused, on_broken=agent.broken)
+    copies = CopyMaker(machine=machine, stager=unused, pusher=unused, fetcher=unused, on_broken=agent.broken)
     with capture_logs() as logs, pytest.raises(InvariantError):
         copies.release(TID)
     assert await asyncio.wait_for(agent.until_ended(), 30) is Ended.STOPPED

@@ -57,10 +57,12 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
     """An agent that is not started, around a real catalog."""
     made: Any = Agent(settings())
     made._local = SimpleNamespace(catalog=catalog, readers=SimpleNamespace(released=told.released.append))
-    made._machinery = SimpleNamespace(
-        applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
-        fetcher=SimpleNamespace(want=told.wanted.append),
-        early=SimpleNamespace(arrived=lambda _part: None),
+    made._parts = SimpleNamespace(
+        replication=SimpleNamespace(
+            applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
+            fetcher=SimpleNamespace(want=told.wanted.append),
+        ),
+        uploads=SimpleNamespace(early=SimpleNamespace(arrived=lambda _part: None)),
     )
     assert isinstance(made, Agent)
     return made
@@ -128,9 +130,9 @@ async def test_a_report_alone_condemns_no_part(
     await catalog.write(lambda db: jobs.apply(db, [record]))
     if damaged:
         (tmp_path / at.file).write_bytes(b"ten bytes?")
-    machinery = agent.machinery
-    machinery.ledger = ReplicaCatalogPort(catalog, files, cast("Any", None), Metrics())  # type: ignore[misc]
-    await agent._repair(machinery, WHOLE, "a query failed")
+    replication: Any = agent.parts.replication
+    replication.catalog_port = ReplicaCatalogPort(catalog, files, cast("Any", None), Metrics())
+    await agent._repair(agent.parts, WHOLE, "a query failed")
     files.close()
     row = catalog.reader.part(WHOLE)
     assert row is not None

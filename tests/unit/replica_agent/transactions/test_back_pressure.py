@@ -91,7 +91,9 @@ async def test_an_insert_waits_and_is_refused(data_dir: DataDir, monkeypatch: py
 
     tx = Transactions(ReplicaId("r1"), 1, limits, lambda: 0.0).begin(Csn(3))
     for number in range(4):
-        tx.stored[PartId(f"r1-2-{number}")] = PartMeta(PartId(f"r1-2-{number}"), TABLE, "y=1", 1, 1, "")
+        tx.staged.stored[PartId(f"r1-2-{number}")] = PartMeta(
+            PartId(f"r1-2-{number}"), TABLE, "y=1", 1, 1, ""
+        )
     for own in (4, 3, 2):
         await pressure.admit(tx, schema, "y=1", own)
     assert pauses == [0.5, 1.0]

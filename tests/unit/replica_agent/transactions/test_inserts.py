@@ -24,11 +24,17 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions
-from tidelock.replica_agent.transactions.statements.inserts import Inserts
+from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
+from tidelock.replica_agent.transactions.ending.rollback import Rollback
+from tidelock.replica_agent.transactions.ending.settlement import Settlement
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.insert import Inserts
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 
@@ -88,18 +94,38 @@ class Home:
         self.catalog = catalog
         self.stager = GatedStager(catalog, files, numbers, batch_bytes_max=1 << 20)
         self.transactions = Transactions(HOME, 1, limits, time.monotonic)
-        self.inserts = Inserts(
+        self.settings, self.files, self.numbers = limits, files, numbers
+        self.tables = Tables(catalog.reader)
+        self.waiters, self.metrics = CsnWaiters(Csn(5)), Metrics()
+        self.pressure = cast("Any", _NoPressure())
+        self.staging = RowStaging(
             settings=limits, catalog=catalog, files=files, stager=self.stager, numbers=numbers,
-            transactions=self.transactions, metrics=Metrics(), pressure=cast("Any", _NoPressure()),
-            reached=lambda: Csn(5), hint=lambda *_: None,
+            transactions=self.transactions, tables=self.tables, hint=lambda *_: None,
+        )  # fmt: skip
+        self.inserts = Inserts(
+            settings=limits, waiters=self.waiters, metrics=self.metrics, transactions=self.transactions,
+            tables=self.tables, pressure=self.pressure, staging=self.staging,
+            mutations=cast("Any", None), derived=cast("Any", None),
         )  # fmt: skip
         self.proposed: list[Proposal] = []
+        unused = cast("Any", None)
+        copies, removals = cast("Any", self), cast("Any", _NoRemovals())
+        proposals = ProposalBuilder(
+            replica=HOME, settings=limits, transactions=self.transactions, numbers=numbers, copies=copies,
+            removals=removals,
+        )  # fmt: skip
+        settlement = Settlement(
+            settings=limits, log=cast("Any", self), labels=unused, validation=unused, clock=time.monotonic
+        )
+        rollback = Rollback(
+            settings=limits, transactions=self.transactions, catalog=catalog, files=files, copies=copies,
+            removals=removals,
+        )  # fmt: skip
         self.commits = Commits(
-            replica=HOME, settings=limits, transactions=self.transactions, catalog=catalog,
-            files=files, numbers=numbers, copies=cast("Any", self), log=cast("Any", self),
-            removals=cast("Any", _NoRemovals()), validation=cast("Any", None),
-            labels=cast("Any", None), waiters=CsnWaiters(Csn(5)), metrics=Metrics(), lagging=_nobody,
-            applied_on=cast("Any", None), clock=time.monotonic,
+            replica=HOME, settings=limits, transactions=self.transactions, reader=catalog.reader,
+            waiters=self.waiters, metrics=Metrics(), removals=removals, copies=copies, proposals=proposals,
+            settlement=settlement, rollback=rollback, lagging=_nobody, applied_on=unused,
+            clock=time.monotonic,
         )  # fmt: skip
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
@@ -159,7 +185,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
     )
     made = Home(tmp_path, catalog)
     yield made
-    made.inserts.close()
+    made.staging.close()
     await catalog.close()
 
 
@@ -173,12 +199,12 @@ async def test_rows_confirmed_while_a_query_writes_out_are_kept(home: Home) -> N
     tx = home.transactions.begin(Csn(5))
     await home.insert(tx, Body(stream(rows(10))))
     home.stager.gate.clear()
-    query = asyncio.create_task(home.inserts.write_out(tx))
+    query = asyncio.create_task(home.staging.write_out(tx))
     await until(lambda: home.stager.asked)
     assert await home.insert(tx, Body(stream(rows(7)))) == (7, 1)
     home.stager.gate.set()
     await query
-    assert sum(part.rows for part in tx.parts) == 17
+    assert sum(part.rows for part in tx.staged.parts) == 17
     await home.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=10)
     assert len(parts_in(home.proposed[0])) == 2
     assert home.transactions.memory_bytes == 0
@@ -188,14 +214,14 @@ async def test_rows_taken_back_while_a_query_writes_out_stay_out(home: Home) -> 
     """An insert that is given up leaves nothing, also when its part is on the way to the disk."""
     tx = home.transactions.begin(Csn(5))
     await home.insert(tx, Body(stream(rows(10))))
-    part = next(iter(tx.parts)).part
+    part = next(iter(tx.staged.parts)).part
     home.stager.gate.clear()
-    query = asyncio.create_task(home.inserts.write_out(tx))
+    query = asyncio.create_task(home.staging.write_out(tx))
     await until(lambda: home.stager.asked)
     home.transactions.drop_memory(tx, part)  # as the end of an insert that was cut does
     home.stager.gate.set()
     await query
-    assert list(tx.parts) == []
+    assert list(tx.staged.parts) == []
     assert home.catalog.reader.part(part) is None
 
 
@@ -203,10 +229,10 @@ async def test_an_insert_that_the_seal_cuts_is_not_committed_in_part(home: Home)
     """A commit waits until a running insert has taken back the parts that it had finished already."""
     tx = home.transactions.begin(Csn(5))
     await home.insert(tx, Body(stream(rows(10))))
-    (whole,) = (part.part for part in tx.parts)
+    (whole,) = (part.part for part in tx.staged.parts)
     body = stream(rows(LARGE), rows(LARGE), rows(LARGE))
     cut = asyncio.create_task(home.insert(tx, Body(body[: 2 * len(body) // 3], ended=False)))
-    await until(lambda: tx.stored, what="the first part of the running insert")
+    await until(lambda: tx.staged.stored, what="the first part of the running insert")
     await home.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=10)
     with pytest.raises(TransactionClosedError):
         await cut
@@ -230,7 +256,7 @@ async def test_large_inserts_have_a_bound(home: Home) -> None:
     tx = home.transactions.begin(Csn(5))
     body = stream(rows(LARGE), rows(LARGE))
     first = asyncio.create_task(home.insert(tx, Body(body[: len(body) // 2], ended=False)))
-    await until(home.inserts._large.locked)
+    await until(home.staging._large.locked)
     second = asyncio.create_task(home.insert(tx, Body(body)))
     assert await home.insert(tx, Body(stream(rows(3)))) == (3, 1)
     assert not second.done()

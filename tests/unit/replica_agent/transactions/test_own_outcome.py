@@ -27,7 +27,8 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
-from tidelock.replica_agent.transactions.registry import Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import TxState
 from tidelock.replication.core.model import Location, PartMeta
 from tidelock.replication.peers import answer_of, word_of
 
@@ -96,6 +97,7 @@ async def test_a_home_tells_what_it_remembers_until_it_has_forgotten_that_it_was
     """Running until it is applied here, also when the log has it already; then the catalog knows."""
     tx = transactions.begin(Csn(200))
     assert outcomes.own(tx.tid) == Running()
+    tx.ending.seal()
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(201)))
     assert outcomes.own(tx.tid) == Running()
     applied = jobs.AppliedRecord(

@@ -14,9 +14,10 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.errors import BadRequestError, DuplicateKeyError, TableChangedError, TransactionClosedError
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.tables.schema import Column, TableSchema
-from tidelock.replica_agent.transactions.registry import Isolation, Transactions, TxState
+from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import fits
 from tidelock.replica_agent.transactions.statements.unique import keeping_keys
+from tidelock.replica_agent.transactions.transaction import Isolation, TxState
 
 COLUMNS = pa.schema([pa.field("a", pa.int64(), False), pa.field("b", pa.int64(), False), ("v", pa.int64())])
 KEYED = TableSchema.from_request("t", COLUMNS, properties={"unique_key": "a,b"})
@@ -40,7 +41,7 @@ async def test_one_after_the_other(transactions: Transactions) -> None:
             async with transactions.removing(tx):
                 inside.set()
                 await go_on.wait()
-            assert tx.uploads == {asyncio.current_task(), waiting}
+            assert tx.statements.running == {asyncio.current_task(), waiting}
             order.append("first")
 
     async def second() -> None:
@@ -50,13 +51,13 @@ async def test_one_after_the_other(transactions: Transactions) -> None:
 
     running, waiting = asyncio.create_task(first()), asyncio.create_task(second())
     await inside.wait()
-    while len(tx.uploads) < 2:  # noqa: ASYNC110 - nothing tells of a task that waits
+    while len(tx.statements.running) < 2:  # noqa: ASYNC110 - nothing tells of a task that waits
         await asyncio.sleep(0)
     go_on.set()
     await asyncio.gather(running, waiting)
     assert order == ["first", "second"]
-    assert not tx.uploads
-    assert not tx.torn
+    assert not tx.statements.running
+    assert not tx.statements.half_applied
 
 
 async def test_the_next_one_does_not_run_after_a_failure(transactions: Transactions) -> None:
@@ -75,7 +76,7 @@ async def test_the_next_one_does_not_run_after_a_failure(transactions: Transacti
     first, second = await asyncio.gather(failing(), next_one(), return_exceptions=True)
     assert isinstance(first, DuplicateKeyError)
     assert isinstance(second, TransactionClosedError)
-    assert (tx.state, tx.torn, tx.uploads) == (TxState.FAILED, True, set())
+    assert (tx.state, tx.statements.half_applied, tx.statements.running) == (TxState.FAILED, True, set())
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -90,12 +91,12 @@ async def test_a_statement_that_is_cut(transactions: Transactions, sealed: bool)
     task = asyncio.create_task(endless())
     await asyncio.sleep(0)
     if sealed:
-        tx.state = TxState.SEALED
-        await tx.cut_uploads()
+        tx.ending.seal()
+        await tx.statements.cut()
     task.cancel()
     with pytest.raises(TransactionClosedError if sealed else asyncio.CancelledError):
         await task
-    assert tx.torn
+    assert tx.statements.half_applied
     assert tx.state is (TxState.SEALED if sealed else TxState.FAILED)
 
 

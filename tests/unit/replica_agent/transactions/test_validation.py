@@ -6,14 +6,19 @@ import pytest
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
 from tidelock.replica_agent.transactions.ending.validation import first_conflict
-from tidelock.replica_agent.transactions.registry import Excluded, Isolation, Transaction
+from tidelock.replica_agent.transactions.transaction import Excluded, Isolation, Lease, Transaction
 
 A, B = TableName("default.a"), TableName("default.b")
 
 
 def tx(isolation: Isolation = Isolation.SERIALIZABLE) -> Transaction:
     """Return a transaction at CSN 7."""
-    return Transaction(Tid(Csn(7), ReplicaId("r1"), 1, 1), 60.0, 0.0, isolation=isolation)
+    return Transaction(
+        tid=Tid(Csn(7), ReplicaId("r1"), 1, 1),
+        begun_at=0.0,
+        lease=Lease(seconds=60.0, until=0.0),
+        isolation=isolation,
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,10 +43,10 @@ def test_reads_add_up() -> None:
     one = tx()
     one.note_reads({A: frozenset({"y=1", "y=2"})})
     one.note_reads({A: frozenset({"y=2", "y=3"}), B: frozenset()})
-    assert one.reads == {A: frozenset({"y=2"}), B: frozenset()}
+    assert one.statements.reads == {A: frozenset({"y=2"}), B: frozenset()}
     one.note_reads({A: None})
     one.note_reads({A: frozenset({"y=2"})})
-    assert one.reads[A] is None
+    assert one.statements.reads[A] is None
 
 
 @pytest.mark.parametrize("isolation", [Isolation.SNAPSHOT, Isolation.READ_COMMITTED])
@@ -49,7 +54,7 @@ def test_others_note_nothing(isolation: Isolation) -> None:
     """Only a serializable transaction is asked for its reads."""
     one = tx(isolation)
     one.note_reads({A: None})
-    assert not one.reads
+    assert not one.statements.reads
 
 
 def test_statements_of_read_committed_move_on() -> None:

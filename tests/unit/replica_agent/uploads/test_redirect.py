@@ -26,8 +26,8 @@ from tidelock.errors import (
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.unused_files import remove_files
-from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.grants import UploadGrants
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
@@ -124,22 +124,27 @@ class Pair:
 
     def __init__(self, home: Home, folder: Path) -> None:
         (folder / "r2").mkdir()
-        inserts, settings = home.inserts, home.inserts.settings
+        settings = home.settings
         self.home, self.fetches, self.hints = home, Fetches(), Hints()
         self.early = EagerReplication(
-            home.catalog, inserts.files, cast("Any", self.hints), cast("Any", self.fetches), patience_s=0.1
+            home.catalog, home.files, cast("Any", self.hints), cast("Any", self.fetches), patience_s=0.1
         )
         passes = TokenIssuer(
             settings=settings, key=KEY, cluster="c", replica=R1, transactions=home.transactions,
             member=cast("Any", None), wall_s=time.time,
         )  # fmt: skip
         self.receiver = UploadReceiver(uploads_max=2)
-        self.writes = Uploads(inserts, cast("Any", None), passes, self.early, self.receiver)
+        self.writes = Uploads(
+            settings=settings, catalog=home.catalog, files=home.files, numbers=home.numbers,
+            waiters=home.waiters, metrics=home.metrics, transactions=home.transactions, tables=home.tables,
+            pressure=home.pressure, removals=cast("Any", None), passes=passes, early=self.early,
+            receiver=self.receiver, hint=lambda *_: None,
+        )  # fmt: skip
         self.peers: tuple[Peer, ...] = (Peer(R2, "r2:1", "r2:2", "d2"),)
         self.spread = UploadRedirector(
-            settings=settings, home=R1, inserts=inserts, writes=self.writes, early=self.early,
-            grants=UploadGrants(KEY, shared=False, cluster="c", replica=R1), targets=cast("Any", self),
-            wall_s=time.time,
+            settings=settings, home=R1, numbers=home.numbers, files=home.files, writes=self.writes,
+            early=self.early, grants=UploadGrants(KEY, shared=False, cluster="c", replica=R1),
+            targets=cast("Any", self), wall_s=time.time,
         )  # fmt: skip
         self.limit(upload_spread=True)
         self.wire = Wire(self.spread)
@@ -159,8 +164,8 @@ class Pair:
 
     def limit(self, **limits: object) -> None:
         """Let the home have other settings."""
-        changed = self.spread._settings.model_copy(update=limits)
-        self.writes.quota._settings = self.spread._settings = changed
+        changed = self.spread.settings.model_copy(update=limits)
+        self.writes.quota.settings = self.spread.settings = changed
 
     async def now(self) -> tuple[Peer, ...]:
         """The peers that can take files (`Targets`)."""
@@ -195,7 +200,7 @@ class Pair:
             assert row is not None
             assert row.file is not None
             assert (row.table, row.creation_tid, row.file) == ("", str(item.tid), self.files.part_path(part))
-            sink = self.home.inserts.files.begin(part)
+            sink = self.home.files.begin(part)
             sink.write((self.files.data_dir / row.file).read_bytes())
             staged = jobs.StagedPart(item.meta, sink.finish(), item.tid)
             await self.home.catalog.write(lambda db, staged=staged: jobs.add_staged(db, [staged], []))  # type: ignore[misc]
@@ -247,7 +252,7 @@ async def test_the_seal_waits_for_what_another_has_taken(pair: Pair) -> None:
     assert not sealing.done()
     await pair.bring()
     assert (await sealing).rows == 1000
-    [meta] = tx.stored.values()
+    [meta] = tx.staged.stored.values()
     assert (meta.part, meta.table, meta.rows, meta.length) == (hinted[0], TABLE, 1000, len(DATA))
     rows = pair.home.catalog.reader.parts(TABLE, Csn(5), own=str(tx.tid))
     assert [row.part for row in rows] == hinted
@@ -263,7 +268,7 @@ async def test_the_seal_fails_when_nothing_comes(pair: Pair) -> None:
         await pair.writes.seal(tx, TABLE)
     with pytest.raises(TransactionClosedError):
         pair.home.transactions.require_open(tx)
-    assert tx.stored == {}
+    assert tx.staged.stored == {}
 
 
 @pytest.mark.parametrize("waiting", [True, False])
@@ -382,7 +387,7 @@ async def test_a_transaction_that_ends_while_a_file_comes_in(pair: Pair, told: b
     late, gate = await pair.grant(tx, (*ATTEMPT, file_name(1))), asyncio.Event()
     upload = asyncio.create_task(pair.foreign.take(await pair.grant(tx), body(gate=gate)))
     await until(lambda: pair.foreign.tids() == {str(tx.tid)})
-    tx.state = tx.state.ROLLED_BACK
+    tx.ending.close(TxState.ROLLED_BACK, at=0.0, totals=(0, 0, 0), outcome=None, error=None)
     if told:
         pair.foreign.cut([str(tx.tid)])
     else:
@@ -458,7 +463,7 @@ async def test_a_task_that_is_done_over_takes_back_what_was_fetched(pair: Pair) 
     await pair.writes.delete(tx, TABLE, ATTEMPT, recursive=True)
     assert pair.hints.dropped == [part]
     assert pair.home.catalog.reader.part(part) is None
-    assert not (pair.home.inserts.files.data_dir / pair.files.part_path(part)).exists()
+    assert not (pair.home.files.data_dir / pair.files.part_path(part)).exists()
     unused = await pair.catalog.write(lambda db: jobs.drop_parts(db, [part]))  # what that hint makes r2 do
     await remove_files(pair.catalog, pair.files, unused)
     assert await pair.left() == []
@@ -476,5 +481,5 @@ async def test_what_the_home_takes_itself_waits_for_nobody(pair: Pair) -> None:
     assert pair.home.catalog.reader.nameless([part]) == {part}
     assert (await pair.writes.seal(tx, TABLE)).rows == 1000
     assert pair.home.catalog.reader.nameless([part]) == set()
-    assert [meta.part for meta in tx.stored.values()] == [part]
-    assert tx.take_unsealed() == []
+    assert [meta.part for meta in tx.staged.stored.values()] == [part]
+    assert tx.staged.take_unsealed() == []

@@ -1,4 +1,4 @@
-"""From the body of an insert to staged parts of a transaction.
+"""Row staging: an Arrow IPC stream becomes staged parts of a transaction.
 
 Small bodies are turned into Parquet in memory and stay there until the transaction is sealed; large ones
 stream into files of their own, each with its undo row first. An upload counts only if its transaction is
@@ -11,93 +11,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
 
-import aiohttp
 import msgspec
-from aiohttp import web
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
-from tidelock.errors import (
-    BadRequestError,
-    RefusedError,
-    SchemaMismatchError,
-    TidelockError,
-    TooLargeError,
-    UnavailableError,
-)
-from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid
+from tidelock.errors import SchemaMismatchError, TidelockError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
-from tidelock.replica_agent.tables.partitions import path_in
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
-from tidelock.replica_agent.transactions.registry import Transaction, Transactions, TxState
-from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs, PartSink
 
 STAGE = faults.step("agent.stage")
 
-#: Definitions kept in their derived form; a definition never changes under its (name, version).
-_SCHEMAS_KEPT = 1000
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class RowStaging:
+    """Turns rows into staged parts of a transaction.
 
-class Adding(Protocol):
-    """Adds rows to a table; see :meth:`Inserts.stage`."""
-
-    async def __call__(
-        self,
-        tx: Transaction,
-        table: TableName,
-        pieces: AsyncIterable[bytes],
-        *,
-        at: Csn | None = None,
-        path: str | None = None,
-    ) -> tuple[int, Sequence[PartMeta]]:
-        """Return the number of rows, and the parts that hold them."""
-
-
-class Inserts:
-    """Stages rows.
-
-    Args:
-        reached: The snapshot CSN of this replica.
-        hint: Tells the peers about large parts, so that they fetch early.
+    Attributes:
+        hint: Tells the peers about large parts of a transaction, so that they fetch early.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        catalog: Catalog,
-        files: PartFs,
-        stager: Stager,
-        numbers: PartNumbers,
-        transactions: Transactions,
-        metrics: Metrics,
-        pressure: BackPressure,
-        reached: Callable[[], Csn],
-        hint: Callable[[Transaction, Sequence[PartMeta]], None],
-    ) -> None:
-        """Stage nothing yet."""
-        self.settings, self.catalog, self.files, self.stager = settings, catalog, files, stager
-        self.numbers, self.transactions, self.metrics, self.hint = numbers, transactions, metrics, hint
-        self.pressure, self.reached = pressure, reached
-        self.schemas: dict[tuple[TableName, int], TableSchema] = {}
-        #: How rows of clients are added: by :class:`~.additions.Additions` once it is made.
-        self.adding: Adding = self.stage
-        self._large = asyncio.Semaphore(settings.large_inserts_max)
+    settings: AgentSettings
+    catalog: Catalog
+    files: PartFs
+    stager: Stager
+    numbers: PartNumbers
+    transactions: Transactions
+    tables: Tables
+    hint: Callable[[Tid, Sequence[PartMeta]], None]
+    encoders: ThreadPoolExecutor = field(init=False)
+    _large: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make room for ``large_inserts_max`` large inserts."""
         self.encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
+        self._large = asyncio.Semaphore(self.settings.large_inserts_max)
 
     @contextlib.asynccontextmanager
     async def large(self) -> AsyncIterator[None]:
@@ -123,75 +86,6 @@ class Inserts:
         """End the threads."""
         self.encoders.shutdown(wait=False, cancel_futures=True)
 
-    async def insert(
-        self,
-        tx: Transaction,
-        table: str,
-        content: aiohttp.StreamReader,
-        length: int | None,
-        *,
-        partition: Mapping[str, Any] | None = None,
-    ) -> tuple[int, int]:
-        """Stage the rows of one Arrow IPC stream; returns (rows, parts).
-
-        With ``partition`` (column: value), rows of any other partition are refused.
-
-        Raises:
-            RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
-        """
-        self.transactions.require_open(tx)
-        task = asyncio.current_task()
-        assert task is not None
-        tx.uploads.add(task)
-        try:
-            return await self._insert(tx, full_name(table), content, length, partition)
-        except asyncio.CancelledError:
-            if tx.state in {TxState.OPEN, TxState.FAILED}:
-                raise  # the client hung up; nothing was added
-            self.transactions.require_open(tx)
-            raise
-        except (web.RequestPayloadError, ConnectionError) as error:
-            why = " ".join(str(error).split())
-            refusal = BadRequestError(
-                f"the body of the insert into {table} was cut, or is not encoded as it says ({why}); nothing "
-                "was kept: roll back, and insert again"
-            )
-            self.transactions.fail(tx, refusal)
-            raise refusal from error
-        except RefusedError as error:
-            self.transactions.fail(tx, error)
-            raise
-        finally:
-            tx.uploads.discard(task)
-            tx.upload_ended.set()
-
-    async def _insert(
-        self,
-        tx: Transaction,
-        name: TableName,
-        content: aiohttp.StreamReader,
-        length: int | None,
-        partition: Mapping[str, Any] | None,
-    ) -> tuple[int, int]:
-        await STAGE.before()
-        if length is not None and length > self.settings.insert_bytes_max:
-            limit = self.settings.insert_bytes_max
-            msg = f"the insert has {length} bytes, the limit is insert_bytes_max={limit}; split it"
-            raise TooLargeError(msg, limit=limit, found=length)
-        at = tx.begin_statement(self.reached())
-        _, schema = self.schema(name, at)
-        path = None if partition is None else path_in(schema, partition)
-        known = path if schema.partition_by else ""
-        if known is not None:
-            await self.pressure.admit(tx, schema, known)
-        rows, parts = await self.adding(tx, name, content.iter_any(), at=at, path=path)
-        for found, added in Counter(part.path for part in parts).items():
-            if found != known:
-                await self.pressure.admit(tx, schema, found, added)
-        await STAGE.after()
-        self.metrics.inserted_rows.inc(rows)
-        return rows, len(parts)
-
     async def stage(
         self,
         tx: Transaction,
@@ -213,9 +107,9 @@ class Inserts:
             path: Partition that all rows must be of, or None.
 
         Raises:
-            As :meth:`insert`.
+            RefusedError: The rows do not fit the table, or a limit was passed.
         """
-        version, schema = self.schema(table, tx.tid.snapshot if at is None else at)
+        version, schema = self.tables.schema(table, tx.tid.snapshot if at is None else at)
         upload = _Upload(self, tx, schema, path)
         try:
             rows = await upload.run(pieces)
@@ -224,18 +118,6 @@ class Inserts:
             await asyncio.shield(upload.discard())
             raise
         return rows, upload.parts
-
-    def schema(self, name: TableName, at: Csn) -> tuple[int, TableSchema]:
-        """Return version and schema of a table; UnknownTableError if it does not exist at ``at``."""
-        version = self.catalog.reader.table_version(name, at)
-        found = None if version is None else self.schemas.get((name, version))
-        if version is None or found is None:
-            row = self.catalog.reader.require_table(name, at)
-            if len(self.schemas) >= _SCHEMAS_KEPT:
-                self.schemas.clear()
-            version, found = row.version, TableSchema.from_definition(row.definition)
-            self.schemas[name, version] = found
-        return version, found
 
     async def link(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> None:
         """Add parts to ``table`` whose bytes are those of other parts, which lie here already.
@@ -258,24 +140,24 @@ class Inserts:
 
         await self.catalog.write(job)
         for part, row in new:
-            tx.stored[part] = msgspec.structs.replace(row.meta, part=part, table=table)
+            tx.staged.stored[part] = msgspec.structs.replace(row.meta, part=part, table=table)
 
     async def write_out(self, tx: Transaction) -> None:
         """Write the parts that a transaction holds in memory, so that its own queries can read them."""
-        memory = list(tx.memory.values())
+        memory = list(tx.staged.memory.values())
         if not memory:
             return
         await self.stager.store(memory, [])
         # Other statements went on meanwhile: what was inserted stays where it is, and a part that was taken
         # back, or written out by another query, is not added again.
-        moved = [staged.meta for staged in memory if staged.meta.part in tx.memory]
+        moved = [staged.meta for staged in memory if staged.meta.part in tx.staged.memory]
         dropped = []
         if tx.state not in {TxState.SEALED, TxState.COMMITTED}:  # else they are the commit's
-            gone = (staged.meta.part for staged in memory if staged.meta.part not in tx.memory)
-            dropped = [part for part in gone if part not in tx.stored]
+            gone = (staged.meta.part for staged in memory if staged.meta.part not in tx.staged.memory)
+            dropped = [part for part in gone if part not in tx.staged.stored]
         for meta in moved:
             self.transactions.drop_memory(tx, meta.part)
-            tx.stored[meta.part] = meta
+            tx.staged.stored[meta.part] = meta
         if dropped:
             unused = await self.catalog.write(lambda db: jobs.drop_parts(db, dropped))
             await remove_files(self.catalog, self.files, unused)
@@ -285,8 +167,8 @@ class Inserts:
 class _Upload:
     """One insert under way."""
 
-    def __init__(self, inserts: Inserts, tx: Transaction, schema: TableSchema, path: str | None) -> None:
-        self._means, self._tx, self._schema, self._path = inserts, tx, schema, path
+    def __init__(self, means: RowStaging, tx: Transaction, schema: TableSchema, path: str | None) -> None:
+        self._means, self._tx, self._schema, self._path = means, tx, schema, path
         self._loop = asyncio.get_running_loop()
         self._sinks: dict[PartId, PartSink] = {}
         self._files: list[str] = []  # of large parts, whether they came to be or not
@@ -340,9 +222,9 @@ class _Upload:
             location = await asyncio.to_thread(self._sinks.pop(part.part).finish)
             staged = jobs.StagedPart(meta, location, self._tx.tid)
             await self._means.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
-            self._tx.stored[meta.part] = meta
+            self._tx.staged.stored[meta.part] = meta
             transactions.require_open(self._tx)
-            self._means.hint(self._tx, [meta])
+            self._means.hint(self._tx.tid, [meta])
         else:
             transactions.require_open(self._tx)
             transactions.add(self._tx, StagedBytes(meta, part.data, self._tx.tid))
@@ -356,7 +238,7 @@ class _Upload:
         dropped = [meta.part for meta in self.parts]
         for part in dropped:
             self._means.transactions.drop_memory(self._tx, part)
-            self._tx.stored.pop(part, None)
+            self._tx.staged.stored.pop(part, None)
         if dropped or self._files:
             # Also the rows of a write that was cut. What stays when this fails are undecided parts that no
             # commit will name, for the janitor, and files.

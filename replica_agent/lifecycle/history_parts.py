@@ -1,0 +1,157 @@
+"""Wires what changes no row: snapshots and their horizon, compaction, the audit. Pure wiring."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from tidelock.csnlog.core.ids import Csn
+from tidelock.replica_agent.audit.auditor import Auditor
+from tidelock.replica_agent.audit.checks import Cluster
+from tidelock.replica_agent.compaction.compactor import Compactor
+from tidelock.replica_agent.compaction.runner import Runner
+from tidelock.replica_agent.compaction.survey import Survey
+from tidelock.replica_agent.config.states import AgentState
+from tidelock.replica_agent.lifecycle.means import Means
+from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
+from tidelock.replica_agent.lifecycle.transaction_parts import TransactionParts
+from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
+from tidelock.replica_agent.snapshots.garbage_collection import newest_before
+from tidelock.replica_agent.snapshots.horizon import HorizonMover
+from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
+from tidelock.replica_agent.snapshots.pinned import Snapshots
+from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, AUDIT_UNDECIDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryParts:
+    """What keeps old CSNs readable, and lets them go."""
+
+    snapshots: Snapshots
+    history: HorizonMover
+    read_pins: ImplicitPins
+    changes: ChangeFeed
+
+
+def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
+    """Make them; none of them runs yet."""
+    settings, waiters = means.settings, means.local.waiters
+    snapshots = Snapshots(
+        replica=means.replica,
+        boot=means.session.boot,
+        copies=means.session.cluster.copies,
+        settings=settings,
+        store=means.store,
+        log=replication.log,
+        reader=means.reader,
+        waiters=waiters,
+        peers=replication.membership.ask,
+        clock=time.monotonic,
+    )
+    history = HorizonMover(
+        replica=means.replica,
+        settings=settings,
+        store=means.store,
+        log=replication.log,
+        members=replication.members.snapshot,
+        retained=partial(newest_before, means.reader),
+        clock=time.monotonic,
+    )
+    read_pins = ImplicitPins(
+        snapshots,
+        ttl_s=settings.unpinned_ttl_s,
+        most=settings.unpinned_max,
+        pinned=history.pinned,
+        clock=time.monotonic,
+    )
+    means.stack.push_async_callback(read_pins.close)
+    changes = ChangeFeed(
+        settings=settings,
+        condition=means.condition,
+        waiters=waiters,
+        snapshots=snapshots,
+        read_pins=read_pins,
+    )
+    return HistoryParts(snapshots=snapshots, history=history, read_pins=read_pins, changes=changes)
+
+
+def make_compactor(means: Means, replication: ReplicationParts, transactions: TransactionParts) -> Compactor:
+    """Make what merges parts; ``tick`` lets it work."""
+    local, settings, membership = means.local, means.settings, replication.membership
+
+    def heeded() -> set[Csn]:
+        return {*transactions.registry.long_snapshots(), *membership.open_snapshots()}
+
+    def serving() -> bool:
+        return means.condition.state is AgentState.SERVING
+
+    survey = Survey(
+        settings=settings,
+        reader=means.reader,
+        tables=transactions.tables,
+        counts=local.counts,
+        waiters=local.waiters,
+        heeded=heeded,
+        locked=transactions.locks.locked_parts,
+        clock=time.monotonic,
+        wall_ms=_wall_ms,
+    )
+    runner = Runner(
+        settings=settings,
+        reader=means.reader,
+        transactions=transactions.registry,
+        staging=transactions.inserts.staging,
+        commits=transactions.commits,
+        sql=transactions.sql,
+        waiters=local.waiters,
+        serving=serving,
+    )
+    compactor = Compactor(
+        replica=means.replica,
+        settings=settings,
+        survey=survey,
+        runner=runner,
+        counts=local.counts,
+        metrics=means.metrics,
+        members=membership.serving,
+        serving=serving,
+        damaged=means.events.corrupt,
+        clock=time.monotonic,
+    )
+    means.stack.push_async_callback(compactor.close)
+    return compactor
+
+
+def make_auditor(
+    means: Means, replication: ReplicationParts, transactions: TransactionParts, history: HistoryParts
+) -> Auditor:
+    """Make what compares this replica with itself and with the log."""
+    settings, waiters = means.settings, means.local.waiters
+    cluster = Cluster(
+        replica=means.replica,
+        store=means.store,
+        barrier=replication.log.barrier,
+        applied=lambda: waiters.reached,
+        wait=partial(waiters.wait, timeout_s=settings.wait_bound_s),
+        outcome=partial(transactions.outcomes.outcome, policy=AUDIT),
+        undecided_outcome=partial(transactions.outcomes.outcome, policy=AUDIT_UNDECIDED),
+        locks=transactions.locks.listed,
+        members=lambda: {replica: found.alive for replica, found in replication.membership.view.items()},
+        own_pins=history.snapshots.ids,
+        now_ms=_wall_ms,
+        labels_kept_s=settings.outcome_retention_s - settings.clean_interval_s,
+        stream_labels_kept_s=settings.stream_label_retention_s - settings.clean_interval_s,
+    )
+    return Auditor(
+        settings,
+        files=means.local.files,
+        log=replication.log,
+        cluster=cluster,
+        metrics=means.metrics,
+        damaged=means.events.corrupt,
+    )
+
+
+def _wall_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,166 @@
+"""Wires the log, and what brings parts here and to the peers: all that transactions stand on. Pure wiring."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from tidelock.csnlog.cluster.members import Members
+from tidelock.csnlog.log import CsnLog, LogLimits
+from tidelock.replica_agent.lifecycle.means import Means
+from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
+from tidelock.replica_agent.replicas.homes import Homes
+from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
+from tidelock.replica_agent.transactions.ending.copies import CopyMaker
+from tidelock.replication.apply import Applier
+from tidelock.replication.core.copies import Copies
+from tidelock.replication.fetch import Fetcher
+from tidelock.replication.peers import PeerClient
+from tidelock.replication.push import Pusher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationParts:
+    """The log, the other replicas, and what brings parts here and to them."""
+
+    numbers: PartNumbers
+    stager: Stager
+    catalog_port: ReplicaCatalogPort
+    client: PeerClient
+    fetcher: Fetcher
+    pusher: Pusher
+    applier: Applier
+    log: CsnLog
+    members: Members
+    membership: Membership
+    homes: Homes
+    copies: CopyMaker
+
+
+def make_replication(means: Means) -> ReplicationParts:
+    """Make them; none of them runs yet."""
+    local, settings, session, stack = means.local, means.settings, means.session, means.stack
+    numbers = PartNumbers(means.replica, session.boot)
+    stager = Stager(local.catalog, local.files, numbers, batch_bytes_max=settings.push_bytes_max)
+    port = ReplicaCatalogPort(local.catalog, local.files, stager, means.metrics)
+    client = PeerClient(
+        secret=settings.secret, connections=settings.peer_connections, timeout_s=settings.push_timeout_s
+    )
+    stack.push_async_callback(client.close)
+    fetcher = _fetcher(means, port, client)
+    stack.push_async_callback(fetcher.close)
+    pusher = _pusher(means, client)
+    stack.push_async_callback(pusher.close)
+    members = Members(means.store, refresh_s=settings.member_refresh_s)
+    stack.push_async_callback(members.close)
+    log = _log(means)
+    stack.push_async_callback(log.close)
+    membership = Membership(
+        replica=means.replica,
+        copies=session.cluster.copies,
+        epoch_limit=session.cluster.epoch_limit,
+        settings=settings,
+        members=members,
+        client=client,
+        waiters=local.waiters,
+        clock=time.monotonic,
+    )
+    return ReplicationParts(
+        numbers=numbers,
+        stager=stager,
+        catalog_port=port,
+        client=client,
+        fetcher=fetcher,
+        pusher=pusher,
+        applier=_applier(means, port, fetcher),
+        log=log,
+        members=members,
+        membership=membership,
+        homes=Homes(
+            replica=means.replica,
+            membership=membership,
+            client=client,
+            log=log,
+            fence_timeout_s=settings.fence_timeout_s,
+        ),
+        copies=CopyMaker(
+            machine=Copies(means.replica, session.cluster.copies, {}, thorough=settings.check_invariants),
+            stager=stager,
+            pusher=pusher,
+            fetcher=fetcher,
+            on_broken=means.events.broken,
+        ),
+    )
+
+
+def _fetcher(means: Means, port: ReplicaCatalogPort, client: PeerClient) -> Fetcher:
+    settings = means.settings
+    return Fetcher(
+        client,
+        means.local.files,
+        port,
+        replica=means.replica,
+        on_held=means.events.part_held,
+        on_wrong_bytes=means.events.wrong_bytes,
+        range_bytes=settings.fetch_range_bytes,
+        small_bytes_max=settings.inline_part_bytes_max,
+        concurrency=settings.fetch_concurrency,
+        small_concurrency=settings.fetch_small_concurrency,
+        retry_wait_max_s=settings.retry_wait_max_s,
+        grace_s=settings.fetch_grace_s,
+        early_max=settings.fetch_early_max,
+    )
+
+
+def _applier(means: Means, port: ReplicaCatalogPort, fetcher: Fetcher) -> Applier:
+    settings = means.settings
+    return Applier(
+        port,
+        fetcher,
+        applied=means.local.waiters.reached,
+        time_ms=means.reader.meta("time_ms"),
+        apply_records_max=settings.apply_records_max,
+        ahead_records=settings.apply_ahead_records,
+        missing_parts_max=settings.apply_missing_parts_max,
+        retry_wait_max_s=settings.retry_wait_max_s,
+        on_applied=means.events.applied,
+        thorough=settings.check_invariants,
+    )
+
+
+def _pusher(means: Means, client: PeerClient) -> Pusher:
+    settings = means.settings
+    return Pusher(
+        client,
+        home=means.replica,
+        boot=means.session.boot,
+        cluster_id=means.session.cluster.cluster_id,
+        on_held=means.events.acknowledged,
+        push_bytes_max=settings.push_bytes_max,
+        push_tids_max=settings.batch_tids_max,
+        push_timeout_s=settings.push_timeout_s,
+        retry_wait_max_s=settings.retry_wait_max_s,
+        hints_max=settings.peer_hints_max,
+    )
+
+
+def _log(means: Means) -> CsnLog:
+    settings = means.settings
+    limits = LogLimits(
+        record_bytes_max=settings.record_bytes_max,
+        multi_bytes_max=settings.multi_bytes_max,
+        batch_tids_max=settings.batch_tids_max,
+        queue_tids_max=settings.queue_tids_max,
+        read_ahead=settings.read_ahead,
+        epoch_limit=means.session.cluster.epoch_limit,
+        relook_s=settings.member_refresh_s,
+    )
+    return CsnLog(
+        means.store,
+        session=means.session,
+        limits=limits,
+        deliver=means.events.deliver,
+        on_state=means.events.log_state,
+        thorough=settings.check_invariants,
+    )

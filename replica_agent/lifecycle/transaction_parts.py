@@ -1,0 +1,189 @@
+"""Wires what runs the transactions of this home: their statements, their end, their outcomes. Pure wiring."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from tidelock.replica_agent.lifecycle.means import Means
+from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
+from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.storage.tables import Tables
+from tidelock.replica_agent.transactions.ending.commit import Commits
+from tidelock.replica_agent.transactions.ending.labels import Labels
+from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
+from tidelock.replica_agent.transactions.ending.rollback import Rollback
+from tidelock.replica_agent.transactions.ending.settlement import Settlement
+from tidelock.replica_agent.transactions.ending.validation import Validation
+from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
+from tidelock.replica_agent.transactions.outcomes.rules import LOCK
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
+from tidelock.replica_agent.transactions.statements.derived import DerivedTables
+from tidelock.replica_agent.transactions.statements.insert import Inserts
+from tidelock.replica_agent.transactions.statements.mutations import Mutations
+from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.statements.unique import UniqueKeys
+from tidelock.replication.core.lock_rules import LockLimits
+from tidelock.replication.locks.removal_locks import Locks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionParts:
+    """The transactions of this home, and what carries them out."""
+
+    registry: Transactions
+    tables: Tables
+    outcomes: OutcomeResolver
+    locks: Locks
+    removals: Removals
+    labels: Labels
+    commits: Commits
+    sql: SqlPool
+    inserts: Inserts
+
+
+def make_transactions(means: Means, replication: ReplicationParts) -> TransactionParts:
+    """Make them; none of them runs yet."""
+    local, settings, reader = means.local, means.settings, means.reader
+    registry, tables = (
+        Transactions(means.replica, means.session.boot, settings, time.monotonic),
+        Tables(reader),
+    )
+    outcomes = _outcomes(means, replication, registry)
+    locks = _locks(means, replication, outcomes)
+    staging = RowStaging(
+        settings=settings,
+        catalog=local.catalog,
+        files=local.files,
+        stager=replication.stager,
+        numbers=replication.numbers,
+        transactions=registry,
+        tables=tables,
+        hint=replication.pusher.hint,
+    )
+    means.stack.callback(staging.close)
+    removals = Removals(
+        settings=settings,
+        catalog=local.catalog,
+        files=local.files,
+        transactions=registry,
+        tables=tables,
+        staging=staging,
+        locks=locks,
+        waiters=local.waiters,
+    )
+    labels = Labels(replication.log, reader, local.waiters, settings)
+    commits = _commits(means, replication, registry, removals, labels)
+    sql = SqlPool(settings, settings.data_dir)
+    means.stack.push_async_callback(sql.close)
+    mutations = Mutations(
+        settings=settings,
+        catalog=local.catalog,
+        files=local.files,
+        transactions=registry,
+        tables=tables,
+        staging=staging,
+        removals=removals,
+        keys=UniqueKeys(settings=settings, reader=reader, transactions=registry, locks=locks),
+        sql=sql,
+    )
+    inserts = Inserts(
+        settings=settings,
+        waiters=local.waiters,
+        metrics=means.metrics,
+        transactions=registry,
+        tables=tables,
+        pressure=BackPressure(settings, local.counts, means.metrics),
+        staging=staging,
+        mutations=mutations,
+        derived=DerivedTables(settings=settings, tables=tables, sql=sql),
+    )
+    return TransactionParts(
+        registry=registry,
+        tables=tables,
+        outcomes=outcomes,
+        locks=locks,
+        removals=removals,
+        labels=labels,
+        commits=commits,
+        sql=sql,
+        inserts=inserts,
+    )
+
+
+def _outcomes(means: Means, replication: ReplicationParts, registry: Transactions) -> OutcomeResolver:
+    local = LocalOutcomes(
+        replica=means.replica,
+        boot=means.session.boot,
+        transactions=registry,
+        reader=means.reader,
+        taken=replication.applier.taken,
+    )
+    return OutcomeResolver(replica=means.replica, local=local, log=replication.log, homes=replication.homes)
+
+
+def _locks(means: Means, replication: ReplicationParts, outcomes: OutcomeResolver) -> Locks:
+    settings = means.settings
+    return Locks(
+        replica=means.replica,
+        boot=means.session.boot,
+        store=means.store,
+        fenced=replication.log.fenced,
+        outcome=partial(outcomes.outcome, policy=LOCK),
+        fence_home=replication.homes.fence_present,
+        silent=replication.homes.silent,
+        clock=time.monotonic,
+        limits=LockLimits(
+            locks_max=settings.locks_max,
+            table_locks_max=settings.table_locks_max,
+            multi_bytes_max=settings.multi_bytes_max,
+            compaction_lock_wait_s=settings.compaction_lock_wait_s,
+            connect_wait_s=settings.commit_timeout_s,
+            scan_interval_s=settings.clean_interval_s,
+        ),
+    )
+
+
+def _commits(
+    means: Means, replication: ReplicationParts, registry: Transactions, removals: Removals, labels: Labels
+) -> Commits:
+    local, settings, copies = means.local, means.settings, replication.copies
+    return Commits(
+        replica=means.replica,
+        settings=settings,
+        transactions=registry,
+        reader=means.reader,
+        waiters=local.waiters,
+        metrics=means.metrics,
+        removals=removals,
+        copies=copies,
+        proposals=ProposalBuilder(
+            replica=means.replica,
+            settings=settings,
+            transactions=registry,
+            numbers=replication.numbers,
+            copies=copies,
+            removals=removals,
+        ),
+        settlement=Settlement(
+            settings=settings,
+            log=replication.log,
+            labels=labels,
+            validation=Validation(reader=means.reader, log=replication.log, waiters=local.waiters),
+            clock=time.monotonic,
+        ),
+        rollback=Rollback(
+            settings=settings,
+            transactions=registry,
+            catalog=local.catalog,
+            files=local.files,
+            copies=copies,
+            removals=removals,
+        ),
+        lagging=replication.membership.wait_for_lagging,
+        applied_on=replication.membership.wait_applied,
+        clock=time.monotonic,
+    )

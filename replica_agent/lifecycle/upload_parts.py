@@ -1,0 +1,93 @@
+"""Wires what takes files for transactions of this home and of others, here and elsewhere. Pure wiring."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+
+from tidelock.replica_agent.lifecycle.means import Means
+from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
+from tidelock.replica_agent.lifecycle.transaction_parts import TransactionParts
+from tidelock.replica_agent.uploads.eager_replication import EagerReplication
+from tidelock.replica_agent.uploads.grants import UploadGrants
+from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
+from tidelock.replica_agent.uploads.receiving import UploadReceiver
+from tidelock.replica_agent.uploads.redirect import UploadRedirector
+from tidelock.replica_agent.uploads.targets import UploadTargets
+from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
+from tidelock.replica_agent.uploads.tokens import key_of
+from tidelock.replica_agent.uploads.uploads import Uploads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadParts:
+    """What takes files of jobs."""
+
+    early: EagerReplication
+    uploads: Uploads
+    spread: UploadRedirector
+    foreign: PeerUploads
+
+
+def make_uploads(means: Means, replication: ReplicationParts, transactions: TransactionParts) -> UploadParts:
+    """Make them; none of them runs yet."""
+    local, settings, cluster = means.local, means.settings, means.session.cluster.cluster_id
+    key = key_of(settings.secret, cluster, secrets.token_bytes(32))
+    grants = UploadGrants(key, shared=bool(settings.secret), cluster=cluster, replica=means.replica)
+    early = EagerReplication(
+        local.catalog,
+        local.files,
+        replication.pusher,
+        replication.fetcher,
+        patience_s=settings.commit_timeout_s,
+    )
+    receiver = UploadReceiver(settings.uploads_max)
+    means.stack.callback(receiver.close)
+    uploads = Uploads(
+        settings=settings,
+        catalog=local.catalog,
+        files=local.files,
+        numbers=replication.numbers,
+        waiters=local.waiters,
+        metrics=means.metrics,
+        transactions=transactions.registry,
+        tables=transactions.tables,
+        pressure=transactions.inserts.pressure,
+        removals=transactions.removals,
+        passes=TokenIssuer(
+            settings=settings,
+            key=key,
+            cluster=cluster,
+            replica=means.replica,
+            transactions=transactions.registry,
+            member=local.member,
+            wall_s=time.time,
+        ),
+        early=early,
+        receiver=receiver,
+        hint=replication.pusher.hint,
+    )
+    spread = UploadRedirector(
+        settings=settings,
+        home=means.replica,
+        numbers=replication.numbers,
+        files=local.files,
+        writes=uploads,
+        early=early,
+        grants=grants,
+        targets=UploadTargets(settings, replication.membership, replication.client, time.monotonic),
+        wall_s=time.time,
+    )
+    foreign = PeerUploads(
+        replica=means.replica,
+        catalog=local.catalog,
+        files=local.files,
+        client=replication.client,
+        grants=grants,
+        peers=replication.membership.peers,
+        retry_wait_max_s=settings.retry_wait_max_s,
+        receiver=receiver,
+        taken=means.metrics.uploads.labels("other").inc,
+    )
+    return UploadParts(early=early, uploads=uploads, spread=spread, foreign=foreign)

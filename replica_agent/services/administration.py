@@ -1,0 +1,169 @@
+"""What operators ask, and what everybody asks about tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.results import Committed
+from tidelock.errors import TableExistsError
+from tidelock.replica_agent.audit.auditor import Auditor
+from tidelock.replica_agent.audit.digests import digests
+from tidelock.replica_agent.compaction.compactor import Compactor
+from tidelock.replica_agent.compaction.optimize import Optimized
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.services.reads import ReadService
+from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
+from tidelock.replica_agent.snapshots.pinned import Snapshots
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
+from tidelock.replica_agent.tables.partitions import path_in
+from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_name
+from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.derived import DerivedTables
+from tidelock.wire.audit import Digests, Report
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AdministrationService:
+    """Creates and shows tables, merges parts, raises the horizon, audits."""
+
+    settings: AgentSettings
+    replica: ReplicaId
+    condition: Condition
+    waiters: CsnWaiters
+    reader: CatalogReader
+    tables: Tables
+    derived: DerivedTables
+    transactions: Transactions
+    commits: Commits
+    reads: ReadService
+    snapshots: Snapshots
+    history: HorizonMover
+    compactor: Compactor
+    auditor: Auditor
+
+    @property
+    def reached(self) -> Csn:
+        """The CSN that is applied here."""
+        return self.waiters.reached
+
+    # -- tables ----------------------------------------------------------------------------------------------
+
+    def check_schema(
+        self,
+        name: str,
+        arrow: pa.Schema,
+        partition_by: list[str],
+        sort_by: list[str],
+        properties: dict[str, str],
+        derivation: Derivation | None,
+    ) -> TableSchema:
+        """Return the schema of a table that is to be created; errors as :meth:`TableSchema.from_request`."""
+        return TableSchema.from_request(
+            name,
+            arrow,
+            partition_by,
+            sort_by,
+            properties,
+            derivation=derivation,
+            columns_max=self.settings.columns_max,
+            retention_s_min=self.settings.history_retention_s,
+        )
+
+    async def create_table(self, schema: TableSchema) -> Committed:
+        """Create a table in a transaction of its own.
+
+        Raises:
+            TableExistsError: There is one of this name.
+            Others as :meth:`DerivedTables.defining`, and as any commit.
+        """
+        self.condition.require(Action.BEGIN)
+        if self.reader.table(schema.name, self.reached):
+            msg = f"table {schema.name} exists already; use it, or choose another name"
+            raise TableExistsError(msg, table=schema.name)
+        definitions = await self.derived.defining(schema, self.reached)
+        tx = self.transactions.begin(self.reached)
+        tx.staged.definitions += definitions
+        done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
+        assert done is not None, "a definition is a change"
+        return done
+
+    async def readable(self, csn: int | None, table: TableName | None = None) -> Csn:
+        """Return a CSN when tables (None: all) can be shown at it; None: the one that is applied here."""
+        if csn is None:
+            return self.reached
+        await self.reads.require_read(Csn(csn), table)
+        return Csn(csn)
+
+    def snapshot_of(self, tid: str) -> Csn:
+        """Return the CSN at which a transaction of this home sees tables."""
+        return self.transactions.find(tid).tid.snapshot
+
+    def all_tables(self, csn: Csn) -> list[TableRow]:
+        """Return the tables at a readable CSN."""
+        return self.reader.tables(csn)
+
+    def table(self, name: TableName, csn: Csn) -> TableRow:
+        """Return one table at a readable CSN; UnknownTableError if there is none."""
+        return self.reader.require_table(name, csn)
+
+    def totals(self, name: TableName, csn: Csn) -> tuple[int, int, int]:
+        """Return parts, rows and bytes of a table at a readable CSN."""
+        return self.reader.totals(name, csn)
+
+    def parts(self, name: TableName, csn: Csn) -> list[PartRow]:
+        """Return the parts of a table at a readable CSN; UnknownTableError if there is no table."""
+        self.reader.require_table(name, csn)
+        return self.reader.parts(name, csn)
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    async def optimize(
+        self, table: str, partition: Mapping[str, Any] | None, *, timeout_s: float, min_csn: Csn | None
+    ) -> Optimized:
+        """Merge the parts of a table, or of one partition, to the end; see :meth:`Optimizer.run`.
+
+        Raises:
+            UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
+            StandbyError: ``min_csn`` was not reached in time.
+        """
+        self.condition.require(Action.BEGIN)
+        if min_csn is not None:
+            await self.snapshots.reach(min_csn)
+        name = full_name(table)
+        _, schema = self.tables.schema(name, self.reached)
+        path = None if partition is None else path_in(schema, partition)
+        return await self.compactor.optimizer.run(name, path, timeout_s)
+
+    async def force_horizon(self, csn: Csn | None, *, drop_pins: bool) -> Moved:
+        """Raise the horizon by order of an operator; see :meth:`HorizonMover.force`."""
+        self.condition.require(Action.COLLECT)
+        moved = await self.history.force(csn, drop_pins=drop_pins)
+        if drop_pins:
+            await self.snapshots.forget_ended()
+        return moved
+
+    def admit_audit(self) -> None:
+        """Raise unless the agent's state allows an audit."""
+        self.condition.require(Action.LATEST)
+
+    async def audit(self, *, deep: bool, abandoned: Callable[[], bool]) -> Report:
+        """Audit this replica; see :meth:`Auditor.run`."""
+        return await self.auditor.run(deep=deep, abandoned=abandoned)
+
+    async def digests(self, csn: Csn, above: Csn | None, *, tables: bool) -> Digests:
+        """Return what other replicas are compared with at a CSN; outcomes outlive the horizon."""
+        if tables or csn > self.reached:
+            await self.reads.require_read(csn)
+        return await asyncio.to_thread(
+            digests, self.settings.data_dir, self.replica, csn, above, tables=tables
+        )

@@ -1,0 +1,28 @@
+"""The services of one agent, as the routes are given them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import Condition
+from tidelock.replica_agent.services.administration import AdministrationService
+from tidelock.replica_agent.services.peers import PeerService
+from tidelock.replica_agent.services.reads import ReadService
+from tidelock.replica_agent.services.status import StatusService
+from tidelock.replica_agent.services.transactions import TransactionService
+from tidelock.replica_agent.services.uploads import UploadService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """One service for each who asks."""
+
+    settings: AgentSettings
+    condition: Condition
+    transactions: TransactionService
+    reads: ReadService
+    uploads: UploadService
+    peers: PeerService
+    administration: AdministrationService
+    status: StatusService

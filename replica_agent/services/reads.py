@@ -1,0 +1,165 @@
+"""What clients ask that read: snapshots, queries at a CSN or inside a transaction, changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError
+from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.services.finding import find_with_sign_of_life
+from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
+from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
+from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
+from tidelock.replica_agent.sql.pool import Mutation, SqlPool, Statement
+from tidelock.replica_agent.sql.request import ChangesRequest, SqlRequest
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.change_sets import ChangePage
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.insert import Inserts
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.wire.reads import SnapshotInfo
+from tidelock.wire.statements import ChangeResult
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ReadService:
+    """Serves reads of what is applied here, and of what transactions of this home have staged."""
+
+    condition: Condition
+    waiters: CsnWaiters
+    reader: CatalogReader
+    snapshots: Snapshots
+    read_pins: ImplicitPins
+    changes: ChangeFeed
+    transactions: Transactions
+    staging: RowStaging
+    inserts: Inserts
+    sql: SqlPool
+    failures: QueryFailures
+
+    # -- snapshots -------------------------------------------------------------------------------------------
+
+    async def open_snapshot(
+        self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None
+    ) -> Pin:
+        """Choose or check a CSN and pin it."""
+        self.condition.require(Action.LATEST)
+        return await self.snapshots.open(csn=csn, at_ms=at_ms, min_csn=min_csn, ttl_s=ttl_s)
+
+    def describe_snapshots(self) -> list[SnapshotInfo]:
+        """Return the snapshots that clients hold through this replica."""
+        return self.snapshots.describe()
+
+    async def renew_snapshot(self, pin: str) -> Pin:
+        """Begin the lease of a pin anew."""
+        return await self.snapshots.renew(pin)
+
+    async def close_snapshot(self, pin: str) -> None:
+        """Give a pin back."""
+        await self.snapshots.close(pin)
+
+    async def require_read(self, csn: Csn, table: TableName | None = None) -> None:
+        """Return when this replica can serve ``csn``, of one table or of all.
+
+        Errors as :meth:`Snapshots.require`. The CSN stays readable for a while.
+        """
+        self.condition.require(Action.READ if csn <= self.waiters.reached else Action.LATEST)
+        await self.snapshots.require(csn, table)
+        self.read_pins.read(csn)
+
+    async def verdict(self, csn: Csn) -> ReadAvailability:
+        """Tell a reader process whether ``csn`` can be served here."""
+        try:
+            await self.require_read(csn)
+        except SnapshotTooOldError as error:
+            return ReadAvailability("too_old", error.message)
+        except NoSuchCsnError as error:
+            return ReadAvailability("beyond", error.message)
+        except TidelockError as error:
+            return ReadAvailability("standby", error.message)
+        return ReadAvailability("ready")
+
+    # -- queries ---------------------------------------------------------------------------------------------
+
+    def failures_noted(self, tid: str | None) -> AbstractContextManager[None]:
+        """Run a query of a transaction (None = of no one); see :meth:`QueryFailures.noted`."""
+        return self.failures.noted(tid)
+
+    async def prepare_query(self, csn: Csn, table: str | None) -> None:
+        """Return when a query of one table (None: of any) can be served; it is judged by what it reads."""
+        begins = self.reader.table_horizons()
+        longest = min(begins, key=lambda name: begins[name], default=None)
+        await self.require_read(csn, full_name(table) if table is not None else longest)
+
+    async def prepare_own_read(self, tid: str, *, sign_of_life: bool = True) -> tuple[Csn, tuple[str, ...]]:
+        """Make a transaction's own rows readable by a query.
+
+        Args:
+            tid: The transaction.
+            sign_of_life: Whether that keeps it alive.
+
+        Returns:
+            The CSN that the query reads at, and the merges above it that the transaction has adopted.
+        """
+        tx = find_with_sign_of_life(self.transactions, tid, shown=sign_of_life)
+        async with tx.statements.statement_lock:  # no statement is half done
+            self.transactions.require_open(tx)
+            await self.staging.write_out(tx)
+        return tx.begin_statement(self.waiters.reached), tuple(tx.staged.adopted.tids)
+
+    def run(self, request: SqlRequest | ChangesRequest) -> AbstractAsyncContextManager[Statement]:
+        """Run a statement in a SQL process."""
+        return self.sql.statement(request)
+
+    def record_reads(self, tid: str | None, running: Statement) -> Callable[[], None]:
+        """Count a query of a transaction as unrecorded until what is returned is called at its end.
+
+        It has to be called before the client can commit; a query that is given up stays unrecorded.
+        """
+        if tid is None:
+            return lambda: None
+        tx = self.transactions.find(tid)
+        tx.statements.unrecorded_reads += 1
+
+        def ended() -> None:
+            if running.ended is not None:
+                tx.note_reads(running.ended.read_set())
+                tx.statements.unrecorded_reads -= 1
+
+        return ended
+
+    async def insert_select(self, request: SqlRequest, running: Mutation) -> ChangeResult:
+        """Stage the rows of an INSERT INTO ... SELECT that runs in a transaction."""
+        self.condition.require(Action.INSERT)
+        tx = self.transactions.find(request.tid or "")
+        done = await self.inserts.insert_select(tx, running, request.csn)
+        self.transactions.touch(tx)
+        return done
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    async def change_sets(
+        self,
+        table: str,
+        since: Csn,
+        until: Csn | None,
+        *,
+        files_max: int | None,
+        bytes_max: int | None,
+        wait_s: float,
+    ) -> tuple[TableSchema, ChangePage]:
+        """Return the change sets of a table; see :meth:`ChangeFeed.page`, which checks the state."""
+        return await self.changes.page(
+            full_name(table), since, until, files_max=files_max, bytes_max=bytes_max, wait_s=wait_s
+        )
+
+    async def changed_rows(self, table: str, since: Csn, until: Csn) -> ChangesRequest:
+        """Return the request for changed rows; see :meth:`ChangeFeed.rows`, which checks the state."""
+        return await self.changes.rows(full_name(table), since, until)

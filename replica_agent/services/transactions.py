@@ -1,0 +1,226 @@
+"""What clients ask about transactions of this home, and about the outcome of any."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.results import Committed, Outcome
+from tidelock.csnlog.log import CsnLog
+from tidelock.errors import TooLargeError, TransactionClosedError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.services.finding import find_for_statement, find_with_sign_of_life
+from tidelock.replica_agent.snapshots.pinned import Snapshots
+from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
+from tidelock.replica_agent.transactions.ending.labels import Labels, LabelStatus
+from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
+from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.insert import Inserts
+from tidelock.replica_agent.transactions.statements.mutations import Mutations
+from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
+from tidelock.wire.statements import ChangeResult, RemoveResult
+from tidelock.wire.transactions import TransactionInfo
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TransactionService:
+    """Begins transactions, runs their statements, ends them, and tells how they ended."""
+
+    settings: AgentSettings
+    condition: Condition
+    clock: Callable[[], float]
+    log: CsnLog
+    waiters: CsnWaiters
+    snapshots: Snapshots
+    transactions: Transactions
+    inserts: Inserts
+    removals: Removals
+    mutations: Mutations
+    commits: Commits
+    labels: Labels
+    outcomes: OutcomeResolver
+    failures: QueryFailures
+
+    # -- begin, look, keep alive -----------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        *,
+        label: str | None,
+        min_csn: Csn | None,
+        fresh: bool,
+        lease_s: float | None,
+        meta: dict[str, Any] | None,
+        isolation: Isolation = Isolation.SNAPSHOT,
+        batch: int | None = None,
+        key: str | None = None,
+    ) -> Transaction:
+        """Begin a transaction at S = what is applied here.
+
+        Waits for ``min_csn`` before, or for the end of the log (``fresh``). A repetition with the same
+        ``key`` gives the transaction that the first one has begun, as long as that is open.
+
+        Raises:
+            BadRequestError, TooLargeError: The label, the metadata or the key.
+            LabelExistsError: The label was committed before, as far as is known at once.
+            TransactionClosedError: The one of this key takes no statements any more.
+            StandbyError: ``min_csn`` was not reached in time.
+            UnavailableError: The agent takes no new transactions now.
+        """
+        self.condition.require(Action.BEGIN)
+        self.labels.require_form(label, batch)
+        _require_short("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
+        _require_short("key", len((key or "").encode()), self.settings.label_bytes_max, "label_bytes_max")
+        if label is not None and not (key and self.transactions.open_by(key)):
+            await self.labels.refuse_repeated(label, batch)
+        if fresh:
+            min_csn = max(min_csn or Csn(0), await self.log.barrier())
+        if min_csn is not None:
+            await self.snapshots.reach(min_csn)
+        return self.transactions.begin(
+            self.waiters.reached,
+            lease_s=lease_s,
+            label=label,
+            batch=batch,
+            meta=meta,
+            isolation=isolation,
+            key=key,
+        )
+
+    def describe_all(self) -> list[TransactionInfo]:
+        """Return what is shown of the open and recently ended transactions of this home."""
+        now = self.clock()
+        return [tx.describe(now) for tx in self.transactions.all()]
+
+    def describe(self, tid: str) -> TransactionInfo:
+        """Return what is shown of one transaction; UnknownTransactionError if there is none."""
+        return self.transactions.find(tid).describe(self.clock())
+
+    def find_with_sign_of_life(self, tid: str, *, shown: bool) -> Transaction:
+        """Return a transaction; see :func:`~.finding.find_with_sign_of_life`."""
+        return find_with_sign_of_life(self.transactions, tid, shown=shown)
+
+    # -- statements ------------------------------------------------------------------------------------------
+
+    def find_for_statement(self, tid: str, *, sign_of_life: bool = True) -> Transaction:
+        """Return a transaction for a statement; see :func:`~.finding.find_for_statement`."""
+        return find_for_statement(self.transactions, self.condition, tid, sign_of_life=sign_of_life)
+
+    async def insert(
+        self,
+        tx: Transaction,
+        table: str,
+        content: aiohttp.StreamReader,
+        length: int | None,
+        *,
+        partition: Mapping[str, Any] | None = None,
+    ) -> tuple[int, int]:
+        """Insert rows; see :meth:`Inserts.insert`. Its end is a sign of life if its caller says so."""
+        with self.failures.noted(str(tx.tid)):  # it reads what is there, for a table with a unique key
+            return await self.inserts.insert(tx, table, content, length, partition=partition)
+
+    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
+        """Delete rows; see :meth:`Mutations.delete`."""
+        return await self._change(tx, self.mutations.delete(tx, table, action))
+
+    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
+        """Give columns new values; see :meth:`Mutations.update`."""
+        return await self._change(tx, self.mutations.update(tx, table, action))
+
+    async def merge(
+        self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
+    ) -> ChangeResult:
+        """Merge rows by key; see :meth:`Mutations.merge`."""
+        return await self._change(tx, self.mutations.merge(tx, table, action, body, length))
+
+    async def _change(self, tx: Transaction, work: Awaitable[ChangeResult]) -> ChangeResult:
+        with self.failures.noted(str(tx.tid)):
+            return await self._keep_alive(tx, work)
+
+    async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> RemoveResult:
+        """Remove one partition; see :meth:`Removals.drop_partition`."""
+        return await self._keep_alive(tx, self.removals.drop_partition(tx, table, values))
+
+    async def truncate(self, tx: Transaction, table: str) -> RemoveResult:
+        """Remove all rows; see :meth:`Removals.truncate`."""
+        return await self._keep_alive(tx, self.removals.truncate(tx, table))
+
+    async def move_partition(
+        self, tx: Transaction, source: str, target: str, values: Mapping[str, Any]
+    ) -> RemoveResult:
+        """Move one partition; see :meth:`Removals.move_partition`."""
+        return await self._keep_alive(tx, self.removals.move_partition(tx, source, target, values))
+
+    async def _keep_alive(self, tx: Transaction, work: Awaitable[_T]) -> _T:
+        """Return what a statement returns; its good end is a sign of life."""
+        done = await work
+        self.transactions.touch(tx)
+        return done
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        tid: Tid,
+        *,
+        wait: WaitFor,
+        timeout_s: float | None,
+        label: str | None = None,
+        batch: int | None = None,
+    ) -> Committed | None:
+        """Commit, or repeat the answer of a commit, which comes in any state; see :meth:`Commits.commit`."""
+        if self.transactions.is_open(str(tid)):
+            self.condition.require(Action.COMMIT)
+        if label is not None or batch is not None:
+            self.labels.require_form(label, batch)
+        return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)
+
+    async def roll_back(self, tx: Transaction) -> None:
+        """Roll back; harmless when it is rolled back already; errors as :meth:`Commits.roll_back`."""
+        await self.commits.roll_back(tx)
+
+    async def kill(self, tid: str) -> Transaction:
+        """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
+        tx = self.transactions.find(tid)
+        killed = TransactionClosedError(
+            f"transaction {tx.tid} was rolled back: somebody has killed it; begin a new one",
+            tid=str(tx.tid),
+            state=TxState.ROLLED_BACK.value,
+        )
+        await self.commits.roll_back(tx, killed)
+        return tx
+
+    async def outcome(self, tid: Tid, *, wait: WaitFor | None, timeout_s: float | None) -> Outcome:
+        """Return how a transaction of any replica ended; a committed one when it is applied as ``wait`` asks.
+
+        Raises:
+            CommitUnknownError: Committed, but not applied there within ``timeout_s``.
+            Others as :meth:`OutcomeResolver.outcome`.
+        """
+        found = await self.outcomes.outcome(tid, CLIENT)
+        if wait is None or not isinstance(found, Committed):
+            return found
+        return await self.commits.applied(tid, found, wait, timeout_s or self.settings.wait_bound_s)
+
+    async def label(self, label: str) -> LabelStatus | None:
+        """Return what is committed under a label; None if it is free."""
+        return await self.labels.status(label)
+
+
+def _require_short(what: str, found: int, limit: int, setting: str | None = None) -> None:
+    if found > limit:
+        msg = f"{what} has {found} bytes, the limit is {setting or f'{what}_bytes_max'}={limit}; shorten it"
+        raise TooLargeError(msg, limit=limit, found=found)

@@ -1,0 +1,114 @@
+"""Proposals: what a transaction puts into the log, built when every part has its copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.codec import encode_definition, encode_entries
+from tidelock.csnlog.core.ids import ReplicaId, TableName
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, Manifest, RemovePart, TidRecord
+from tidelock.csnlog.core.store import Create, SetData
+from tidelock.csnlog.log import Proposal
+from tidelock.errors import TidelockError, UnavailableError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes
+from tidelock.replica_agent.transactions.ending.copies import CopyMaker
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replication.core.digest import checksum
+from tidelock.replication.core.model import PartMeta
+
+_log = structlog.get_logger("commit")
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ProposalBuilder:
+    """Builds the proposals of this home's transactions."""
+
+    replica: ReplicaId
+    settings: AgentSettings
+    transactions: Transactions
+    numbers: PartNumbers
+    copies: CopyMaker
+    removals: Removals
+
+    async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
+        """Make the copies of every part, and return what goes into the log; nothing is sent there.
+
+        Raises:
+            TidelockError: The copies could not be made, or a compaction met a conflict.
+            UnavailableError: Also what nobody has foreseen: the transaction is not committed for certain.
+        """
+        try:
+            return await self._build(tx, timeout_s)
+        except TidelockError:
+            raise
+        except Exception as error:
+            _log.exception("not_proposed", tid=str(tx.tid))
+            raise UnavailableError(f"unforeseen: {error!r}; see the agent's log") from error
+
+    async def _build(self, tx: Transaction, timeout_s: float) -> Proposal:
+        staged = tx.staged
+        entries: tuple[Entry, ...] = (
+            *staged.definitions,
+            *(RemovePart(table, part) for part, table in staged.removed.items()),
+            *(_adding(part) for part in staged.parts),
+        )
+        manifest = self._stage_manifest(tx, entries)
+        holders = await self._make_copies(tx, timeout_s)
+        if not tx.data_change:  # only now, so that it hinders nobody while it works
+            await self.removals.replace_parts(tx)
+        record = TidRecord(
+            tid=str(tx.tid),
+            entries=() if manifest else entries,
+            manifest=manifest,
+            holders=holders,
+            label=tx.label,
+            data_change=tx.data_change,
+            meta=tx.meta,
+            batch=tx.batch,
+        )
+        ddl = tuple(_defining(item) for item in staged.definitions)
+        return Proposal(record, dict(staged.tables), ddl, tx.label)
+
+    async def _make_copies(self, tx: Transaction, timeout_s: float) -> tuple[ReplicaId, ...]:
+        parts = tuple(tx.staged.parts)
+        if not parts:
+            return (self.replica,)
+        holders = await self.copies.make(tx.tid, parts, tuple(tx.staged.memory.values()), timeout_s)
+        tx.staged.stored.update({part.part: part for part in parts})
+        self.transactions.forget_memory(tx)
+        return holders
+
+    def _stage_manifest(self, tx: Transaction, entries: tuple[Entry, ...]) -> Manifest | None:
+        """Stage entries that are too large for a record as a part of their own."""
+        data = encode_entries(entries)
+        if len(data) <= self.settings.inline_entries_bytes_max:
+            return None
+        part = self.numbers.next()
+        meta = PartMeta(
+            part=part,
+            table=TableName(""),
+            path="",
+            rows=0,
+            length=len(data),
+            checksum=checksum(data),
+            stats=None,
+            kind="manifest",
+        )
+        self.transactions.add(tx, StagedBytes(meta, data, tx.tid))
+        return Manifest(part, len(data), meta.checksum, len(entries))
+
+
+def _defining(item: DefineTable) -> Create | SetData:
+    """Return what gives a table this definition: a create, or a set of the one before."""
+    path, data = tree.table(item.table), encode_definition(item.definition)
+    return SetData(path, data, item.version - 1) if item.version else Create(path, data)
+
+
+def _adding(part: PartMeta) -> AddPart:
+    return AddPart(part.table, part.part, part.path, part.rows, part.length, part.checksum)

@@ -1,0 +1,65 @@
+"""Rollback: the end of a transaction that leaves nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+import structlog
+
+from tidelock.errors import TidelockError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.unused_files import remove_files
+from tidelock.replica_agent.transactions.ending.copies import CopyMaker
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
+from tidelock.replication.partfs import PartFs
+
+_log = structlog.get_logger("commit")
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Rollback:
+    """Rolls back transactions of this home."""
+
+    settings: AgentSettings
+    transactions: Transactions
+    catalog: Catalog
+    files: PartFs
+    copies: CopyMaker
+    removals: Removals
+
+    async def run(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
+        """Close a transaction, so that nothing is added any more, and end what is running.
+
+        Then give back rows, marks, files, locks and the peers' copies.
+
+        Args:
+            tx: Neither committed nor rolled back.
+            error: Why, for who asks for it later.
+            pushed: Peers may have been given parts of it by a commit.
+        """
+        told = pushed or bool(tx.staged.stored or tx.staged.writes)  # peers may have fetched early
+        stored = told or bool(tx.staged.removed) or tx.statements.half_applied
+        self.transactions.close(tx, TxState.ROLLED_BACK, error=error)
+        if tx.statements.running:
+            stored = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.commit_timeout_s):
+                    await tx.statements.cut()
+        if told:
+            self.copies.rolled_back(tx.tid)
+        await self.removals.release(tx)
+        unsealed = tx.staged.take_unsealed()
+        if stored:
+            self.catalog.late_removals.update(unsealed)
+            try:
+                unused = await self.catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
+                await remove_files(self.catalog, self.files, sorted({*unused, *unsealed}))
+            except TidelockError as failed:
+                # Decided all the same: the janitor takes the rows back, and the files with them.
+                _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)

@@ -1,0 +1,131 @@
+"""Settlement: a proposal goes into the log until it is known whether it is committed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.log import CsnLog, LogState, Proposal
+from tidelock.errors import (
+    CommitUnknownError,
+    HeadMovedError,
+    LabelExistsError,
+    LabelMovedError,
+    TidelockError,
+    UnavailableError,
+)
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.transactions.ending.labels import Labels
+from tidelock.replica_agent.transactions.ending.validation import Validation
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
+
+_log = structlog.get_logger("commit")
+_T = TypeVar("_T")
+#: What a call to the log gets at least, however late it is.
+_CALL_S = 0.1
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Settlement:
+    """Has proposals decided by the log.
+
+    Attributes:
+        clock: Monotonic seconds.
+    """
+
+    settings: AgentSettings
+    log: CsnLog
+    labels: Labels
+    validation: Validation
+    clock: Callable[[], float]
+
+    async def settle(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+        """Commit; a serializable transaction only if what it has read still stands at the end of the log.
+
+        Raises:
+            CommitUnknownError: The log has ended here, and the record was sent: the next life learns more.
+            TidelockError: Certainly not committed.
+        """
+        if tx.isolation is not Isolation.SERIALIZABLE:
+            return await self._commit_labelled(tx, proposal, deadline)
+
+        async def validate_and_commit() -> Committed:
+            version = await self.validation.validate(tx, deadline - self.clock())
+            validated = dataclasses.replace(proposal, head_version=version)
+            return await self._commit_labelled(tx, validated, deadline)
+
+        # A commit that came between makes it look again.
+        return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=self._before(deadline))
+
+    async def _commit_labelled(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+        """Commit; a label that is not what it was taken for is read, and judged again."""
+        judge = tx.batch is not None
+
+        async def commit() -> Committed:
+            nonlocal proposal, judge
+            if judge:
+                proposal = await self._place_label(tx, proposal, deadline)
+            judge = True
+            return await self._commit_once(proposal, deadline)
+
+        moved = (LabelExistsError, LabelMovedError)
+        return await retried(commit, after=moved, may_retry=self._before(deadline))
+
+    async def _place_label(self, tx: Transaction, proposal: Proposal, deadline: float) -> Proposal:
+        assert tx.label is not None
+        left = max(_CALL_S, deadline - self.clock())
+        move = await self.labels.place(tx.label, tx.batch, proposal.tid, left)
+        return dataclasses.replace(proposal, move=move)
+
+    async def _commit_once(self, proposal: Proposal, deadline: float) -> Committed:
+        try:
+            return await self.log.commit(proposal, timeout_s=max(_CALL_S, deadline - self.clock()))
+        except CommitUnknownError:
+            _log.warning("commit_unknown", tid=proposal.tid)
+            return await retried(
+                lambda: self._ask_again(proposal), after=(CommitUnknownError,), may_retry=self._log_lives
+            )
+
+    async def _ask_again(self, proposal: Proposal) -> Committed:
+        """Repeat a proposal that was sent, and of which nobody knows whether it landed.
+
+        The same tid never gets a second CSN.
+        """
+        try:
+            return await self.log.commit(proposal, timeout_s=self.settings.commit_timeout_s)
+        except UnavailableError as error:
+            if not self._log_lives():
+                raise CommitUnknownError(error.message, tid=proposal.tid) from error
+            raise
+
+    def _log_lives(self) -> bool:
+        return self.log.state in {LogState.FOLLOWING, LogState.SUSPENDED}
+
+    def _before(self, deadline: float) -> Callable[[], bool]:
+        return lambda: self.clock() <= deadline
+
+
+async def retried(
+    attempt: Callable[[], Awaitable[_T]],
+    *,
+    after: tuple[type[TidelockError], ...],
+    may_retry: Callable[[], bool],
+) -> _T:
+    """Return the result of the first attempt that does not end in one of these errors.
+
+    Args:
+        attempt: Is made at least once.
+        after: Errors after which it is made again.
+        may_retry: The bound, asked after each such error; False raises it.
+    """
+    while True:
+        try:
+            return await attempt()
+        except after:
+            if not may_retry():
+                raise

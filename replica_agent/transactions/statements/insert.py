@@ -1,0 +1,161 @@
+"""Inserts: how rows enter a table, as they are or under its unique key; and with them what is derived.
+
+Every statement that adds rows which somebody has given, or selected, comes through here; so does what is
+derived from them, to any depth. For a table that has neither a unique key nor dependents it is the plain
+staging of rows (:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements that change
+rows (:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not come through here: what a
+delete, an update, an upsert or a merge does to a table is not followed by the tables that are derived from
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.errors import BadRequestError, RefusedError, TooLargeError
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.sql.pool import Mutation
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
+from tidelock.replica_agent.tables.partitions import path_in
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
+from tidelock.replica_agent.transactions.statements.derived import DerivedTables
+from tidelock.replica_agent.transactions.statements.mutations import Mutations
+from tidelock.replica_agent.transactions.statements.row_staging import STAGE, RowStaging
+from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replication.core.model import PartMeta
+from tidelock.wire.statements import ChangeResult
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Inserts:
+    """Inserts rows for the transactions of this home."""
+
+    settings: AgentSettings
+    waiters: CsnWaiters
+    metrics: Metrics
+    transactions: Transactions
+    tables: Tables
+    pressure: BackPressure
+    staging: RowStaging
+    mutations: Mutations
+    derived: DerivedTables
+
+    async def insert(
+        self,
+        tx: Transaction,
+        table: str,
+        content: aiohttp.StreamReader,
+        length: int | None,
+        *,
+        partition: Mapping[str, Any] | None = None,
+    ) -> tuple[int, int]:
+        """Insert the rows of one Arrow IPC stream; returns (rows, parts).
+
+        With ``partition`` (column: value), rows of any other partition are refused.
+
+        Raises:
+            RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
+        """
+        self.transactions.require_open(tx)
+        with tx.statements.cuttable():
+            try:
+                return await self._insert(tx, full_name(table), content, length, partition)
+            except asyncio.CancelledError:
+                if not tx.leased:
+                    self.transactions.require_open(tx)
+                raise  # the client hung up; nothing was added
+            except (web.RequestPayloadError, ConnectionError) as error:
+                why = " ".join(str(error).split())
+                refusal = BadRequestError(
+                    f"the body of the insert into {table} was cut, or is not encoded as it says ({why}); "
+                    "nothing was kept: roll back, and insert again"
+                )
+                tx.ending.fail(refusal)
+                raise refusal from error
+            except RefusedError as error:
+                tx.ending.fail(error)
+                raise
+
+    async def _insert(
+        self,
+        tx: Transaction,
+        name: TableName,
+        content: aiohttp.StreamReader,
+        length: int | None,
+        partition: Mapping[str, Any] | None,
+    ) -> tuple[int, int]:
+        await STAGE.before()
+        if length is not None and length > self.settings.insert_bytes_max:
+            limit = self.settings.insert_bytes_max
+            msg = f"the insert has {length} bytes, the limit is insert_bytes_max={limit}; split it"
+            raise TooLargeError(msg, limit=limit, found=length)
+        at = tx.begin_statement(self.waiters.reached)
+        _, schema = self.tables.schema(name, at)
+        path = None if partition is None else path_in(schema, partition)
+        known = path if schema.partition_by else ""
+        if known is not None:
+            await self.pressure.admit(tx, schema, known)
+        rows, parts = await self.add(tx, name, content.iter_any(), at=at, path=path)
+        for found, added in Counter(part.path for part in parts).items():
+            if found != known:
+                await self.pressure.admit(tx, schema, found, added)
+        await STAGE.after()
+        self.metrics.inserted_rows.inc(rows)
+        return rows, len(parts)
+
+    async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> ChangeResult:
+        """Add the rows of an INSERT INTO ... SELECT that a SQL process has begun to read at ``at``."""
+        async with self.transactions.removing(tx):
+            _, parts = await self.add(tx, rows.affected.table, rows.pieces(), at=at)
+            tx.note_reads(rows.ended.read_set())
+            return ChangeResult(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
+
+    async def add(
+        self,
+        tx: Transaction,
+        table: TableName,
+        pieces: AsyncIterable[bytes],
+        *,
+        at: Csn,
+        path: str | None = None,
+    ) -> tuple[int, Sequence[PartMeta]]:
+        """Add the rows of one Arrow IPC stream; see :meth:`RowStaging.stage`.
+
+        Raises:
+            DuplicateKeyError: Rows have a key twice, or one that is in the table, which refuses it.
+            SerializationConflictError: Another transaction adds such keys, or changes the rows that are to be
+                replaced.
+            RefusedError: As :meth:`insert`, for the table or for one that is derived from it.
+        """
+        version, schema = self.tables.schema(table, at)
+        if not (schema.unique_key or schema.dependents):
+            return await self.staging.stage(tx, table, pieces, at=at, path=path)
+        async with self.transactions.removing(tx):
+            tx.use(table, version)  # a newer one may name dependents that would not be followed
+            if schema.unique_key:
+                rows, parts = await self.mutations.insert(tx, schema, pieces, path)
+            else:
+                rows, parts = await self.staging.stage(tx, table, pieces, at=at, path=path)
+            await self._follow(tx, schema, parts, at)
+            return rows, parts
+
+    async def _follow(self, tx: Transaction, schema: TableSchema, parts: Sequence[PartMeta], at: Csn) -> None:
+        """Insert into the dependents of a table what their SQL makes of rows that were just inserted."""
+        if not parts:
+            return
+        await self.staging.write_out(tx)
+        for name in schema.dependents:
+            async with self.derived.rows_for(tx, name, schema, parts, at=at) as pieces:
+                await self.add(tx, name, pieces, at=at)

@@ -1,0 +1,343 @@
+"""A transaction at its home: who it is, its lease, what it has staged, its statements, and its end.
+
+A transaction's life (:class:`TxState`): OPEN takes statements; FAILED (a statement was refused) takes
+rollback only; SEALED was asked to commit and takes nothing more, its lease no longer counts; COMMITTED and
+ROLLED_BACK are final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName, Tid
+from tidelock.csnlog.core.model import DefineTable
+from tidelock.csnlog.core.results import Committed
+from tidelock.errors import BadRequestError, TableChangedError, TidelockError, UnsealedWriteError
+from tidelock.replica_agent.storage.pack_writer import StagedBytes
+from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
+from tidelock.replica_agent.transactions.staged_files import TableWrites
+from tidelock.replication.core.model import PartMeta
+from tidelock.wire.transactions import TransactionInfo
+
+
+class TxState(Enum):
+    """Where a transaction stands."""
+
+    OPEN = "open"
+    FAILED = "failed"
+    SEALED = "sealed"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+
+
+#: The states that may follow each state.
+TRANSITIONS: Final[Mapping[TxState, frozenset[TxState]]] = {
+    TxState.OPEN: frozenset({TxState.FAILED, TxState.SEALED, TxState.ROLLED_BACK}),
+    TxState.FAILED: frozenset({TxState.ROLLED_BACK}),
+    TxState.SEALED: frozenset({TxState.COMMITTED, TxState.ROLLED_BACK}),
+    TxState.COMMITTED: frozenset(),
+    TxState.ROLLED_BACK: frozenset(),
+}
+#: States in which the lease counts, and a rollback is taken.
+_LEASED: Final = frozenset({TxState.OPEN, TxState.FAILED})
+
+
+class InvalidTransitionError(RuntimeError):
+    """A transaction was to enter a state that may not follow its own: a bug of this program."""
+
+
+class Isolation(Enum):
+    """What the statements of a transaction see of others' commits (docs/transactions.md)."""
+
+    #: All of them what was committed when it was begun.
+    SNAPSHOT = "snapshot"
+    #: Each what was committed when that statement began.
+    READ_COMMITTED = "read_committed"
+    #: As SNAPSHOT; and it commits only if nothing that it has read was changed since.
+    SERIALIZABLE = "serializable"
+
+
+#: What a transaction has read of a table: None for all of it, else the partitions that it certainly has not.
+Excluded = frozenset[str] | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """How long an open transaction lives without a sign of life.
+
+    Attributes:
+        seconds: From each sign of life on.
+        until: Monotonic time at which it is rolled back.
+    """
+
+    seconds: float
+    until: float
+
+    def renew(self, now: float) -> None:
+        """Begin it anew."""
+        self.until = now + self.seconds
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StagedChanges:
+    """What a transaction would change if it were committed now.
+
+    Attributes:
+        tables: Version of each table's definition that its statements have gone by; the commit checks them.
+        definitions: Tables that it creates or changes.
+        memory: Small parts, not yet on disk.
+        stored: Parts whose files and rows are durable here.
+        removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
+        adopted: Merges above its CSN whose results it sees in place of what they have replaced: the same
+            rows (:mod:`tidelock.csnlog.core.visibility`).
+        writes: What was written through the file system, by table, and is not sealed.
+    """
+
+    tables: dict[TableName, int] = field(default_factory=dict)
+    definitions: list[DefineTable] = field(default_factory=list)
+    memory: dict[PartId, StagedBytes] = field(default_factory=dict)
+    stored: dict[PartId, PartMeta] = field(default_factory=dict)
+    removed: dict[PartId, TableName] = field(default_factory=dict)
+    adopted: AdoptedMerges = field(default_factory=AdoptedMerges)
+    writes: dict[TableName, TableWrites] = field(default_factory=dict)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.memory or self.stored or self.removed or self.definitions)
+
+    @property
+    def parts(self) -> Iterator[PartMeta]:
+        """Every part that the transaction adds."""
+        yield from (staged.meta for staged in self.memory.values())
+        yield from self.stored.values()
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Rows and parts that are added, and parts that are removed."""
+        parts = list(self.parts)
+        return sum(part.rows for part in parts), len(parts), len(self.removed)
+
+    def take_unsealed(self) -> list[str]:
+        """Forget what was not sealed, and return the files that lie there for nothing."""
+        found = [file for writes in self.writes.values() for file in writes.take(list(writes.files))]
+        self.writes.clear()
+        return [file.path for file in found if file.location is not None]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StatementControl:
+    """The statements of a transaction: which run, which runs alone, what they have read.
+
+    Attributes:
+        running: Tasks of statements that add or remove; the seal cuts them.
+        ended: Set whenever one of them has ended, and has taken back what it is not to keep.
+        statement_lock: Held by the running statement that depends on what is there.
+        statement_task: The task of that statement.
+        half_applied: A statement that removes was cut when it had begun: what is staged is half of a change.
+        statement_csn: The CSN of the last statement.
+        reads: What a serializable transaction has read.
+        unrecorded_reads: Queries that have given rows and of which it is not known what they read: those that
+            run, and those that the client has given up.
+    """
+
+    running: set[asyncio.Task[Any]] = field(default_factory=set)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    statement_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    statement_task: asyncio.Task[Any] | None = None
+    half_applied: bool = False
+    statement_csn: Csn = CSN_NONE
+    reads: dict[TableName, Excluded] = field(default_factory=dict)
+    unrecorded_reads: int = 0
+
+    @contextlib.contextmanager
+    def cuttable(self) -> Iterator[asyncio.Task[Any]]:
+        """Run the present task as a statement that the seal cuts; inside of such a one this changes nothing.
+
+        Its block has to take back what the transaction is not to keep before it ends.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        inside = task in self.running
+        self.running.add(task)
+        try:
+            yield task
+        finally:
+            if not inside:
+                self.running.discard(task)
+                self.ended.set()
+
+    async def cut(self) -> None:
+        """End the running statements; return when each has taken back what it had finished already."""
+        for task in self.running:
+            task.cancel()
+        while self.running:
+            self.ended.clear()
+            await self.ended.wait()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Ending:
+    """How far a transaction is on the way to its end, and how it ended.
+
+    Attributes:
+        state: Changed by the methods of this class alone, as :data:`TRANSITIONS` allows.
+        commit_task: The one task that decides the transaction, shared by all who ask for the commit.
+        outcome: Of a commit that has changed something.
+        error: Why it takes no statements any more.
+        closed_at: Monotonic time of the end, None while it lives.
+        totals: Rows and parts added and parts removed at its end, when the parts themselves are forgotten.
+    """
+
+    state: TxState = field(default=TxState.OPEN, init=False)
+    commit_task: asyncio.Task[Committed | None] | None = None
+    outcome: Committed | None = None
+    error: TidelockError | None = None
+    closed_at: float | None = None
+    totals: tuple[int, int, int] | None = None
+
+    def fail(self, error: TidelockError) -> None:
+        """Accept rollback only, for this reason; without effect unless the transaction is open."""
+        if self.state is TxState.OPEN:
+            self._enter(TxState.FAILED)
+            self.error = error
+
+    def seal(self) -> None:
+        """Take no statement any more: the commit was asked for."""
+        self._enter(TxState.SEALED)
+
+    def close(
+        self,
+        state: TxState,
+        *,
+        at: float,
+        totals: tuple[int, int, int],
+        outcome: Committed | None,
+        error: TidelockError | None,
+    ) -> None:
+        """Enter a final state."""
+        self._enter(state)
+        self.outcome, self.error = outcome or self.outcome, error or self.error
+        self.closed_at, self.totals = at, totals
+
+    def _enter(self, state: TxState) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise InvalidTransitionError(f"a transaction that is {self.state.value} becomes {state.value}")
+        self.state = state
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Transaction:
+    """One transaction at its home replica.
+
+    Attributes:
+        begun_at: Monotonic time of its beginning.
+        label: What its commit may be repeated under.
+        batch: Number of the batch where the label is a streaming query's.
+        key: What its begin can be repeated by.
+        meta: What its client has said of it.
+        data_change: False for a compaction, which leaves all rows as they are.
+    """
+
+    tid: Tid
+    begun_at: float
+    lease: Lease
+    label: str | None = None
+    batch: int | None = None
+    key: str | None = None
+    meta: dict[str, Any] | None = None
+    isolation: Isolation = Isolation.SNAPSHOT
+    data_change: bool = True
+    staged: StagedChanges = field(default_factory=StagedChanges)
+    statements: StatementControl = field(default_factory=StatementControl)
+    ending: Ending = field(default_factory=Ending)
+
+    @property
+    def state(self) -> TxState:
+        """Where it stands."""
+        return self.ending.state
+
+    @property
+    def leased(self) -> bool:
+        """Whether its lease counts: it takes statements, or only the rollback."""
+        return self.state in _LEASED
+
+    def take_label(self, label: str, batch: int | None) -> None:
+        """Take the label with which the commit is asked for; the one that it has may be repeated.
+
+        Raises:
+            BadRequestError: It has another one, or its commit was asked for without any.
+        """
+        if self.label is None and self.ending.commit_task is None:
+            self.label, self.batch = label, batch
+        elif (self.label, self.batch) != (label, batch):
+            had = "no label" if self.label is None else f"label {self.label!r}, batch {self.batch}"
+            msg = f"{self.tid} has {had}: it cannot be committed under {label!r}, batch {batch}"
+            raise BadRequestError(msg, tid=str(self.tid), label=self.label, batch=self.batch)
+
+    def use(self, table: TableName, version: int) -> None:
+        """Note by which version of a table's definition a statement goes; the commit checks it.
+
+        Raises:
+            TableChangedError: An earlier statement went by another one.
+        """
+        if self.staged.tables.setdefault(table, version) != version:
+            raise TableChangedError(
+                f"the definition of table {table} has changed since an earlier statement of {self.tid}; roll "
+                "back, and begin again",
+                table=table,
+            )
+
+    def begin_statement(self, reached: Csn) -> Csn:
+        """Return the CSN that a statement reads at, which begins when ``reached`` is applied here."""
+        statements = self.statements
+        if self.isolation is Isolation.READ_COMMITTED:
+            statements.statement_csn = max(statements.statement_csn, reached, self.tid.snapshot)
+        else:
+            statements.statement_csn = self.tid.snapshot
+        return statements.statement_csn
+
+    def note_reads(self, found: Mapping[TableName, Excluded]) -> None:
+        """Note what a statement has read; only a serializable transaction is asked about it later."""
+        if self.isolation is not Isolation.SERIALIZABLE:
+            return
+        reads = self.statements.reads
+        for table, excluded in found.items():
+            before = reads.get(table, excluded)
+            reads[table] = None if before is None or excluded is None else before & excluded
+
+    def require_sealed(self) -> None:
+        """Raise UnsealedWriteError while a job that writes through the file system has not ended well."""
+        for table, writes in self.staged.writes.items():
+            if why := writes.area.unsealed():
+                raise UnsealedWriteError(
+                    f"{self.tid} would commit a part of what was to be written to table {table}: {why}; it "
+                    "is rolled back. Begin again, and commit when the write has ended",
+                    table=table,
+                )
+
+    def describe(self, now: float) -> TransactionInfo:
+        """Return what GET /transactions shows."""
+        ending = self.ending
+        rows, parts, removed = ending.totals or self.staged.totals
+        return TransactionInfo(
+            tid=str(self.tid),
+            state=self.state.value,
+            snapshot_csn=self.tid.snapshot,
+            statement_csn=max(self.statements.statement_csn, self.tid.snapshot),
+            isolation=self.isolation.value,
+            label=self.label,
+            batch=self.batch,
+            tables=sorted(self.staged.tables),
+            rows=rows,
+            parts=parts,
+            removed_parts=removed,
+            csn=ending.outcome.csn if ending.outcome else None,
+            error=ending.error.message if ending.error else None,
+            lease_left_s=max(0.0, round(self.lease.until - now, 3)) if self.leased else None,
+        )
