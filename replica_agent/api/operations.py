@@ -36,7 +36,7 @@ from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Action, AgentState, require
-from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
@@ -402,7 +402,7 @@ class Operations:
             await self.inserts.write_out(tx)
         return tx.begin_statement(self.waiters.reached), tuple(tx.adopted.tids)
 
-    async def verdict(self, csn: Csn) -> ReadAvailability:
+    async def read_availability(self, csn: Csn) -> ReadAvailability:
         """Tell a reader process whether ``csn`` can be served here."""
         try:
             await self.require_read(csn)
