@@ -1,4 +1,4 @@
-"""What the agent says about a CSN that a reader process does not find in the catalog yet. Pure."""
+"""The agent's answer about a CSN that a reader process does not find in the catalog yet. Pure."""
 
 from __future__ import annotations
 

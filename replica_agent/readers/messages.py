@@ -1,4 +1,4 @@
-"""What an agent and its reader processes say to each other: a tagged JSON object in each frame. Pure."""
+"""Messages between an agent and its reader processes: one tagged JSON object in each frame. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """What the agent says to :class:`Wait`."""
+    """The agent's answer to :class:`Wait`."""
 
     id: int
     availability: ReadAvailability

@@ -18,7 +18,7 @@ _log = structlog.get_logger("readers")
 
 
 class Callbacks(Protocol):
-    """What the agent does for its readers."""
+    """The services of an agent for its readers."""
 
     async def wait(self, csn: Csn) -> ReadAvailability:
         """Wait, at most ``wait_bound_s``, until ``csn`` is applied here, and say whether it can be served."""
@@ -36,7 +36,7 @@ class ReaderProcess:
 
     Attributes:
         process: The process.
-        callbacks: What the agent does for it.
+        callbacks: The agent.
         drained: Set when no read is running any more, after ``Drain``.
     """
 
@@ -54,7 +54,7 @@ class ReaderProcess:
             return died.status
 
     def send(self, message: msg.ToReader) -> None:
-        """Tell it something; nothing happens where it has gone."""
+        """Send a message; nothing happens when the process has ended."""
         self.process.send(msgspec.json.encode(message))
 
     async def end(self) -> None:

@@ -55,8 +55,8 @@ class SqlPool:
     async def statement(self, request: Request) -> AsyncIterator[Statement]:
         """Begin a statement: on entry its first rows are there, or what it is going to change is known.
 
-        Leaving before its end ends it. At its end it gives its process back, so that whoever has taken all of
-        its rows may begin another one.
+        Leaving before its end ends it. At its end it gives its process back, so that a caller with all
+        of its rows may begin another one.
 
         Raises:
             BadRequestError, UnknownTableError, StandbyError, SnapshotTooOldError, CorruptError: See
@@ -140,7 +140,7 @@ class Statement:
 
     @property
     def affected(self) -> Affected | None:
-        """What it is going to change, or None if it only reads."""
+        """The parts that it changes, or None if it only reads."""
         kind, payload = self.first
         return msgspec.json.decode(payload, type=Affected) if kind is Kind.AFFECTED else None
 
@@ -170,7 +170,7 @@ class Mutation:
 
     @property
     def ended(self) -> Ended:
-        """What it told at its end, when :meth:`pieces` is through."""
+        """The report at its end, when :meth:`pieces` is through."""
         assert self._statement.ended is not None, "all pieces were taken"
         return self._statement.ended
 

@@ -1,6 +1,6 @@
-"""What the protocol process and a SQL process say to each other: requests, results and errors.
+"""Messages between the protocol process and a SQL process: requests, results and errors.
 
-A request is the JSON of :data:`Request`. An answer is one byte for its kind, then what it holds.
+A request is the JSON of :data:`Request`. An answer is one byte for its kind, then its content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SOME = "#some"
 
 
 class Kind(IntEnum):
-    """What an answer of a SQL process holds."""
+    """The content of an answer of a SQL process."""
 
     #: Bytes of an Arrow IPC stream.
     DATA = 1
@@ -86,12 +86,12 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
     adopted: tuple[()] = ()
 
 
-#: What a SQL process is given.
+#: A request to a SQL process.
 Request = SqlRequest | MutationRequest | ChangesRequest
 
 
 class SqlConfig(msgspec.Struct, frozen=True):
-    """What a SQL process is told when it starts.
+    """Configuration of a SQL process.
 
     Attributes:
         data_dir: The replica's data directory.
@@ -142,5 +142,5 @@ def pack_answer(kind: Kind, payload: bytes) -> bytes:
 
 
 def read_answer(frame: bytes) -> tuple[Kind, bytes]:
-    """Return what the payload of a frame holds."""
+    """Return the kind and the content of an answer."""
     return Kind(frame[0]), frame[1:]

@@ -25,7 +25,7 @@ STARTED: Final = pack()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a worker process was started with.
+    """The start of a worker process: its configuration and its sockets.
 
     Attributes:
         connection: The socket to its agent.

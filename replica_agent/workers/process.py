@@ -15,7 +15,7 @@ from typing import Final
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.workers.frames import pack, read_frame
 
-#: What a worker gets of the agent's environment. The rest may hold the secret (TIDELOCK_SECRET).
+#: Variables that a worker gets of the agent's environment. The others may hold the secret (TIDELOCK_SECRET).
 _KEPT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 
 
@@ -33,7 +33,7 @@ class WorkerDiedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a worker process runs.
+    """The program of a worker process, and its limits.
 
     Attributes:
         what: Names it in messages: "a ...".

@@ -1,6 +1,6 @@
-"""What all worker processes have in common, with real processes and real kills.
+"""Worker processes: the rules that hold for all of them, with real processes and real kills.
 
-What is special to readers and to SQL processes is in test_readers_processes.py and test_sql_processes.py.
+The rules of readers and of SQL processes are in test_readers_processes.py and test_sql_processes.py.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def running(config: bytes = b"", **fields: Any) -> AsyncIterator[WorkerPro
 
 
 async def asked(worker: WorkerProcess, request: bytes) -> bytes:
-    """What the worker answers."""
+    """Send a request and return the answer."""
     worker.send(request)
     return await worker.receive()
 
@@ -123,7 +123,7 @@ async def test_a_program_that_is_none_does_not_start() -> None:
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
-    """Nobody has to know of a worker whose start was not waited for."""
+    """A caller that stops waiting does not have to end the worker."""
     before = children()
     starting = asyncio.create_task(WorkerProcess.start(program(), b"hang"))
     await asyncio.to_thread(eventually, lambda: len(children()) > len(before))

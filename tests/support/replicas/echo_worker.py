@@ -2,7 +2,7 @@
 
 Its configuration says how it starts: ``b"hang"`` and ``b"die"`` do not get to the end of the start. Then it
 answers ``b"config"`` with its configuration, ``b"die"`` by ending with status 3, ``b"work"`` with
-``b"working"``, after which none of its threads runs again, and anything else with the same bytes.
+``b"working"``, after which no thread of it runs again, and anything else with the same bytes.
 """
 
 from __future__ import annotations
