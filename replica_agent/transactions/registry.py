@@ -17,7 +17,7 @@ from typing import Any
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import DefineTable
-from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.errors import (
     BadRequestError,
     TableChangedError,
@@ -319,6 +319,18 @@ class Transactions:
             )
             raise UnknownTransactionError(msg, tid=tid)
         return tx
+
+    def outcome(self, tid: str) -> Committed | Aborted | Running | None:
+        """Return what became of a transaction as far as it is remembered here; None if it is not.
+
+        One that was committed and had changed nothing has left nothing, and counts as aborted.
+        """
+        tx = self._live.get(tid) or self._closed.get(tid)
+        if tx is None:
+            return None
+        if tx.outcome is not None:
+            return tx.outcome
+        return Running() if tx.closed_at is None else Aborted()
 
     def is_open(self, tid: str) -> bool:
         """Tell whether a transaction of this replica takes statements."""

@@ -33,6 +33,7 @@ _SERVICES: Final = (
             "replicas",
             "snapshots",
             "transactions/ending",
+            "transactions/outcomes",
             "uploads",
         )
     ),
@@ -59,6 +60,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/replicas": _STORE,
     "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
     "replica_agent/transactions": _STORE,
+    "replica_agent/transactions/outcomes": (*_STORE, "replica_agent/transactions"),
     "replica_agent/transactions/statements": (*_STATEMENTS, "replication/locks"),
     "replica_agent/transactions/ending": _ABOVE,
     "replica_agent/compaction": (*_ABOVE, "replica_agent/transactions/ending"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.project import prose
+from tests.support.project import prose, source
 
 OFFENDERS = (
     '"""Who asks is told."""',
@@ -38,7 +38,9 @@ def test_harmless_text_of_a_module_is_let_through(text: str) -> None:
 
 def test_a_phrase_is_seen_in_a_page_outside_its_code() -> None:
     """Prose of a page counts, blocks of code and code spans do not."""
-    page = "Whoever asks.\n\n```\nwhoever\n```\n\n    whoever\n\nThe word `whoever`.\n"
+    page = (
+        "Whoever asks.\n\n```\nwhoever\n```\n\n    whoever\n\nThe word `whoever` in [a page](whoever.md).\n"
+    )
     assert [one.split(" ")[0] for one in prose.violations(prose.of_page("x.md", page), prose.phrases())] == [
         "x.md:1"
     ]
@@ -46,5 +48,5 @@ def test_a_phrase_is_seen_in_a_page_outside_its_code() -> None:
 
 def test_every_row_of_the_list_is_read() -> None:
     """The table of phrases is read whole, so that a row with a slip in it cannot be lost."""
-    page = (prose.source.ROOT / prose.GLOSSARY).read_text(encoding="utf-8").partition("## Phrases")[2]
+    page = (source.ROOT / prose.GLOSSARY).read_text(encoding="utf-8").partition("## Phrases")[2]
     assert len(prose.phrases()) == page.count("\n| `") > 5
