@@ -394,7 +394,7 @@ def test_a_merge_gives_the_rows_of_the_engines_own_merge(world: World, on: tuple
         f"WHEN MATCHED THEN UPDATE SET v = source.v WHEN NOT MATCHED THEN INSERT ({columns}) "
         f"VALUES ({', '.join(f'source.{name}' for name in SCHEMA.names)})"
     )
-    insert = {name: f"source.{name}" for name in SCHEMA.names}
+    insert: dict[str, Value] = {name: f"source.{name}" for name in SCHEMA.names}
     action = MergeRows(world.file(SOURCE), on, update={"v": "source.v"}, delete="op = 'd'", insert=insert)
     assert after(world.directory, "t", run(world.directory, "t", action)) == expected
 
