@@ -1,4 +1,4 @@
-"""HTTP to the other agents of the shard: their protocol API and the bytes of their parts (protocol.md 4.2).
+"""HTTP to the other agents: their API (docs/protocol.md#peer-routes) and the bytes of their parts.
 
 Every failure is one of :mod:`tidelock.errors`. A peer that does not answer, answers in part or is no agent at
 all is UnavailableError: nothing was learned, the same call may be repeated, here or elsewhere.

@@ -2,7 +2,7 @@
 
 A store call ends :class:`Ok`, :class:`Refused` (certainly not applied) or :class:`Unknown` (may have been
 applied, or may still be). Nothing else crosses the store's border, and anything not recognised is Unknown
-(design section 4, "Unknown is resolved by writing, then reading").
+(rule unknown).
 """
 
 from __future__ import annotations

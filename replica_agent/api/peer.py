@@ -1,4 +1,4 @@
-"""Routes for the other agents of the shard (docs/protocol.md, 4.2 and 4.3)."""
+"""Routes for the other agents of the shard (docs/protocol.md#peer-routes)."""
 
 from __future__ import annotations
 

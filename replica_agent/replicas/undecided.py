@@ -1,7 +1,7 @@
 """Decides what was left undecided here, and gives the parts of what was rolled back away.
 
 A home tells its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
-undecided transaction, or fetches some early, asks for its outcome (protocol-review F12). Its own transactions
+undecided transaction, or fetches some early, asks for its outcome (F12). Its own transactions
 are among them where their rollback could not write the catalog. Parts that a transaction has made and removed
 again stand in no record; those that a peer was told of early go when the record is applied.
 """

@@ -398,7 +398,7 @@ class Transactions:
             self.require_open(tx)
 
     def fail(self, tx: Transaction, error: TidelockError) -> None:
-        """A statement was refused: from now on the transaction accepts rollback only (design 5.4)."""
+        """A statement was refused: from now on the transaction accepts rollback only (rule errors)."""
         if tx.state is TxState.OPEN:
             tx.state, tx.error = TxState.FAILED, error
 

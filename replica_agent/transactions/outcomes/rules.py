@@ -1,7 +1,7 @@
 """The rules by which an outcome is found: facts in, the next question or the outcome out. Pure.
 
 :func:`next_step` is asked again and again, each time with what the last question has brought
-(:mod:`tidelock.replica_agent.transactions.outcomes.resolver` asks). Design section 4, ``outcome(tid)``: the
+(:mod:`tidelock.replica_agent.transactions.outcomes.resolver` asks). The order (rule outcome): the
 session znode of the home, then the log to its end, then the own catalog, then its floor. A transaction that
 was found is committed. One below the floor is too old to tell. If the boot of its home is higher it is
 aborted. Else it is running, unless its home says otherwise.

@@ -1,7 +1,8 @@
 """Planted bugs: pieces of the product replaced, each of which an exploration must notice.
 
-The sentences of the protocol that look pedantic are what these leave out (design section 4). No switch in the
-product makes them: a class is replaced by a subclass, or a function for the time of one exploration.
+The sentences of the protocol that look pedantic are what these leave out (docs/design/protocol-rules.md). No
+switch in the product makes them: a class is replaced by a subclass, or a function for the time of one
+exploration.
 """
 
 from __future__ import annotations
@@ -124,12 +125,6 @@ class ForgetsWhatItMet(Commits):
 
 class CountsAnyDisk(Copies):
     """A copy counts on whatever disk it was made."""
-
-    def copy(self) -> CountsAnyDisk:
-        """As the product's, of this class."""
-        twin = CountsAnyDisk(self.home, self.copies, self._disks)
-        twin._open = dict(self._open)
-        return twin
 
     def _holders(self, state: Any) -> tuple[ReplicaId, ...]:
         acked = sorted({replica for replica, _ in state.acks})

@@ -86,7 +86,7 @@ LEAVES: Final = (
     "tidelock.ranged_file",
     "tidelock.token_text",
 )
-#: Single imports through a wall: the path of the module, and what it may import (docs/adr/0003).
+#: Single imports through a wall: the path of the module, and what it may import (ADR 0003).
 DOORS: Final = {"tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery",)}
 
 _BEGIN: Final = "<!-- floors: written by python -m tests.support.project.floors -->\n"

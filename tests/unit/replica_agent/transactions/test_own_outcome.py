@@ -187,7 +187,7 @@ async def test_the_log_is_only_read_of_what_its_home_cannot_tell(
     ],
 )
 def test_the_words_between_replicas_are_those_of_the_protocol(outcome: OwnOutcome, word: str) -> None:
-    """Inside outcomes are types; docs/protocol.md 4.2 has the words. A committed one travels without CSN."""
+    """Between replicas an outcome is a word (docs/protocol.md#peer-routes); a committed one has no CSN."""
     assert word_of(outcome) == word
     assert answer_of(word) == (CommittedUnseen() if isinstance(outcome, Committed) else outcome)
 
