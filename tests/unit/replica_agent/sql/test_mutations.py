@@ -386,7 +386,7 @@ def test_merge_prunes(own: World) -> None:
 
 @pytest.mark.parametrize("on", [("k",), ("p", "k"), ("s",)])
 def test_a_merge_gives_the_rows_of_the_engines_own_merge(world: World, on: tuple[str, ...]) -> None:
-    """MERGE INTO of DuckDB, which is slower (docs/adr/0017), makes the same rows, also of keys with nulls."""
+    """MERGE INTO of DuckDB, makes the same rows, also of keys with nulls (docs/adr/0017-row-changes-are-queries.md)."""
     same = " AND ".join(f"target.{name} = source.{name}" for name in on)
     columns = ", ".join(SCHEMA.names)
     expected = world.expected(
