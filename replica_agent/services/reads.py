@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.config.states import Action, Condition
-from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.services.finding import find_with_sign_of_life
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
@@ -74,7 +74,7 @@ class ReadService:
         await self.snapshots.require(csn, table)
         self.read_pins.read(csn)
 
-    async def verdict(self, csn: Csn) -> ReadAvailability:
+    async def read_availability(self, csn: Csn) -> ReadAvailability:
         """Tell a reader process whether ``csn`` can be served here."""
         try:
             await self.require_read(csn)

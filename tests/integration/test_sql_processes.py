@@ -187,7 +187,7 @@ async def main():
     pool = SqlPool(settings(), Path(sys.argv[1]))
     pieces = pool.run(request("SELECT i FROM range(1000000000000) t(i)"))
     await anext(pieces)
-    print(pool.__dict__["_busy"].pop()._process.pid, flush=True)
+    print(pool.__dict__["_busy"].pop().process.pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

@@ -383,6 +383,33 @@ def test_merge_prunes(own: World) -> None:
         assert done.ended.reads == {T: left_out}
 
 
+@pytest.mark.parametrize("on", [("k",), ("p", "k"), ("s",)])
+def test_a_merge_gives_the_rows_of_the_engines_own_merge(world: World, on: tuple[str, ...]) -> None:
+    """A merge makes the rows that the MERGE INTO of DuckDB makes, also for keys with nulls (ADR 0017)."""
+    same = " AND ".join(f"target.{name} = source.{name}" for name in on)
+    columns = ", ".join(SCHEMA.names)
+    expected = world.expected(
+        f"MERGE INTO t AS target USING source ON {same} WHEN MATCHED AND op = 'd' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET v = source.v WHEN NOT MATCHED THEN INSERT ({columns}) "
+        f"VALUES ({', '.join(f'source.{name}' for name in SCHEMA.names)})"
+    )
+    insert: dict[str, Value] = {name: f"source.{name}" for name in SCHEMA.names}
+    action = MergeRows(world.file(SOURCE), on, update={"v": "source.v"}, delete="op = 'd'", insert=insert)
+    assert after(world.directory, "t", run(world.directory, "t", action)) == expected
+
+
+def test_a_merge_takes_nan_for_equal_to_nan_as_the_engine_does(own: World) -> None:
+    """A key that is NaN meets the row whose key is NaN."""
+    schema = pa.schema([("x", pa.float64()), ("v", pa.int32())])
+    own.directory.create_table(8, "f", schema)
+    own.directory.insert(9, {"default.f": pa.table({"x": [1.0, float("nan"), None], "v": [1, 2, 3]}, schema)})
+    rows = pa.table({"x": [float("nan"), None], "v": [-2, -3]}, schema)
+    action = MergeRows(own.file(rows), ("x",), update=True, insert=True)
+    done = run(own.directory, "f", action)
+    assert (done.ended.rows_updated, done.ended.rows_inserted) == (1, 1)
+    assert sorted(done.rows["v"].to_pylist()) == [-3, -2, 1, 3]
+
+
 def test_several_rows_for_one(world: World) -> None:
     """Rows of the source with one key are refused when they meet a row, or always in an upsert."""
     rows = pa.table({"p": ["a"] * 3, "k": [500, 500, 1], "v": [1, 2, 3], "s": [""] * 3}, SCHEMA)

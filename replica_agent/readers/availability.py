@@ -1,4 +1,4 @@
-"""What the agent says about a CSN that a reader process does not find in the catalog yet."""
+"""The agent's answer about a CSN that a reader process does not find in the catalog yet. Pure."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tidelock.errors import FencedError, NoSuchCsnError, SnapshotTooOldError, St
 #: ready: applied now. standby: not in time, another replica may have it. suspended: cannot be told now,
 #: another replica may. beyond: above the end of the log. too_old: below the horizon. fenced: this replica
 #: must not speak for the cluster.
-VerdictName = Literal["ready", "standby", "suspended", "beyond", "too_old", "fenced"]
+Availability = Literal["ready", "standby", "suspended", "beyond", "too_old", "fenced"]
 
-_NAMES: frozenset[str] = frozenset(get_args(VerdictName))
+_NAMES: frozenset[str] = frozenset(get_args(Availability))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAvailability:
     """The agent's answer about one CSN; ``reason`` is shown to the user and says what to do."""
 
-    verdict: VerdictName
+    state: Availability
     reason: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a word that readers do not know: they would have to guess whether rows may be missing."""
-        if self.verdict not in _NAMES:
-            msg = f"verdict {self.verdict!r} is not one of {sorted(_NAMES)}"
+        if self.state not in _NAMES:
+            msg = f"availability {self.state!r} is not one of {sorted(_NAMES)}"
             raise ValueError(msg)
 
     def refusal(self, csn: Csn) -> TidelockError | None:
         """Return the error that a reader answers with, or None when the CSN can be served."""
-        reason = self.reason or f"CSN {csn}: {self.verdict}"
-        match self.verdict:
+        reason = self.reason or f"CSN {csn}: {self.state}"
+        match self.state:
             case "ready":
                 return None
             case "standby" | "suspended":
