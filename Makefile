@@ -32,7 +32,7 @@ help: ## list the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica killed (SF=0.1)
-	@$(VENV)/bin/tidelock demo --scale-factor $(SF)
+	@$(PYTHON) -m demo --scale-factor $(SF)
 
 test: $(STAMP) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)

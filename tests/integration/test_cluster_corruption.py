@@ -20,12 +20,12 @@ import urllib3
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, nothing_left
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import StandbyError, UnavailableError
 from tidelock.replication.core.digest import checksum
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 #: Parts above this size are files of their own; several ranges are fetched of each.

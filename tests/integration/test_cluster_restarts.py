@@ -14,14 +14,15 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import lives, nothing_left, verify
-from tests.support.histories.history import End
-from tests.support.histories.workload import Workload, ask
+from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock import processes
 from tidelock.client import CommitResult, Database, Decision
 from tidelock.cluster import LocalCluster, process_groups
 from tidelock.errors import UnavailableError
+from workloads.agents import ask
+from workloads.history import End
 
 REPLICAS = ("r1", "r2", "r3")
 ROWS = pa.table({"k": [1, 2, 3]})

@@ -45,7 +45,6 @@ from tests.support.clusters.client_process import ROWS, ClientProcess
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import Addresses, http, stream
 from tests.support.histories.evidence import nothing_left
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit
@@ -62,6 +61,7 @@ from tidelock.errors import (
     UnknownTransactionError,
     UnsupportedInTransactionError,
 )
+from workloads.agents import ask
 
 HOME = "r1"
 NAMES = itertools.count(1)

@@ -20,12 +20,12 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import Addresses, check_state, http
 from tests.support.histories.evidence import require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database, Decision, TransactionState, connect
 from tidelock.client.transaction import Wait
 from tidelock.cluster import LocalCluster
 from tidelock.errors import CommitUnknownError, NoSuchCsnError, StandbyError, TransactionClosedError
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 SLOW = "r3"
