@@ -103,17 +103,27 @@ class Stored:
         return self.file(replica).read_bytes()[offset : offset + length]
 
     def flip_bit(self, replica: str) -> None:
-        """Change one bit in the middle of the column chunk."""
-        _, offset, _, _ = self.place(replica)
-        column = pq.read_metadata(io.BytesIO(self.data(replica))).row_group(0).column(0)
-        start = column.dictionary_page_offset or column.data_page_offset
-        position = offset + start + column.total_compressed_size // 2
-        with self.file(replica).open("r+b") as file:
+        """Change one bit in the middle of the column chunk.
+
+        The file stays open from the first look to the last: readers meet the damage at once, and a sound copy
+        may have its name before this returns.
+        """
+        name, offset, length, _ = self.place(replica)
+        with (self.local.data_dir(replica) / name).open("r+b") as file:
+
+            def data() -> bytes:
+                file.seek(offset)
+                return file.read(length)
+
+            assert checksum(data()) == self.checksum
+            column = pq.read_metadata(io.BytesIO(data())).row_group(0).column(0)
+            start = column.dictionary_page_offset or column.data_page_offset
+            position = offset + start + column.total_compressed_size // 2
             file.seek(position)
             (byte,) = file.read(1)
             file.seek(position)
             file.write(bytes([byte ^ 1]))
-        assert checksum(self.data(replica)) != self.checksum
+            assert checksum(data()) != self.checksum
 
     def sound(self, replica: str) -> bool:
         """Whether the replica holds the right bytes and says that it holds them."""
