@@ -82,13 +82,14 @@ $(STAMP): requirements.lock pyproject.toml
 	fi
 	@touch $@
 
-# Packages in a folder of their own, by their lock file: recipe of the stamps below.
+# Packages in a folder of their own, by their lock file: recipe of the stamps below. They are other versions than those
+# of the environment on purpose, which pip would report as errors of its resolver.
 define install_beside
 	@rm -rf $(@D)
 	@if command -v uv >/dev/null; then \
 	    uv pip install --quiet --compile-bytecode --python $(PYTHON) --target $(@D) --require-hashes -r $<; \
 	else \
-	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --target $(@D) --require-hashes -r $<; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-warn-conflicts --target $(@D) --require-hashes -r $<; \
 	fi
 	@touch $@
 endef
