@@ -1,4 +1,4 @@
-"""The distribution: what a wheel holds, what importing it costs, that the version is one (docs/adr/0001)."""
+"""The distribution: what a wheel holds, what importing it costs, that the version is one (ADR 0001)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def test_wheel_holds_every_module_below_one_name(wheel: zipfile.ZipFile) -> None
 
 
 def test_the_wheel_holds_no_demo_and_no_workloads(wheel: zipfile.ZipFile) -> None:
-    """What shows, measures and tests the product stays in the checkout, under any folder (docs/adr/0018)."""
+    """What shows, measures and tests the product stays in the checkout, under any folder.
+
+    See docs/adr/0018-the-demo-is-not-installed.md.
+    """
     folders = {part for name in wheel.namelist() for part in Path(name).parts[:-1]}
     assert folders.isdisjoint({*source.BESIDE, "tests"})
 
