@@ -32,7 +32,7 @@ help: ## list the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica killed (SF=0.1)
-	@$(VENV)/bin/tidelock demo --scale-factor $(SF)
+	@$(PYTHON) -m demo --scale-factor $(SF)
 
 test: $(STAMP) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
@@ -82,13 +82,14 @@ $(STAMP): requirements.lock pyproject.toml
 	fi
 	@touch $@
 
-# Packages in a folder of their own, by their lock file: recipe of the stamps below.
+# Packages in a folder of their own, by their lock file: recipe of the stamps below. They are other versions than those
+# of the environment on purpose, which pip would report as errors of its resolver.
 define install_beside
 	@rm -rf $(@D)
 	@if command -v uv >/dev/null; then \
 	    uv pip install --quiet --compile-bytecode --python $(PYTHON) --target $(@D) --require-hashes -r $<; \
 	else \
-	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --target $(@D) --require-hashes -r $<; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-warn-conflicts --target $(@D) --require-hashes -r $<; \
 	fi
 	@touch $@
 endef

@@ -26,11 +26,11 @@ from tests.support.clusters.lock_reading import part_rows
 from tests.support.faults.lab import points, undo_rows
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SnapshotTooOldError
+from workloads.agents import ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

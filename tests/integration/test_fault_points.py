@@ -17,10 +17,10 @@ import pytest
 import tidelock.replica_agent.main  # noqa: F401 - registers every fault point of an agent
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import LARGE_ROWS, Lab, laboratory, points
-from tests.support.histories.history import End
 from tests.support.histories.workload import ROWS
 from tidelock.csnlog import faults
 from tidelock.errors import CommitUnknownError, RefusedError
+from workloads.history import End
 
 HOME, PEER = "r1", "r2"
 

@@ -20,10 +20,10 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left
-from tests.support.histories.workload import ask
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SerializationConflictError
+from workloads.agents import ask
 
 SECONDS = float(os.environ.get("TIDELOCK_STRESS_S", "20"))
 #: How much longer it may take until everybody has done something.

@@ -16,11 +16,11 @@ import pytest
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.histories.isolation import everywhere, make, refused, rows, seen
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SerializationConflictError
+from workloads.agents import ask
 
 OLD: Final = (1, 2, 3, 4, 5, 6)
 #: What the transaction has left of the old rows, for each statement on partition p = 0.

@@ -22,12 +22,12 @@ from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Direction, Proxy
 from tests.support.faults.refusals import Addresses, http
 from tests.support.histories.evidence import nothing_left
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Decision, TransactionState, connect
 from tidelock.client.decide import decide
 from tidelock.cluster import LocalCluster
 from tidelock.errors import CommitUnknownError, FencedError, TidelockError, TransactionClosedError
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 HOME, PEER = "r1", "r2"

@@ -235,7 +235,7 @@ def test_a_rollback_leaves_nothing(local: LocalCluster, one: Database, two: Data
 @pytest.mark.parametrize("how", ["kill", "lease"])
 def test_ended_by_others(one: Database, two: Database, table: str, how: str) -> None:
     """A killed transaction, and one whose client is silent, hold nothing any more."""
-    tx = one.begin(lease=0.5 if how == "lease" else None)
+    tx = one.begin(lease=2 if how == "lease" else None)
     tx.truncate(table)
     if how == "kill":
         two.kill(tx.tid)

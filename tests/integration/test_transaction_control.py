@@ -45,7 +45,6 @@ from tests.support.clusters.client_process import ROWS, ClientProcess
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import Addresses, http, stream
 from tests.support.histories.evidence import nothing_left
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit
@@ -62,6 +61,7 @@ from tidelock.errors import (
     UnknownTransactionError,
     UnsupportedInTransactionError,
 )
+from workloads.agents import ask
 
 HOME = "r1"
 NAMES = itertools.count(1)
@@ -429,23 +429,23 @@ def test_questions_about_outcomes(local: LocalCluster, query: str, words: str) -
 
 def test_a_lease_is_kept_while_the_client_lives(local: LocalCluster, db: Database, table: str) -> None:
     """Longer than its lease, since the client gives signs of life; without them it is rolled back."""
-    with db.begin(lease="1s") as tx:
+    with db.begin(lease="3s") as tx:
         tx.insert(table, ROWS)
         tids = {row["tid"] for row in ask(local, HOME, "/transactions")}
-        later = db.begin(lease="2200ms")
+        later = db.begin(lease="6500ms")
         db._connection.leases.remove(later)  # as in a program that hangs
         eventually(lambda: at_home(local, later) == "rolled_back", what="the end of the other lease")
         assert tx.tid in tids
         assert states(local, tx) == ("open", "open")
     assert tx.state is TransactionState.COMMITTED
-    with pytest.raises(LeaseExpiredError, match=r"no sign of life for its lease of 2\.2 s"):
+    with pytest.raises(LeaseExpiredError, match=r"no sign of life for its lease of 6\.5 s"):
         later.insert(table, ROWS)
     assert later.state is TransactionState.ROLLED_BACK
 
 
 def test_client_death(local: LocalCluster, db: Database, table: str) -> None:
     """A client that is killed gives no sign of life any more: its home rolls back, and nothing is left."""
-    with ClientProcess(local.url(HOME), HOME, table, lease_s=1.0) as client:
+    with ClientProcess(local.url(HOME), HOME, table, lease_s=3.0) as client:
         assert db.outcome(client.tid).decision is Decision.RUNNING
         client.kill()
         eventually(lambda: db.outcome(client.tid).decision is Decision.ABORTED, what="the end of its lease")

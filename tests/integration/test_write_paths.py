@@ -436,7 +436,7 @@ def test_an_attempt_that_outlives_its_transaction(local: LocalCluster, db: Datab
 
 def test_an_upload_is_no_sign_of_life(local: LocalCluster, db: Database, table: str) -> None:
     """Executors may write on when the driver is dead: the lease ends all the same, and all staged goes."""
-    tx = db.begin(lease="1s")
+    tx = db.begin(lease="3s")
     folder = Folder(tx.path(table))
     folder.setup()
     folder.write_task({"city=a": parquet(stored(1))})

@@ -16,7 +16,6 @@ from tests.sim.clients import CHANGED, Body, Session, begin, find, insert, rollb
 from tests.sim.network import Serve
 from tests.sim.sql import rows_of
 from tests.support.histories import table_model as model
-from tests.support.histories.history import End
 from tests.support.histories.replay import Life, Ran, Refusal
 from tests.support.histories.session_plan import LEVELS, Drawer
 from tidelock.csnlog.core.ids import Csn, Tid
@@ -30,6 +29,7 @@ from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRow
 from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
 from tidelock.replica_agent.transactions.transaction import Isolation
 from tidelock.wire.statements import Literal, RemoveResult
+from workloads.history import End
 
 if TYPE_CHECKING:
     from collections import Counter

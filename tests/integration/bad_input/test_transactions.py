@@ -116,7 +116,7 @@ def test_expired_lease(ground: Ground) -> None:
 
 def test_expired_lease_of_the_client(ground: Ground) -> None:
     """A block whose lease ran out unnoticed does not pass for a commit."""
-    tx = ground.db.begin(lease="200ms")
+    tx = ground.db.begin(lease="2s")
     tx.insert(ground.table, ROWS)
     ground.db._connection.leases.remove(tx)  # as in a program that hangs
     own = f"{Addresses.of(ground.cluster, tx.holder).api}/transactions/{tx.tid}"

@@ -102,8 +102,14 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "spark": ("tidelock", "tidelock/client"),
     "spark/source": ("spark", "tidelock", "tidelock/client"),
     "pyspark_tidelock": ("spark/source",),
-    "tidelock/demo": ("spark", "tidelock", "tidelock/client", "tidelock/cluster"),
-    "tidelock/cli": ("tidelock", "tidelock/client", "tidelock/cluster", "tidelock/demo"),
+    "tidelock/cli": ("tidelock", "tidelock/client", "tidelock/cluster"),
+    # Not installed (docs/adr/0018-the-demo-is-not-installed.md).
+    "workloads/tpch": ("tidelock", "tidelock/client"),
+    "workloads": ("csnlog/core", "tidelock", "tidelock/cluster"),
+    "demo": (
+        *("spark", "tidelock", "tidelock/cli", "tidelock/client", "tidelock/cluster"),
+        *("workloads", "workloads/tpch"),
+    ),
 }
 #: Modules that everybody may import; they import nothing of the namespace.
 LEAVES: Final = (

@@ -25,6 +25,7 @@ from tests.support.spark.batch_jobs import BatchJobs
 from tests.support.spark.stream_jobs import StreamJobs
 from tidelock.client import Database, Transaction, connect
 from tidelock.errors import LabelExistsError
+from workloads import child
 
 _CONF = {
     "spark.ui.enabled": "false",
@@ -291,14 +292,12 @@ def main() -> None:
     os.dup2(2, 1)
     spark = _session(sys.argv[1], json.loads(sys.argv[2]))
     jobs = Jobs(spark)
-    for line in sys.stdin:
-        request = json.loads(line)
+    for request in child.requests():
         try:
             answer = {"result": getattr(jobs, request["job"])(**request["args"])}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer, default=str) + "\n")
-        answers.flush()
+        child.answer(answer, to=answers)
     spark.stop()
 
 

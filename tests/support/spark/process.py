@@ -19,6 +19,7 @@ from tests.support.project.source import ROOT
 from tests.support.waiting import eventually
 from tidelock import java, processes
 from tidelock.cluster import process_groups
+from workloads.child import Child
 
 #: How long a session may take to end, in seconds.
 STOP_TIMEOUT_S = 60.0
@@ -53,40 +54,32 @@ class SparkProcess:
         python_workers: bool = False,
         pyspark: Path | None = None,
     ) -> None:
-        self._log = (folder / "spark.log").open("ab")
         jvm = {f"spark.{side}.extraJavaOptions": JVM for side in ("driver", "executor")}
         environ = environment(folder, python_workers=python_workers, pyspark=pyspark)
         if kind == "connect":
             environ["SPARK_TESTING"] = "1"  # the server takes any free port
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.spark.jobs", kind, json.dumps({**jvm, **(conf or {})})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            cwd=folder,
+        self._child = Child(
+            "tests.support.spark.jobs",
+            kind,
+            json.dumps({**jvm, **(conf or {})}),
+            log=folder / "spark.log",
+            folder=folder,
             env=environ,
-            start_new_session=True,
+            own_session=True,
         )
-        self._identity = processes.record(self._process.pid, folder / "spark.pid")
+        self._identity = processes.record(self._child.process.pid, folder / "spark.pid")
         self._running: str | None = None
 
     def send(self, job: str, **args: Any) -> None:
         """Have a job begun; `receive` gives what came of it, which no other test may take for its own."""
         assert self._running is None, f"a test was cut off in its job {self._running!r}, which still runs"
-        assert self._process.stdin is not None
         self._running = job
-        self._process.stdin.write(json.dumps({"job": job, "args": args}) + "\n")
-        self._process.stdin.flush()
+        self._child.send({"job": job, "args": args})
 
     def receive(self) -> Any:
         """Wait for the end of the job; SparkJobError when it failed."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise AssertionError(f"the session ended; see {self._log.name}")
+        answer = self._child.receive()
         self._running = None
-        answer = json.loads(line)
         if "error" in answer:
             raise SparkJobError(answer["error"])
         return answer["result"]
@@ -104,28 +97,22 @@ class SparkProcess:
     @property
     def alive(self) -> bool:
         """Whether it was neither closed nor killed."""
-        return self._process.poll() is None
+        return self._child.process.poll() is None
 
     @property
     def driver(self) -> psutil.Process:
         """The Python process of the driver."""
-        return psutil.Process(self._process.pid)
+        return psutil.Process(self._child.process.pid)
 
     def kill(self) -> None:
         """SIGKILL to the driver, its JVM and the executors that it has started; harmless when it ended."""
         process_groups.kill(self._identity)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        self._log.close()
+        self._child.reap()
 
     def close(self) -> None:
         """Stop the session."""
         if self.alive:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            self._child.end_input()
             processes.wait(self._identity, STOP_TIMEOUT_S)
         self.kill()
 

@@ -8,11 +8,11 @@ from functools import partial
 import pyarrow as pa
 
 from tests.support.histories.evidence import nothing_left, reached, require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.spark.rows import PARTITION_BY, SCHEMA, rows
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
+from workloads.agents import ask
 
 
 def create(db: Database, table: str, *, partitioned: bool = True) -> None:

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from tidelock.demo import nemesis
-from tidelock.demo.agents import Agents, Served
-from tidelock.demo.failure import DemoError
-from tidelock.demo.nemesis import Nemesis, Watch
+from demo import nemesis
+from demo.failure import DemoError
+from demo.nemesis import Nemesis, Watch
 from tidelock.errors import UnavailableError
+from workloads.agents import Agents, Served
 
 
 @dataclass

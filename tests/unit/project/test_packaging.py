@@ -24,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     tree.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(source.ROOT / name, tree)
-    for package in (*source.PACKAGES, *source.ENTRIES):
+    for package in (*source.PACKAGES, *source.ENTRIES, *source.BESIDE):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source.ROOT / package, tree / package, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(tree)]
@@ -48,6 +48,15 @@ def test_wheel_holds_every_module_below_one_name(wheel: zipfile.ZipFile) -> None
     version = metadata.version("tidelock")
     tops = {"tidelock", f"tidelock-{version}.dist-info", *source.ENTRIES}
     assert {name.split("/")[0] for name in names} == tops
+
+
+def test_the_wheel_holds_no_demo_and_no_workloads(wheel: zipfile.ZipFile) -> None:
+    """What shows, measures and tests the product stays in the checkout, under any folder.
+
+    See docs/adr/0018-the-demo-is-not-installed.md.
+    """
+    folders = {part for name in wheel.namelist() for part in Path(name).parts[:-1]}
+    assert folders.isdisjoint({*source.BESIDE, "tests"})
 
 
 def test_version_is_one() -> None:

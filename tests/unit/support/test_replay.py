@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.histories.history import End, Logged, LogLine
 from tests.support.histories.replay import Fed, Life, Ran, Refusal, Seen, Story, judge
 from tests.support.histories.session_plan import Kill, Start, Step, draw
 from tests.support.histories.table_model import (
@@ -36,6 +35,7 @@ from tests.support.histories.table_model import (
     effect,
     from_arrow,
 )
+from workloads.history import End, Logged, LogLine
 
 A, B = "t_1", "t_2"
 ROWS: tuple[Row, ...] = ((1, 1, 10), (1, 2, 20), (None, 3, None))
