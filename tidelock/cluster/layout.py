@@ -26,7 +26,7 @@ class ReplicaPorts:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ClusterLayout:
     """The whole cluster.
 
     Attributes:
@@ -43,7 +43,7 @@ class Layout:
     @classmethod
     def choose(
         cls, *, replicas: int | None, copies: int | None, zk: str | None, epoch_limit: int | None
-    ) -> Layout:
+    ) -> ClusterLayout:
         """Lay out a new cluster on ports that are free now."""
         count = REPLICAS_DEFAULT if replicas is None else replicas
         if count < 1:
@@ -62,7 +62,7 @@ class Layout:
         )
 
     @classmethod
-    def load(cls, folder: Path) -> Layout | None:
+    def load(cls, folder: Path) -> ClusterLayout | None:
         """Read the layout in a folder, None if there is none; ConfigError when it makes no sense."""
         path = folder / _FILE
         try:

@@ -31,7 +31,7 @@ from tidelock import processes, zookeeper
 from tidelock.client import Database, connect
 from tidelock.cluster import process_groups
 from tidelock.cluster.agent_log import last_error
-from tidelock.cluster.layout import Layout, ReplicaPorts
+from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
 from tidelock.ports import HOST
 
@@ -60,7 +60,7 @@ class LocalCluster:
     def __init__(
         self,
         folder: Path,
-        layout: Layout,
+        layout: ClusterLayout,
         *,
         environment: Mapping[str, str] | None = None,
         environment_of: Mapping[str, Mapping[str, str]] | None = None,
@@ -98,9 +98,11 @@ class LocalCluster:
         """
         folder = folder.resolve()
         with processes.locked(folder / "lock"):
-            layout = Layout.load(folder)
+            layout = ClusterLayout.load(folder)
             if layout is None:
-                layout = Layout.choose(replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit)
+                layout = ClusterLayout.choose(
+                    replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit
+                )
                 layout.save(folder)
         layout.require(folder, replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit)
         return cls(folder, layout, environment=environment, environment_of=environment_of)
@@ -108,7 +110,7 @@ class LocalCluster:
     @classmethod
     def open(cls, folder: Path) -> LocalCluster:
         """Open the cluster in a folder; ConfigError when there is none."""
-        layout = Layout.load(folder)
+        layout = ClusterLayout.load(folder)
         if layout is None:
             raise ConfigError(
                 f"there is no cluster in {folder}; make one with `tidelock up --data-dir {folder}`, "

@@ -9,7 +9,7 @@ import pytest
 
 from tidelock.cluster import LocalCluster
 from tidelock.cluster.agent_log import TAIL_BYTES, last_error
-from tidelock.cluster.layout import Layout
+from tidelock.cluster.layout import ClusterLayout
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
 
 
@@ -42,7 +42,7 @@ def test_impossible_cluster(tmp_path: Path, asked: dict[str, int]) -> None:
     """A cluster that cannot be is refused before anything is written."""
     with pytest.raises(ConfigError):
         LocalCluster.create(tmp_path, **asked)  # type: ignore[arg-type]
-    assert Layout.load(tmp_path) is None
+    assert ClusterLayout.load(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import xxhash
 
 from tidelock.cluster import LocalCluster
-from tidelock.cluster.layout import Layout, ReplicaPorts
+from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
 from tidelock.demo.agents import Agents, Served
 from tidelock.demo.queries import Query
 from tidelock.demo.second_opinion import SecondOpinion
@@ -84,7 +84,7 @@ def served() -> Iterator[tuple[Server, Agents]]:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         port = server.server_port
-        layout = Layout(replicas=(ReplicaPorts("r1", 1, 1), ReplicaPorts("r2", port, port)), copies=1)
+        layout = ClusterLayout(replicas=(ReplicaPorts("r1", 1, 1), ReplicaPorts("r2", port, port)), copies=1)
         yield answers, Agents(LocalCluster(Path("nowhere"), layout), token=None)
         server.shutdown()
         thread.join()
