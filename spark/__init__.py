@@ -2,7 +2,7 @@
 
 This package only configures sessions and builds DataFrames; the rows come over the snapshot file system of
 the agents. All tables of one attached snapshot are read at one CSN. Rows are never wrong or silently missing,
-even if a replica dies in the middle of a job (design section 5.1). The package makes no decision of the
+even if a replica dies in the middle of a job (rule readers). The package makes no decision of the
 protocol. It cannot protect a read of raw paths with other options; see docs/spark-settings.md.
 """
 

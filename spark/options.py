@@ -1,7 +1,7 @@
 """The route of a DataFrame to the replicas: a name service of Hadoop's client, as reader options. Pure.
 
 All settings are options of one DataFrame. So they work on a session of any kind that has started long ago,
-change nothing for other reads, and override the configuration of the session (design section 5.1).
+change nothing for other reads, and override the configuration of the session (rule reader-options).
 """
 
 from __future__ import annotations

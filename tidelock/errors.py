@@ -1,7 +1,7 @@
 """The errors of Tidelock: the conclusion that each allows, and its form over HTTP.
 
 A leaf module: every package may import it, and it imports no other one. The classes are divided by certainty
-first, and by subsystem second (design 5.4):
+first, and by subsystem second (rule errors):
 
     TidelockError
     ├── RefusedError          certainly nothing happened

@@ -1,6 +1,6 @@
 """Partition values as folders, as Hive and Spark write and read them, and the split of rows by partition.
 
-Pure. A path is ``col=value/col2=value2`` (docs/protocol.md, section 2). Each value has exactly one text, so
+Pure. A path is ``col=value/col2=value2`` (docs/protocol.md#bytes). Each value has exactly one text, so
 equal values are in the same folder, and every text is read back as the value. A value without such a text is
 refused. Agents and clients share this module, since both write files of tables.
 """

@@ -1,20 +1,35 @@
 """Identifiers of the CSN log: CSN, tid, replica and part ids, with their one textual form each. Pure.
 
-Pure values. A CSN is ``epoch << 31 | sequence`` (design section 1): ZooKeeper's sequence suffix is an int32
+Pure values. A CSN is ``epoch << 31 | sequence`` (rule numbers): ZooKeeper's sequence suffix is an int32
 that counts all creates below one parent, so an epoch ends long before it overflows, and the CSN orders across
-epochs as a plain integer. CSNs are compared as integers only, never as text (ZOOKEEPER-4706; design 8.1).
+epochs as a plain integer. CSNs are compared as integers only, never as text (ZOOKEEPER-4706; Z1).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NewType
 
-Csn = NewType("Csn", int)
-ReplicaId = NewType("ReplicaId", str)
-PartId = NewType("PartId", str)
-TableName = NewType("TableName", str)
+from tidelock.wire.ids import Csn, PartId, ReplicaId, TableName
+
+__all__ = [
+    "CSN_IMPORT",
+    "CSN_MAX",
+    "CSN_NONE",
+    "SEQUENCE_BITS",
+    "SEQUENCE_MAX",
+    "Csn",
+    "PartId",
+    "ReplicaId",
+    "TableName",
+    "Tid",
+    "csn",
+    "epoch_of",
+    "parse_part_id",
+    "part_id",
+    "replica_id",
+    "sequence_of",
+]
 
 SEQUENCE_BITS = 31
 SEQUENCE_MAX = (1 << SEQUENCE_BITS) - 1

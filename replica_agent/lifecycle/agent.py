@@ -1,6 +1,6 @@
 """The agent: brings its parts up in the right order and keeps them going until it ends.
 
-Start (design section 4, Restart): take the data directory and clean it up, join the cluster with a raised
+Start (rule restart): take the data directory and clean it up, join the cluster with a raised
 boot and fence, follow the log from the catalog's position, decide every undecided transaction of former
 boots, then serve.
 """
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Aborted
 from tidelock.csnlog.log import LogState
@@ -35,6 +36,7 @@ from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
 from tidelock.replica_agent.lifecycle.wiring import Machinery, assemble
 from tidelock.replica_agent.readers.verdict import ReadAvailability
 from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
 
 _log = structlog.get_logger("agent")
@@ -174,7 +176,8 @@ class Agent:
         """Roll back the own transactions of former boots that never became visible."""
         tids = [Tid.parse(text) for text in self.local.catalog.reader.prepared()]
         own = [tid for tid in tids if tid.home == self.replica and tid.boot < session.boot]
-        aborted = [tid for tid in own if isinstance(await self.operations.decide_held(tid), Aborted)]
+        outcome = self.operations.outcomes.outcome
+        aborted = [tid for tid in own if isinstance(await outcome(tid, UNDECIDED), Aborted)]
         if aborted:
             _log.info("aborted_by_restart", tids=[str(tid) for tid in aborted])
             await self.operations.acceptor.forget(aborted)
@@ -239,6 +242,12 @@ class Agent:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.STARTING, self._behind)
+
+    def broken(self, error: InvariantError) -> None:
+        """Stop (I15): a state machine contradicts itself. The log keeps the story of its last steps."""
+        _log.critical("machine_broken", reason=error.message, **error.details)
+        self._become(AgentState.STOPPED, error.message)
+        self._end(Ended.STOPPED)
 
     def _members_changed(self) -> None:
         machinery, membership = self.machinery, self.operations.membership
@@ -305,6 +314,9 @@ class Agent:
         if task.cancelled():
             return
         error = task.exception()
+        if isinstance(error, InvariantError):
+            self.broken(error)
+            return
         reason = f"{task.get_name()}: {error}" if error else f"{task.get_name()} ended"
         _log.error("stopped", reason=reason, exc_info=error)
         self._become(AgentState.STOPPED, reason)

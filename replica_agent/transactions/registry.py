@@ -17,7 +17,7 @@ from typing import Any
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import DefineTable
-from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.errors import (
     BadRequestError,
     TableChangedError,
@@ -32,6 +32,7 @@ from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.staged_files import TableWrites
 from tidelock.replication.core.model import PartMeta
+from tidelock.wire.transactions import TransactionInfo
 
 
 class TxState(Enum):
@@ -199,27 +200,26 @@ class Transaction:
             self.upload_ended.clear()
             await self.upload_ended.wait()
 
-    def describe(self, now: float) -> dict[str, Any]:
+    def describe(self, now: float) -> TransactionInfo:
         """Return what GET /transactions shows."""
         rows, parts, removed = self.totals or _totals(self)
-        return {
-            "tid": str(self.tid),
-            "state": self.state.value,
-            "snapshot_csn": self.tid.snapshot,
-            "statement_csn": max(self.statement_csn, self.tid.snapshot),
-            "isolation": self.isolation.value,
-            "label": self.label,
-            "batch": self.batch,
-            "tables": sorted(self.tables),
-            "rows": rows,
-            "parts": parts,
-            "removed_parts": removed,
-            "csn": self.outcome.csn if self.outcome else None,
-            "error": self.error.message if self.error else None,
-            "lease_left_s": max(0.0, round(self.lease_until - now, 3))
-            if self.state in {TxState.OPEN, TxState.FAILED}
-            else None,
-        }
+        leased = self.state in {TxState.OPEN, TxState.FAILED}
+        return TransactionInfo(
+            tid=str(self.tid),
+            state=self.state.value,
+            snapshot_csn=self.tid.snapshot,
+            statement_csn=max(self.statement_csn, self.tid.snapshot),
+            isolation=self.isolation.value,
+            label=self.label,
+            batch=self.batch,
+            tables=sorted(self.tables),
+            rows=rows,
+            parts=parts,
+            removed_parts=removed,
+            csn=self.outcome.csn if self.outcome else None,
+            error=self.error.message if self.error else None,
+            lease_left_s=max(0.0, round(self.lease_until - now, 3)) if leased else None,
+        )
 
 
 def _totals(tx: Transaction) -> tuple[int, int, int]:
@@ -320,6 +320,18 @@ class Transactions:
             raise UnknownTransactionError(msg, tid=tid)
         return tx
 
+    def outcome(self, tid: str) -> Committed | Aborted | Running | None:
+        """Return what became of a transaction as far as it is remembered here; None if it is not.
+
+        One that was committed and had changed nothing has left nothing, and counts as aborted.
+        """
+        tx = self._live.get(tid) or self._closed.get(tid)
+        if tx is None:
+            return None
+        if tx.outcome is not None:
+            return tx.outcome
+        return Running() if tx.closed_at is None else Aborted()
+
     def is_open(self, tid: str) -> bool:
         """Tell whether a transaction of this replica takes statements."""
         tx = self._live.get(tid)
@@ -386,7 +398,7 @@ class Transactions:
             self.require_open(tx)
 
     def fail(self, tx: Transaction, error: TidelockError) -> None:
-        """A statement was refused: from now on the transaction accepts rollback only (design 5.4)."""
+        """A statement was refused: from now on the transaction accepts rollback only (rule errors)."""
         if tx.state is TxState.OPEN:
             tx.state, tx.error = TxState.FAILED, error
 

@@ -1,6 +1,6 @@
 """The staging folder of a table in a transaction, to which a task uploads files.
 
-The protocol is the one of Spark's committer (docs/protocol.md, section 11): a file takes two requests, and
+The protocol is the one of Spark's committer (docs/protocol.md#file-writes): a file takes two requests, and
 counts only if the job names it. The token in the folder's address is a task's only credential. No error and
 no `repr` contains it.
 """

@@ -33,6 +33,7 @@ _SERVICES: Final = (
             "replicas",
             "snapshots",
             "transactions/ending",
+            "transactions/outcomes",
             "uploads",
         )
     ),
@@ -41,6 +42,7 @@ _SERVICES: Final = (
 #: Folder: the folders that it may import, besides itself and the leaves. From the ground up: a folder names
 #: only folders that stand before it, so nothing runs up and there is no circle.
 FLOORS: Final[dict[str, tuple[str, ...]]] = {
+    "tidelock/wire": (),
     "csnlog/core": (),
     "csnlog/testing": ("csnlog/core",),
     "csnlog/zookeeper": ("csnlog/core",),
@@ -58,6 +60,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/replicas": _STORE,
     "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
     "replica_agent/transactions": _STORE,
+    "replica_agent/transactions/outcomes": (*_STORE, "replica_agent/transactions"),
     "replica_agent/transactions/statements": (*_STATEMENTS, "replication/locks"),
     "replica_agent/transactions/ending": _ABOVE,
     "replica_agent/compaction": (*_ABOVE, "replica_agent/transactions/ending"),
@@ -82,8 +85,9 @@ LEAVES: Final = (
     "tidelock.partition_paths",
     "tidelock.ranged_file",
     "tidelock.token_text",
+    "tidelock.wire",
 )
-#: Single imports through a wall: the path of the module, and what it may import (docs/adr/0003).
+#: Single imports through a wall: the path of the module, and what it may import (ADR 0003).
 DOORS: Final = {"tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery",)}
 
 _BEGIN: Final = "<!-- floors: written by python -m tests.support.project.floors -->\n"
