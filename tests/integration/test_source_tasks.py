@@ -156,7 +156,7 @@ def test_only_what_is_named_enters(
     local: LocalCluster, db: Database, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attempts that failed, ran twice, or go on after the commit add nothing; large ones are copied early."""
-    monkeypatch.setattr(writing, "EARLY_BYTES", 1)
+    monkeypatch.setattr(writing, "EAGER_BYTES", 1)
     job = writer(db, options)
     first = write(job, rows(1, 2), rows(3, city="Zürich"), rows(4, city=None))
     write(job, rows(1, 2), rows(3, city="Zürich"))  # the same task, once more

@@ -30,7 +30,9 @@ def test_options_of_readers(option: str) -> None:
     assert AS_SETTINGS.get(option, option) in NAMED
 
 
-@pytest.mark.parametrize("setting", [*writing.SESSION, *writing.OPTIONS, *writing.WAYS["append"].options])
+@pytest.mark.parametrize(
+    "setting", [*writing.SESSION, *writing.OPTIONS, *writing.WRITER_SETTINGS["append"].options]
+)
 def test_settings_of_writers(setting: str) -> None:
     """Each has its line."""
     assert setting.lower() in NAMED

@@ -16,7 +16,7 @@ import xxhash
 
 from demo.second_opinion import SecondOpinion
 from tidelock.cluster import LocalCluster
-from tidelock.cluster.layout import Layout, ReplicaPorts
+from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import CorruptError, StandbyError, UnavailableError
 from workloads.agents import Agents, Served
 from workloads.tpch.queries import Query
@@ -84,13 +84,8 @@ def served() -> Iterator[tuple[Server, Agents]]:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         port = server.server_port
-        layout = Layout(replicas=(ReplicaPorts("r1", 1, 1), ReplicaPorts("r2", port, port)), copies=1)
-        yield (
-            answers,
-            Agents(
-                LocalCluster(Path("nowhere"), layout),
-            ),
-        )
+        layout = ClusterLayout(replicas=(ReplicaPorts("r1", 1, 1), ReplicaPorts("r2", port, port)), copies=1)
+        yield answers, Agents(LocalCluster(Path("nowhere"), layout))
         server.shutdown()
         thread.join()
 

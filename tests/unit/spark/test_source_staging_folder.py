@@ -1,4 +1,4 @@
-"""A task's uploads, against a double of an agent's file system: whole files, or a refusal in words."""
+"""A task's uploads to a stub of an agent's file system: whole files, or a refusal with its reason."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 
 from tests.support.spark.hdfs_client import JOB
 from tidelock.errors import RefusedError, TidelockError, UnavailableError
-from tidelock.spark.source import folder
-from tidelock.spark.source.folder import Folder
+from tidelock.spark.source import staging_folder
+from tidelock.spark.source.staging_folder import StagingFolder
 
 TOKEN = "tl1.eyJhIjoxfQ.c2VjcmV0"
-PLACE = f"_temporary/0/_temporary/attempt_1/city=Zürich%2F/part-00000-{JOB}-c000.parquet"
+PATH = f"_temporary/0/_temporary/attempt_1/city=Zürich%2F/part-00000-{JOB}-c000.parquet"
 
 
 class Agent(ThreadingHTTPServer):
-    """Takes files, unless `mode` says what goes wrong."""
+    """An agent that accepts files, unless `mode` names a fault."""
 
     daemon_threads = True
 
@@ -33,12 +33,12 @@ class Agent(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Uploads are cut; that is what some tests are about."""
+        """Do nothing; some tests break uploads off."""
 
     @property
-    def folder(self) -> Folder:
-        """Its one folder."""
-        return Folder(f"webhdfs://127.0.0.1:{self.server_address[1]}/transactions/{TOKEN}/default/t")
+    def folder(self) -> StagingFolder:
+        """The staging folder of the agent."""
+        return StagingFolder(f"webhdfs://127.0.0.1:{self.server_address[1]}/transactions/{TOKEN}/default/t")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -46,14 +46,14 @@ class _Handler(BaseHTTPRequestHandler):
     server: Agent
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing."""
+        """Log nothing."""
 
     def do_PUT(self) -> None:
-        """Take an operation."""
+        """Answer an operation as the mode says."""
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         self.server.asked.append((url.path, query))
-        place = unquote(url.path.partition("/default/t/")[2])
+        path = unquote(url.path.partition("/default/t/")[2])
         mode = self.server.mode
         if query["op"] == "RENAME":
             self._answer(200, b'{"boolean": %b}' % (b"false" if mode == "in the way" else b"true"))
@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif mode == "cut":
             self.close_connection = True
         else:
-            self.server.files[place] = self._body()
+            self.server.files[path] = self._body()
             self._answer(201, b"")
 
     def _body(self) -> bytes:
@@ -85,8 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
         return data
 
     def _refuse(self, kind: str, message: str) -> None:
-        told = {"RemoteException": {"exception": kind, "javaClassName": kind, "message": message}}
-        self._answer(403, json.dumps(told).encode())
+        refusal = {"RemoteException": {"exception": kind, "javaClassName": kind, "message": message}}
+        self._answer(403, json.dumps(refusal).encode())
 
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -99,35 +99,35 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def agent() -> Iterator[Agent]:
-    """An agent that takes files."""
-    with Agent() as found:
-        yield found
-        found.shutdown()
+    """An agent that accepts files."""
+    with Agent() as running:
+        yield running
+        running.shutdown()
 
 
-@pytest.mark.parametrize("pieces", [[], [10], [7, 5, 0, 12, 3], [100], [100, 100, 1]])
-def test_files_arrive(agent: Agent, monkeypatch: pytest.MonkeyPatch, pieces: list[int]) -> None:
-    """Small ones as a whole, large ones piece by piece, at their place."""
-    monkeypatch.setattr(folder, "PIECE_BYTES", 10)
-    upload = agent.folder.upload(PLACE)
+@pytest.mark.parametrize("chunks", [[], [10], [7, 5, 0, 12, 3], [100], [100, 100, 1]])
+def test_files_arrive(agent: Agent, monkeypatch: pytest.MonkeyPatch, chunks: list[int]) -> None:
+    """Small files arrive whole, large files in chunks, at their paths."""
+    monkeypatch.setattr(staging_folder, "CHUNK_BYTES", 10)
+    upload = agent.folder.upload(PATH)
     data = b""
-    for number, size in enumerate(pieces):
-        piece = bytes([number]) * size
-        assert upload.write(piece) == size
-        data += piece
+    for number, size in enumerate(chunks):
+        chunk = bytes([number]) * size
+        assert upload.write(chunk) == size
+        data += chunk
     upload.flush()
     assert not upload.closed
     upload.finish()
-    assert agent.files == {PLACE: data}
+    assert agent.files == {PATH: data}
     assert upload.length == len(data)
     assert [query.get("overwrite") for _, query in agent.asked] == ["false", "false"]
 
 
 def test_what_is_abandoned_does_not_arrive(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether anything was sent of it or not; the Parquet writer may write on."""
-    monkeypatch.setattr(folder, "PIECE_BYTES", 10)
+    """An abandoned file does not arrive, even if bytes of it were sent and the Parquet writer writes more."""
+    monkeypatch.setattr(staging_folder, "CHUNK_BYTES", 10)
     for size in (5, 50):
-        upload = agent.folder.upload(PLACE)
+        upload = agent.folder.upload(PATH)
         upload.write(bytes(size))
         upload.abandon()
         assert upload.write(b"a footer") == 8
@@ -138,16 +138,16 @@ def test_what_is_abandoned_does_not_arrive(agent: Agent, monkeypatch: pytest.Mon
     ("mode", "error", "message"),
     [
         ("refuse at once", RefusedError, "has ended"),
-        ("refuse in the middle", TidelockError, "too large|has not taken a file"),
+        ("refuse in the middle", TidelockError, "too large|has not accepted a file"),
         ("standby", UnavailableError, "stopping"),
-        ("cut", UnavailableError, "has not taken a file"),
+        ("cut", UnavailableError, "has not accepted a file"),
     ],
 )
 @pytest.mark.parametrize("size", [5, 10_000_000])
 def test_refusals(agent: Agent, mode: str, error: type[Exception], message: str, size: int) -> None:
-    """What the agent says is told, whenever it says it; nothing that is told shows the token."""
+    """The error has the agent's reason, whenever the agent gives it, and does not contain the token."""
     agent.mode = mode
-    upload = agent.folder.upload(PLACE)
+    upload = agent.folder.upload(PATH)
 
     def send() -> None:
         for _ in range(size // 1_000_000):
@@ -162,16 +162,16 @@ def test_refusals(agent: Agent, mode: str, error: type[Exception], message: str,
 
 
 def test_nobody_is_there(agent: Agent) -> None:
-    """An agent that has gone."""
-    there = agent.folder
+    """An upload to an agent that does not run is an error."""
+    folder = agent.folder
     agent.shutdown()
     agent.server_close()
     with pytest.raises(UnavailableError, match="no connection to the agent"):
-        there.upload(PLACE).finish()
+        folder.upload(PATH).finish()
 
 
 def test_rename(agent: Agent) -> None:
-    """The path of the target travels in the query, percent-encoded twice where its names are."""
+    """The path of the target is sent in the query, percent-encoded twice where its names are encoded."""
     agent.folder.rename("_temporary/0/_temporary/a", "_temporary/0/task_a")
     ((path, query),) = agent.asked
     assert path == f"/webhdfs/v1/transactions/{TOKEN}/default/t/_temporary/0/_temporary/a"
@@ -180,5 +180,5 @@ def test_rename(agent: Agent) -> None:
         "destination": f"/transactions/{TOKEN}/default/t/_temporary/0/task_a",
     }
     agent.mode = "in the way"
-    with pytest.raises(RefusedError, match="cannot become"):
+    with pytest.raises(RefusedError, match="did not rename a to b"):
         agent.folder.rename("a", "b")

@@ -1,8 +1,8 @@
-"""The staging folder of a table in a transaction, as a task writes to it: files, by their places.
+"""The staging folder of a table in a transaction, to which a task uploads files.
 
-The protocol is that of Spark's committer (docs/protocol.md#file-writes): two requests to a file, and nothing
-counts until the job names it. The token in the folder's address is all that a task shows. No error and no
-`repr` repeats it.
+The protocol is the one of Spark's committer (docs/protocol.md#file-writes): a file takes two requests, and
+counts only if the job names it. The token in the folder's address is a task's only credential. No error and
+no `repr` contains it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from urllib.parse import quote, urlsplit
 
 from tidelock.errors import RefusedError, UnavailableError
 
-#: Encoded bytes are sent in pieces of at least this size; a file that is smaller goes as a whole.
-PIECE_BYTES: Final = 1 << 20
-#: Time to connect, and for an agent to take a piece or to answer, in seconds.
+#: Encoded bytes are sent in chunks of at least this size; a smaller file is sent whole.
+CHUNK_BYTES: Final = 1 << 20
+#: Time to connect, and for an agent to receive a chunk or to answer, in seconds.
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 120.0
 
@@ -26,23 +26,23 @@ _OK, _CREATED, _REDIRECTED = 200, 201, 307
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """A folder.
+class StagingFolder:
+    """The staging folder.
 
     Attributes:
-        url: `webhdfs://host:port/transactions/<token>/<namespace>/<table>`, as `Transaction.path` gives it.
+        url: `webhdfs://host:port/transactions/<token>/<namespace>/<table>`, as `Transaction.path` returns it.
     """
 
     url: str = field(repr=False)
 
     @property
     def token(self) -> str:
-        """The token in its address."""
+        """The token in the folder's address."""
         return urlsplit(self.url).path.split("/")[2]
 
-    def upload(self, place: str) -> Upload:
-        """Begin a file; nothing is sent yet."""
-        return Upload(self, place)
+    def upload(self, path: str) -> Upload:
+        """Begin a file, whose path is relative to the folder; nothing is sent yet."""
+        return Upload(self, path)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or folder; errors as `locate`."""
@@ -55,67 +55,67 @@ class Folder:
             if answer.status != _OK:
                 raise _refusal(answer)
             if not json.loads(answer.read())["boolean"]:
-                raise RefusedError(f"{source} cannot become {target}")
+                raise RefusedError(f"the agent did not rename {source} to {target}")
         finally:
             connection.close()
 
-    def locate(self, place: str) -> tuple[str, str]:
-        """Ask where the bytes of a new file are to go; returns `host:port` and the target of the request.
+    def locate(self, path: str) -> tuple[str, str]:
+        """Return where to send the bytes of a new file: `host:port`, and the target of the request.
 
         Raises:
-            RefusedError: The agent takes no such file, or no file at all any more.
-            UnavailableError: It does not answer.
+            RefusedError: The agent does not accept this file, or accepts no file any more.
+            UnavailableError: The agent does not answer.
         """
         parts = urlsplit(self.url)
-        target = f"/webhdfs/v1{parts.path}/{quote(place)}?op=CREATE&overwrite=false"
+        target = f"/webhdfs/v1{parts.path}/{quote(path)}?op=CREATE&overwrite=false"
         connection = _connect(parts.netloc)
         try:
             answer = _exchange(connection, lambda: connection.request("PUT", target))
             if answer.status != _REDIRECTED:
                 raise _refusal(answer)
-            at = urlsplit(answer.getheader("Location") or "")
+            location = urlsplit(answer.getheader("Location") or "")
         finally:
             connection.close()
-        return at.netloc, f"{at.path}?{at.query}"
+        return location.netloc, f"{location.path}?{location.query}"
 
 
 class Upload:
-    """A file on its way, for Arrow's Parquet writer to write into."""
+    """An upload of one file, as a file object that Arrow's Parquet writer writes to."""
 
-    closed = False  # asked for by pyarrow
+    closed = False  # pyarrow reads it
 
-    def __init__(self, folder: Folder, place: str) -> None:
-        self.place = place
+    def __init__(self, folder: StagingFolder, path: str) -> None:
+        self.path = path
         self.length = 0
         self._folder = folder
-        self._pieces: list[bytes] = []
-        self._waiting = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
         self._connection: http.client.HTTPConnection | None = None
         self._discarding = False
 
     def write(self, data: bytes) -> int:
-        """Append bytes; errors as `Folder.locate`."""
-        if self._discarding:  # the Parquet writer ends with a footer, whatever has happened
+        """Append bytes; errors as `StagingFolder.locate`."""
+        if self._discarding:  # the Parquet writer writes a footer even after an error
             return len(data)
-        self._pieces.append(bytes(data))
-        self._waiting += len(data)
+        self._waiting.append(bytes(data))
+        self._waiting_bytes += len(data)
         self.length += len(data)
-        if self._waiting >= PIECE_BYTES:
+        if self._waiting_bytes >= CHUNK_BYTES:
             self._send()
         return len(data)
 
     def flush(self) -> None:
-        """Asked for by pyarrow; there is nothing to do before the end."""
+        """Do nothing; pyarrow calls it, and `finish` sends the rest."""
 
     def finish(self) -> None:
-        """Send the rest; when this returns the file is durable. Errors as `Folder.locate`."""
+        """Send the rest; when this returns the file is durable. Errors as `StagingFolder.locate`."""
         if self._connection is None:
-            whole = self._take()
-            address, target = self._folder.locate(self.place)
+            whole = self._take_waiting()
+            address, target = self._folder.locate(self.path)
             connection = self._connection = _connect(address)
             answer = _exchange(connection, lambda: connection.request("PUT", target, whole))
         else:
-            if self._waiting:
+            if self._waiting_bytes:
                 self._send()
             connection = self._connection
             answer = _exchange(connection, lambda: connection.send(b"0\r\n\r\n"))
@@ -126,14 +126,14 @@ class Upload:
             connection.close()
 
     def abandon(self) -> None:
-        """Cut the file: nothing of it is kept."""
+        """Break the upload off; the agent keeps no byte of the file."""
         self._discarding = True
         if self._connection is not None:
             self._connection.close()
 
     def _send(self) -> None:
         if self._connection is None:
-            address, target = self._folder.locate(self.place)
+            address, target = self._folder.locate(self.path)
             connection = self._connection = _connect(address)
 
             def begin() -> None:
@@ -141,13 +141,13 @@ class Upload:
                 connection.putheader("Transfer-Encoding", "chunked")
                 connection.endheaders()
 
-            _guarded(connection, begin)
-        connection, data = self._connection, self._take()
-        _guarded(connection, lambda: connection.send(b"%x\r\n%b\r\n" % (len(data), data)))
+            _send_or_raise(connection, begin)
+        connection, data = self._connection, self._take_waiting()
+        _send_or_raise(connection, lambda: connection.send(b"%x\r\n%b\r\n" % (len(data), data)))
 
-    def _take(self) -> bytes:
-        data = b"".join(self._pieces)
-        self._pieces, self._waiting = [], 0
+    def _take_waiting(self) -> bytes:
+        data = b"".join(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
         return data
 
 
@@ -158,24 +158,24 @@ def _connect(address: str) -> http.client.HTTPConnection:
         connection.connect()
     except OSError as error:
         raise UnavailableError(
-            f"no connection to the agent at {address} ({error}); if it is the transaction's home, the write "
-            "fails and leaves nothing: run it again, by the same label if it has one"
+            f"no connection to the agent at {address} ({error}); if the agent is the transaction's home, the "
+            "write fails and leaves no rows: run it again, with the same label if it has one"
         ) from error
     connection.sock.settimeout(ANSWER_TIMEOUT_S)
     return connection
 
 
 def _exchange(connection: http.client.HTTPConnection, send: Callable[[], None]) -> http.client.HTTPResponse:
-    """Send the last of a request and return the answer to it."""
-    _guarded(connection, send)
+    """Send the end of a request and return the answer to the request."""
+    _send_or_raise(connection, send)
     try:
         return connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         raise _no_answer(connection, error) from None
 
 
-def _guarded(connection: http.client.HTTPConnection, send: Callable[[], None]) -> None:
-    """Send; an agent that takes no more has mostly said why."""
+def _send_or_raise(connection: http.client.HTTPConnection, send: Callable[[], None]) -> None:
+    """Send, or raise the agent's refusal: an agent that stops receiving has usually sent an answer."""
     try:
         send()
     except OSError as error:
@@ -187,17 +187,17 @@ def _guarded(connection: http.client.HTTPConnection, send: Callable[[], None]) -
 
 
 def _no_answer(connection: http.client.HTTPConnection, error: Exception) -> UnavailableError:
-    # Without its cause: texts of http.client may hold the request, and that the token.
+    # Without the text of the cause: errors of http.client may contain the request, which contains the token.
     return UnavailableError(
-        f"the agent at {connection.host}:{connection.port} has not taken a file ({type(error).__name__})"
+        f"the agent at {connection.host}:{connection.port} has not accepted a file ({type(error).__name__})"
     )
 
 
 def _refusal(answer: http.client.HTTPResponse) -> RefusedError | UnavailableError:
-    """Return what an agent says instead of taking a file."""
+    """Return the error with which an agent refuses a file."""
     try:
-        told = json.loads(answer.read())["RemoteException"]
-        message, kind = str(told["message"]), str(told["exception"])
+        refusal = json.loads(answer.read())["RemoteException"]
+        message, kind = str(refusal["message"]), str(refusal["exception"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return UnavailableError(f"HTTP {answer.status} from something that is no agent")
+        return UnavailableError(f"HTTP {answer.status} without an error of an agent")
     return UnavailableError(message) if kind == "StandbyException" else RefusedError(message)

@@ -1,4 +1,4 @@
-"""Patience of tasks: what replicas run in their SQL processes has to wait until one of these is free."""
+"""Retries of tasks: a request that replicas run in their SQL processes waits until a process is free."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tidelock.errors import UnavailableError
 
 T = TypeVar("T")
 
-#: How long a task waits for a replica that has a free SQL process, in seconds.
-PATIENCE_S: Final = 300.0
+#: Time that a task waits for a replica with a free SQL process, in seconds.
+RETRY_TIMEOUT_S: Final = 300.0
 
 
-def patiently(attempt: Callable[[], T]) -> T:
-    """Call again while no replica is available, for a while; for calls that may be carried out twice.
+def retry_while_unavailable(attempt: Callable[[], T]) -> T:
+    """Call `attempt` until it succeeds, for up to `RETRY_TIMEOUT_S`; the call must be safe to repeat.
 
     Raises:
-        UnavailableError: That of the last attempt.
+        UnavailableError: The error of the last attempt.
     """
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + RETRY_TIMEOUT_S
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(UnavailableError),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
