@@ -10,7 +10,7 @@ subsystem second (design 5.4):
     └── CorruptError          data or state contradicts a checksum or an invariant
 
 An agent answers an error as ``{"error": <class name>, "message": ..., "details": {...}}`` with the class's
-HTTP status; :func:`from_wire` turns that answer back into the same class on the client.
+HTTP status; ``from_wire`` turns that answer back into the same class on the client.
 """
 
 from __future__ import annotations

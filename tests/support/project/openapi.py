@@ -96,7 +96,7 @@ def type_of(schema: Mapping[str, Any]) -> str:
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"map to {type_of(values)}"
         case {"type": list(kinds)}:
-            return " or ".join(_WORDS.get(kind, kind) for kind in kinds)
+            return " or ".join(_WORDS.get(str(kind), str(kind)) for kind in kinds)
         case {"type": str(kind)}:
             return f"{_WORDS.get(kind, kind)}{_format(schema)}"
         case _:

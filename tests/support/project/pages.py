@@ -1,4 +1,4 @@
-"""The project's pages of Markdown: their text, their programs (which tests run), their form and their links."""
+"""The project's pages of Markdown: their text, their programs (which tests run), their form, their links."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ LONG: Final = "word " * 30
 
 
 @pytest.mark.parametrize(
-    "text", [LONG, f"- {LONG}", f"> {LONG}", f"    - {LONG}", f"1. point\n   {LONG}", f"word {'x' * 50} {LONG}"]
+    "text",
+    [LONG, f"- {LONG}", f"> {LONG}", f"    - {LONG}", f"1. point\n   {LONG}", f"word {'x' * 50} {LONG}"],
 )
 def test_the_rule_of_columns_sees_an_offender(text: str) -> None:
     """A long line of a paragraph, a list or a quotation is found."""
