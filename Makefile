@@ -60,7 +60,7 @@ coverage: $(STAMP) ## lines and branches that the unit tests run (COVERED=tests 
 	@$(PYTEST) -q -m "not slow" $(COVERED) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
-	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 bench: $(STAMP) $(DUCKLAKE)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)

@@ -153,7 +153,7 @@ class Transaction(Reader, Staging, Changes):
 
         Raises:
             BadRequestError: The tables differ in columns, partitions or sort order.
-            Others as `drop_partition`.
+            TidelockError: Others, as `drop_partition`.
         """
         return self._remove("move_partition", table, {"partition": plain(partition), "into": into})
 
@@ -162,7 +162,7 @@ class Transaction(Reader, Staging, Changes):
 
         Raises:
             SchemaMismatchError: The rows do not fit the table, or are of another partition.
-            Others as `drop_partition` and `insert`.
+            TidelockError: Others, as `drop_partition` and `insert`.
         """
         self.drop_partition(table, partition)
         return self._insert(table, data, json.dumps(plain(partition)))

@@ -1,4 +1,4 @@
-"""What README.md tells its reader to type."""
+"""The commands that README.md tells its reader to type."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 A page keeps the links that it has on GitHub. Where one leads to a page of the site it is turned into the way
 there; where it leads to a file that is no page (a test, an example) its text stays, with the path behind it.
+A link that leads nowhere is left as it is, so that mkdocs reports it.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def relinked(markdown: str, site_path: str, known: set[str]) -> str:
         if site in known:
             way = posixpath.relpath(site, posixpath.dirname(site_path) or ".")
             return f"[{text}]({way}{anchor})"
-        return f"{text} (`{path}`)"
+        return f"{text} (`{path}`)" if (ROOT / path).exists() else found[0]
 
     def outside_of_code(found: re.Match[str]) -> str:
         return found[0] if found["code"] else link(found)

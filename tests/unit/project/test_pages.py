@@ -86,7 +86,7 @@ def test_anchors_of_headings_are_those_of_github() -> None:
 
 
 def test_links_in_code_are_no_links() -> None:
-    """What looks like a link inside a block or a span of code is not followed."""
+    """Text that looks like a link inside a block or a span of code is not followed."""
     assert pages.links("`[a](b.md)`\n```\n[c](d.md)\n```\n[e](f.md)") == ["f.md"]
 
 

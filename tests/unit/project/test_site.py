@@ -52,6 +52,7 @@ def test_nothing_of_the_site_comes_from_elsewhere() -> None:
         ("index.md", "[a](docs/adr/)", "[a](adr/index.md)"),
         ("containers.md", "[a](../SECURITY.md)", "[a](security.md)"),
         ("reference/tidelock.md", "[a](../transactions.md)", "[a](../transactions.md)"),
+        ("transactions.md", "[a](nowhere.md)", "[a](nowhere.md)"),
         ("transactions.md", "[tests](../tests/integration)", "tests (`tests/integration`)"),
         (
             "transactions.md",
@@ -82,7 +83,7 @@ def test_an_empty_folder_has_no_place_in_the_navigation() -> None:
     ],
 )
 def test_the_reference_has_every_public_name_once(page: str, names: list[str]) -> None:
-    """What a package exports has its place on the page of the package."""
+    """Each exported name of a package has its place on the page of the package."""
     lines = pages.text(f"docs/reference/{page}.md").splitlines()
     assert sorted(line.removeprefix("::: ") for line in lines if line.startswith("::: ")) == sorted(names)
 
