@@ -2,8 +2,8 @@
 
     python -m tests.support.project.readme_tour FOLDER
 
-It prints what the blocks print, and the errors of Tidelock that end them. The first block of the page is the
-last to run: it uses the names that the tour makes.
+It prints what the blocks print, and the errors of Tidelock that end them. The first block of the page stands
+before the tour and is not part of it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ def main() -> None:
     [folder] = sys.argv[1:]
     os.chdir(folder)
     names: dict[str, Any] = {}
-    first, *tour = blocks("README.md", "python")
-    for block in [*tour, first]:
+    for block in blocks("README.md", "python")[1:]:
         try:
             exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - our own
         except TidelockError as error:
