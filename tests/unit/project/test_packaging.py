@@ -50,13 +50,13 @@ def test_wheel_holds_every_module_below_one_name(wheel: zipfile.ZipFile) -> None
     assert {name.split("/")[0] for name in names} == tops
 
 
-def test_version_is_one() -> None:
+def test_the_version_stands_in_one_place() -> None:
     """`tidelock.__version__` is what pyproject.toml says."""
     project = tomllib.loads(Path(source.ROOT, "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert tidelock.__version__ == project["version"]
 
 
-def test_import_is_lazy() -> None:
+def test_the_import_of_tidelock_is_lazy() -> None:
     """Importing `tidelock` loads none of its dependencies and none of its own modules."""
     heavy = ("tidelock.", "kazoo", "pyspark", "pyarrow", "duckdb", "aiohttp", "pydantic", "typer", "urllib3")
     code = f"import sys, tidelock; print([name for name in sys.modules if name.startswith({heavy})])"

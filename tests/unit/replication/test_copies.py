@@ -129,7 +129,7 @@ COPIES_SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", COPIES_SCRIPTS.values(), ids=COPIES_SCRIPTS)
-def test_copies(script: str) -> None:
+def test_copies_follow_each_script_to_the_letter(script: str) -> None:
     """Each script is followed to the letter, and a copy of the machine behaves the same."""
     machine = three()
 
@@ -207,7 +207,7 @@ def test_lagging_replicas_that_live_are_named() -> None:
     assert lagging(peers, Csn(100), 10, epoch_limit=1000) == ("r3",)
 
 
-def test_distance_across_epochs() -> None:
+def test_distance_across_epochs_is_one_step() -> None:
     """A roll-over of the log is one step, not 2^31 of them."""
     assert csns_behind(csn(4, 49), csn(5, 1), epoch_limit=50) == 2
     assert csns_behind(csn(3, 49), csn(5, 1), epoch_limit=50) == 52

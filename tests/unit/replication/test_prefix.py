@@ -170,7 +170,7 @@ PREFIX_SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", PREFIX_SCRIPTS.values(), ids=PREFIX_SCRIPTS)
-def test_prefix(script: str) -> None:
+def test_the_prefix_follows_each_script_to_the_letter(script: str) -> None:
     """Each script is followed to the letter, and a copy of the machine behaves the same."""
     machine = Prefix(Csn(1), 0, apply_records_max=3)
 

@@ -121,7 +121,9 @@ def test_what_is_added_beside_a_removal() -> None:
     ("removals", "taken", "blocking"),
     [(Removals.TOLD, [1, 2, 3, 4, 5], None), (Removals.SKIPPED, [1, 4, 5], None), (Removals.REFUSED, [1], 2)],
 )
-def test_commits_that_remove(removals: Removals, taken: list[int], blocking: int | None) -> None:
+def test_commits_that_remove_are_treated_as_asked(
+    removals: Removals, taken: list[int], blocking: int | None
+) -> None:
     """They are told, passed over, or end what can be read."""
     sets = [
         commit(1, "a"),
@@ -139,7 +141,7 @@ def test_commits_that_remove(removals: Removals, taken: list[int], blocking: int
     assert "readChangeFeed" in message
 
 
-def test_places_of_files() -> None:
+def test_places_of_files_are_csn_file_and_partition() -> None:
     """The CSN, the file below it, and the partition."""
     assert located("/snapshots/9/default/t/x.parquet") == (9, "default/t/x.parquet", "")
     assert located("/snapshots/9/a/t/p=1/q=b%2Fc/x.parquet") == (

@@ -82,7 +82,9 @@ def test_refusals_name_the_class_twice() -> None:
         ("fenced", errors.FencedError),
     ],
 )
-def test_verdicts(verdict: str, error: type[Exception] | None) -> None:
+def test_verdicts_of_the_agent_become_errors_with_reasons(
+    verdict: str, error: type[Exception] | None
+) -> None:
     """Each word of the agent becomes one error, with the agent's reason."""
     refusal = ReadAvailability(verdict, "why").refusal(Csn(5))  # type: ignore[arg-type] # the table's words
     assert refusal is None if error is None else (type(refusal) is error and str(refusal) == "why")
@@ -120,7 +122,9 @@ def test_the_configuration_crosses_the_socketpair() -> None:
         ("bytes=٣-", None),
     ],
 )
-def test_ranges(header: str | None, found: tuple[int, int] | None) -> None:
+def test_ranges_are_cut_and_malformed_ones_mean_the_whole(
+    header: str | None, found: tuple[int, int] | None
+) -> None:
     """A single range is honoured, cut at the end; anything malformed means the whole (RFC 9110)."""
     assert ranges.parse(header, 100) == found
 
@@ -128,7 +132,7 @@ def test_ranges(header: str | None, found: tuple[int, int] | None) -> None:
 @pytest.mark.parametrize(
     ("header", "length"), [("bytes=100-", 100), ("bytes=100-200", 100), ("bytes=-0", 100), ("bytes=0-", 0)]
 )
-def test_unsatisfiable_ranges(header: str, length: int) -> None:
+def test_ranges_of_nothing_are_refused(header: str, length: int) -> None:
     """A range of which nothing exists is refused."""
     with pytest.raises(UnsatisfiableRangeError):
         ranges.parse(header, length)
