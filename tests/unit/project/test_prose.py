@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.project import prose
+from tests.support.project import prose, source
 
 OFFENDERS = (
     '"""Who asks is told."""',
@@ -46,5 +46,5 @@ def test_a_phrase_is_seen_in_a_page_outside_its_code() -> None:
 
 def test_every_row_of_the_list_is_read() -> None:
     """The table of phrases is read whole, so that a row with a slip in it cannot be lost."""
-    page = (prose.source.ROOT / prose.GLOSSARY).read_text(encoding="utf-8").partition("## Phrases")[2]
+    page = (source.ROOT / prose.GLOSSARY).read_text(encoding="utf-8").partition("## Phrases")[2]
     assert len(prose.phrases()) == page.count("\n| `") > 5
