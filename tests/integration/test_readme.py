@@ -17,7 +17,7 @@ from tests.support.project.source import ROOT
 from tests.support.spark.process import environment, run_program
 from tidelock.cluster import LocalCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: What differs from run to run: queries, transactions, times.
 VOLATILE: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+-r\d-\d+-\d+|\.\.\."
