@@ -23,7 +23,8 @@ from tests.support.project import source
 GLOSSARY: Final = "docs/glossary.md"
 #: Files whose text is no prose of this project, or shows the phrases on purpose.
 EXEMPT: Final = ("LICENSE", GLOSSARY, "requirements.lock")
-_CODE = re.compile(r"``.*?``|`[^`]*`")
+#: Code spans, and the targets of links: names, not prose.
+_CODE = re.compile(r"``.*?``|`[^`]*`|(?<=\])\([^)]*\)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ def test_harmless_text_of_a_module_is_let_through(text: str) -> None:
 
 def test_a_phrase_is_seen_in_a_page_outside_its_code() -> None:
     """Prose of a page counts, blocks of code and code spans do not."""
-    page = "Whoever asks.\n\n```\nwhoever\n```\n\n    whoever\n\nThe word `whoever`.\n"
+    page = (
+        "Whoever asks.\n\n```\nwhoever\n```\n\n    whoever\n\nThe word `whoever` in [a page](whoever.md).\n"
+    )
     assert [one.split(" ")[0] for one in prose.violations(prose.of_page("x.md", page), prose.phrases())] == [
         "x.md:1"
     ]
