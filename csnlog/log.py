@@ -1,8 +1,8 @@
-"""The CSN log as an agent uses it: commit, follow, barrier, outcome (design section 4).
+"""The CSN log as an agent uses it: commit, follow, barrier, find (rules commit, follow).
 
 The rules live in the pure cores (:mod:`tidelock.csnlog.core.committer`,
 :mod:`tidelock.csnlog.core.follower`); this module turns their verdicts into results and errors, and holds
-what needs both a write or a read of one session: ``fenced``, ``barrier``, ``fence_out`` and ``outcome``.
+what needs both a write or a read of one session: ``fenced``, ``barrier``, ``fence_out`` and ``find``.
 """
 
 from __future__ import annotations
@@ -29,21 +29,11 @@ from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.labels import LabelRead
 from tidelock.csnlog.core.model import LogRecord
-from tidelock.csnlog.core.results import (
-    Aborted,
-    Committed,
-    Ok,
-    Outcome,
-    Reason,
-    Refused,
-    Running,
-    TooOld,
-    Unknown,
-)
+from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Link, Op, Store
 from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
 from tidelock.csnlog.reading import read_page
-from tidelock.errors import FencedError, UnavailableError, UnknownTransactionError
+from tidelock.errors import FencedError, UnavailableError
 
 __all__ = ["CsnLog", "LogLimits", "LogState", "Proposal"]
 
@@ -75,8 +65,8 @@ class CsnLog:
         session: The begun life of the agent (:func:`tidelock.csnlog.cluster.bootstrap.open_session`).
         limits: The bounds.
         deliver: Takes records in the order of the log, each once, END records of epochs included; the next
-            ones come when it has returned, so it may take its time. What it has taken, ``known`` of
-            :meth:`outcome` must know. An exception of it stops the log.
+            ones come when it has returned, so it may take its time. :meth:`find` does not look into what it
+            has taken. An exception of it stops the log.
         on_state: Told of every change of state, with the reason for people ("" if there is none).
     """
 
@@ -161,7 +151,7 @@ class CsnLog:
             UnavailableError: Certainly not committed: not sent within the time, the queue is full, or the log
                 has ended.
             CommitUnknownError: Sent, and the outcome is not known yet. It is found out in the background:
-                repeat the call, or ask :meth:`outcome`.
+                repeat the call, or look with :meth:`find`.
         """
         if self._engine.follower is None:
             raise UnavailableError(
@@ -254,7 +244,7 @@ class CsnLog:
         """Return the largest CSN that exists: no commit that was acknowledged before the call is above it.
 
         A fenced write, then the log to its end in the same session: a read alone may be stale, even after
-        sync() (design 8.7).
+        sync() (Z7).
 
         Raises:
             FencedError: Another has raised the fence.
@@ -294,9 +284,9 @@ class CsnLog:
     async def fence_out(self, replica: ReplicaId, boot: int) -> int | None:
         """Fence a life of another replica that gives no sign of itself: raise its boot and its fence.
 
-        Nothing of that life can be committed any more once this is done, so :meth:`outcome` decides all of
-        its transactions. Whether it has been silent for long enough is the caller's to know; here only its
-        sign of life in ZooKeeper is looked at, since it may just have come back.
+        Nothing of that life can be committed any more once this is done, so a log that is read afterwards
+        decides all of its transactions. Whether it has been silent for long enough is the caller's to know;
+        here only its sign of life in ZooKeeper is looked at, since it may just have come back.
 
         Returns:
             The data version that this call has written to its session znode, which is its fence now; until
@@ -323,23 +313,25 @@ class CsnLog:
 
     # ------------------------------------------------------------------------------------------ reads
 
-    async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
-        """Find out what became of a transaction of any replica.
+    async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
+        """Look for a transaction of any replica in ZooKeeper.
 
-        In this order, which matters (protocol review F2): the session znode of its home, the log to its end
-        in the same session, the own catalog.
+        The session znode of its home comes first, then the log to its end in the same session. That order
+        matters (F2): a home that is fenced between two reads in the other order may have
+        committed in between. The records that ``deliver`` has taken are the caller's to know.
 
         Args:
             tid: The transaction.
-            known: What the own catalog, and all that ``deliver`` has taken, says of a tid.
-            floor: The oldest snapshot CSN whose outcomes the catalog still keeps.
+            newest: What is read contains every write that was acknowledged before the call. It costs a write.
 
         Raises:
-            UnknownTransactionError: No replica has the name of its home.
+            FencedError: Another has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
         for attempt in range(_ATTEMPTS):
             session = await self._connected_session(attempt)
+            if newest and not isinstance(await self.fenced(()), Ok):
+                continue
             node = await self._store.get(tree.session(tid.home))
             if isinstance(node, Unknown) or (isinstance(node, Refused) and node.reason is not Reason.NO_NODE):
                 continue
@@ -348,17 +340,11 @@ class CsnLog:
             records = await self._engine.read_to_end(session)
             if records is None:
                 continue
-            found = self._in_flight(str(tid), records) or known(tid)
-            if found is not None:
-                return found
-            if tid.snapshot < floor:
-                return TooOld(floor)
-            if isinstance(node, Refused):
-                raise UnknownTransactionError(f"tid {tid}: there is no replica {tid.home}", tid=str(tid))
-            return Aborted() if codec.decode_session(node.value.data).boot > tid.boot else Running()
+            boot = codec.decode_session(node.value.data).boot if isinstance(node, Ok) else None
+            return LogReading(boot, self._commit_in_records(str(tid), records))
         raise UnavailableError("ZooKeeper could not be read; try again", tid=str(tid))
 
-    def _in_flight(self, tid: str, records: tuple[LogRecord, ...]) -> Committed | None:
+    def _commit_in_records(self, tid: str, records: tuple[LogRecord, ...]) -> Committed | None:
         """Look for a tid in records that the catalog may not have: just read, taken, or being delivered."""
         follower = self._engine.follower
         taken = follower.ready if follower is not None else ()

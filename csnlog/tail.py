@@ -2,7 +2,7 @@
 
 A replica's snapshot CSN moves only when what it names is durable in its catalog; so ``csn/tail`` may pass
 what every replica has applied that is not struck. Live transactions and pins do not hold it: they need parts,
-not records (protocol review F9). The last ``keep`` records stay beyond that, so that a replica that starts
+not records (F9). The last ``keep`` records stay beyond that, so that a replica that starts
 anew finds its place, and people can look.
 
 ``csn/tail`` is moved by compare-and-set before the first record is deleted: whoever misses a record reads the

@@ -1,4 +1,4 @@
-"""Fetches the parts that this replica lacks from whichever replica has them (design section 4, Apply).
+"""Fetches the parts that this replica lacks from whichever replica has them (rule apply).
 
 A part counts as fetched when its length and XXH3-128 are right and file and row are durable here; whatever
 goes wrong before that is tried again, with the next holder or later, for as long as the part is wanted.

@@ -5,7 +5,7 @@ protocol:
 
 * The version of ``pins`` is read before the pins are listed, all in one session, and is checked in the multi
   that sets the horizon: a pin that the list lacks was made behind that version, so the multi is refused
-  (protocol review F6).
+  (F6).
 * Where replicas stand is read behind the pins: a replica that comes back takes a pin first, and gives it back
   when its progress is published; the other way round both could be missed.
 """

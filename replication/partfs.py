@@ -5,11 +5,11 @@ is fsynced. It is durable when the call that finishes it returns, and not before
 kernel may have marked the lost pages clean, so the failure is final for that file: the fsync is never tried
 again, the file is discarded. Deleting is a rename into ``trash/``, durable before the space is given back.
 
-The caller notes the final name as an undo row before the first byte (design section 4, Stage): a crash at any
+The caller notes the final name as an undo row before the first byte (rule stage): a crash at any
 point leaves files that :meth:`PartFs.sweep` recognises, never a row without its file. Everything here blocks
 and may be called from any thread.
 
-Layout (docs/protocol.md section 3): ``parts/<2 digits>/<part>.parquet`` (``.manifest`` for a manifest),
+Layout (docs/protocol.md#catalog): ``parts/<2 digits>/<part>.parquet`` (``.manifest`` for a manifest),
 ``packs/<2 digits>/<pack>.pack``, ``tmp/``, ``trash/``, ``lock``; the digits are the last ones of the counter.
 """
 

@@ -1,4 +1,4 @@
-"""HTTP to the other agents of the shard: their protocol API and the bytes of their parts (protocol.md 4.2).
+"""HTTP to the other agents: their API (docs/protocol.md#peer-routes) and the bytes of their parts.
 
 Every failure is one of :mod:`tidelock.errors`. A peer that does not answer, answers in part or is no agent at
 all is UnavailableError: nothing was learned, the same call may be repeated, here or elsewhere.
@@ -14,6 +14,15 @@ import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.results import (
+    Aborted,
+    Committed,
+    CommittedUnseen,
+    HomeAnswer,
+    NotMine,
+    OwnOutcome,
+    Running,
+)
 from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_wire
 from tidelock.replication.core.model import Held, PartMeta
 
@@ -48,6 +57,26 @@ class UploadBegun(msgspec.Struct, frozen=True):
 
 class _Outcome(msgspec.Struct, frozen=True):
     outcome: str
+
+
+#: The words of ``GET /peer/v1/outcome/{tid}``.
+_ANSWERS: dict[str, HomeAnswer] = {
+    "committed": CommittedUnseen(),
+    "aborted": Aborted(),
+    "running": Running(),
+    "unknown": NotMine(),
+}
+
+
+def word_of(outcome: OwnOutcome) -> str:
+    """Return the word by which a home tells a peer what it knows of its own transaction."""
+    told = CommittedUnseen() if isinstance(outcome, Committed) else outcome
+    return next(word for word, answer in _ANSWERS.items() if answer == told)
+
+
+def answer_of(word: str) -> HomeAnswer:
+    """Return what the word of a home says; one that this version does not know says nothing."""
+    return _ANSWERS.get(word, NotMine())
 
 
 class PeerClient:
@@ -98,9 +127,9 @@ class PeerClient:
             "POST", api, "hint", Any, json={"tid": str(tid), "holder": holder, "parts": list(parts)}
         )
 
-    async def outcome(self, api: str, tid: Tid) -> str:
-        """Return the home's word on its own tid: running, committed, aborted or unknown."""
-        return (await self._call("GET", api, f"outcome/{tid}", _Outcome)).outcome
+    async def outcome(self, api: str, tid: Tid) -> HomeAnswer:
+        """Return what a home says of its own transaction."""
+        return answer_of((await self._call("GET", api, f"outcome/{tid}", _Outcome)).outcome)
 
     async def status(self, api: str) -> PeerStatus:
         """Return who answers at the address, and how far it is."""

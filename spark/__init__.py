@@ -2,7 +2,7 @@
 
 It only configures sessions and builds DataFrames; the rows come over the snapshot file system of the agents.
 It promises that all tables of one attached snapshot are read at one CSN, and that rows are never wrong or
-silently missing, also when a replica dies in the middle of a job (design section 5.1). It makes no protocol
+silently missing, also when a replica dies in the middle of a job (rule readers). It makes no protocol
 decision of its own, and it cannot protect a reader that takes raw paths and its own options: see the
 documentation of those.
 """

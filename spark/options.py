@@ -1,7 +1,7 @@
 """How a DataFrame reaches the replicas: one name service of Hadoop's client, given as reader options. Pure.
 
 Everything is an option of the one DataFrame, so it works on a session of any kind that has started long ago,
-changes nothing for other reads, and beats what the session is configured to (design section 5.1).
+changes nothing for other reads, and beats what the session is configured to (rule reader-options).
 """
 
 from __future__ import annotations

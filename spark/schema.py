@@ -1,4 +1,4 @@
-"""A table's definition as schemas of Spark and Arrow, by the type names in docs/protocol.md, section 2."""
+"""A table's definition as schemas of Spark and Arrow, by the type names in docs/protocol.md#bytes."""
 
 from __future__ import annotations
 

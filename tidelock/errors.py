@@ -1,7 +1,7 @@
 """The errors of Tidelock: what a caller may conclude from each, and how each travels over HTTP.
 
 A leaf module: every package may import it, it imports none of them. Certainty comes first in the tree, the
-subsystem second (design 5.4):
+subsystem second (rule errors):
 
     TidelockError
     ├── RefusedError          certainly nothing happened

@@ -1,6 +1,6 @@
 """Partition values as folders, in the way that Hive and Spark write and read them, and rows split by them.
 
-Pure. ``col=value/col2=value2`` (docs/protocol.md, section 2). Each value has exactly one text, so equal
+Pure. ``col=value/col2=value2`` (docs/protocol.md#bytes). Each value has exactly one text, so equal
 values lie in the same folder, and every text is read back as the value. What has no such text is refused.
 Agents and clients share this: both write files of tables.
 """

@@ -1,7 +1,7 @@
 """All replicas of the cluster as ZooKeeper shows them: addresses, session, sign of life, progress.
 
 Watches are hints and may be lost; so what a hint names is read again, and everything every ``refresh_s``
-(design 8.8). The view may be old for a moment. It serves liveness and display, and says whose disk is whose;
+(Z8). The view may be old for a moment. It serves liveness and display, and says whose disk is whose;
 what must not be decided by an old value is checked by a version inside a multi.
 """
 

@@ -1,7 +1,7 @@
 """Whether the ZooKeeper that an agent finds at its start is the right one, and as new as it was.
 
 An ensemble that was restored from a backup, emptied, or is another one altogether looks healthy. What gives
-it away is what the catalog of the replica remembers (design section 4, Restart; protocol review F19).
+it away is what the catalog of the replica remembers (rule restart; F19).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What goes into one commit: which proposals may share a record, and the multi that carries them. Pure.
 
-Pure. The shape of the multi is fixed (design section 4, Commit)::
+Pure. The shape of the multi is fixed (rule commit)::
 
     check(replicas/<me>/session, fence)  check(csn/epoch, v)  [check(csn/head, v) of a serializable tid]
     check(tables/<t>, version) of each table touched  [check(labels, version) where one is moved]
@@ -8,7 +8,7 @@ Pure. The shape of the multi is fixed (design section 4, Commit)::
     create(csn/<epoch>/csn-, sequential)
 
 All or nothing, so one refused element refuses the whole batch. :func:`plan` therefore notes for each element
-whom it stands for, and the committer sends the others again (protocol review F10, F21 "Labels").
+whom it stands for, and the committer sends the others again (F10, F21 "Labels").
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Proposal:
         move: Where a label that exists is taken further, as it was read; None creates it.
         head_version: For a serializable transaction the version of ``csn/head``, read before the log was
             read to its end and the read set was validated; None otherwise. Such a transaction travels alone,
-            since two in one batch could invalidate each other (protocol review F11).
+            since two in one batch could invalidate each other (F11).
     """
 
     record: TidRecord
@@ -157,7 +157,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Rollover:
-    """The multi that closes an epoch (protocol review F4).
+    """The multi that closes an epoch (F4).
 
     The END record is the last one of its epoch, because every later commit into it fails the check of
     csn/epoch; so a follower that has read END has missed nothing.

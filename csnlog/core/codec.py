@@ -1,6 +1,6 @@
 """The bytes of everything that the CSN log keeps in ZooKeeper, and back. Pure.
 
-Pure; the only module that makes or reads these bytes (docs/protocol.md, section 2). The form is JSON, so that
+Pure; the only module that makes or reads these bytes (docs/protocol.md#bytes). The form is JSON, so that
 an operator can read a znode with any tool, with the version ``v`` first, the fields in the order of
 :mod:`tidelock.csnlog.core.model` and defaults left out: equal values have equal bytes.
 

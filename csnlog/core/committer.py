@@ -16,7 +16,7 @@ things can happen to a commit multi:
   read again; the others are sent again.
 * *Unknown*: it may have been applied or may still be. Reading decides nothing, not even after sync(): on a
   real ensemble
-  the record appeared 0.6 s after the log had been read as empty (protocol review F1). So the committer first
+  the record appeared 0.6 s after the log had been read as empty (F1). So the committer first
   *writes*: it raises its own fence by compare-and-set with a fresh nonce, repeated until that is decided.
   From then on nothing sent under the old fence can land. Then it reads the log to its end in the session that
   has seen the raised fence. A tid that is there is committed; one that is not never was, and is sent again

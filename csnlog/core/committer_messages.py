@@ -6,7 +6,7 @@ most one request to the store under way, so a result needs no number.
 
 ``session`` in an event is the ZooKeeper session in which the request was made *and* answered, and 0 where
 those two differ: reads of one session are ordered among themselves and behind its writes, and nothing else is
-(design 8.7).
+(Z7).
 """
 
 from __future__ import annotations

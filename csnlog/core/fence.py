@@ -2,8 +2,7 @@
 
 Pure. Every multi of a replica checks this version, so whoever raises it makes sure that nothing sent before
 can land later. The data holds a nonce, fresh with every write: a raise whose reply was lost is recognised by
-it, and a nonce that is not ours says that another has fenced this replica (design section 4; protocol review
-F1 and F2).
+it, and a nonce that is not ours says that another has fenced this replica (rule unknown; F1 and F2).
 
 Versions only grow, so a read that shows a lower one than known comes from a server that lags behind and means
 nothing.
@@ -115,7 +114,7 @@ _GIVEN: Final = frozenset({"struck", "removed"})
 def seize(path: str, node: Node, boot: int, nonce: str) -> SetData | None:
     """Return the write that fences the life ``boot`` of another replica; None if that is not its present one.
 
-    It raises boot and version together (protocol review F2). A compare-and-set, so that of several who do it
+    It raises boot and version together (F2). A compare-and-set, so that of several who do it
     at once, the replica's own next start among them, one is applied. The disk stays: copies on it count.
 
     Args:

@@ -3,7 +3,7 @@
 Pure: events in, instructions out (:mod:`tidelock.csnlog.core.follower_messages`).
 
 **Promises.** What it takes is exactly the log after the start position: each record once, in order, across
-epochs (I2). It never takes NoNode for "aborted", "end of the epoch" or "skip" (protocol review F4, F9). What
+epochs (I2). It never takes NoNode for "aborted", "end of the epoch" or "skip" (F4, F9). What
 it cannot read or cannot explain stops it there (I15).
 
 **How.**
@@ -76,7 +76,7 @@ _BEHIND_END: Final = "this record stands behind the END record of its epoch"
 
 
 def number_after(number: Csn, record: Record) -> Csn:
-    """The number of the record that follows this one; ValueError when numbers have run out (design 8.1)."""
+    """The number of the record that follows this one; ValueError when numbers have run out (Z1)."""
     if record.kind is Kind.END:
         return csn(epoch_of(number) + 1, 0)
     return csn(epoch_of(number), sequence_of(number) + 1)

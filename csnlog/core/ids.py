@@ -1,8 +1,8 @@
 """Identifiers of the CSN log: CSN, tid, replica and part ids, with their one textual form each. Pure.
 
-Pure values. A CSN is ``epoch << 31 | sequence`` (design section 1): ZooKeeper's sequence suffix is an int32
+Pure values. A CSN is ``epoch << 31 | sequence`` (rule numbers): ZooKeeper's sequence suffix is an int32
 that counts all creates below one parent, so an epoch ends long before it overflows, and the CSN orders across
-epochs as a plain integer. CSNs are compared as integers only, never as text (ZOOKEEPER-4706; design 8.1).
+epochs as a plain integer. CSNs are compared as integers only, never as text (ZOOKEEPER-4706; Z1).
 """
 
 from __future__ import annotations

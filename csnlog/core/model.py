@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One transaction inside a commit record (design section 4, Commit).
+    """One transaction inside a commit record (rule commit).
 
     Attributes:
         tid: Textual tid.

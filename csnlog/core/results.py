@@ -2,7 +2,7 @@
 
 A store call ends :class:`Ok`, :class:`Refused` (certainly not applied) or :class:`Unknown` (may have been
 applied, or may still be). Nothing else crosses the store's border, and anything not recognised is Unknown
-(design section 4, "Unknown is resolved by writing, then reading").
+(rule unknown).
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The transaction is not decided: its home may still commit it."""
+    """The transaction is not decided: its home may still commit it.
+
+    Or it is committed, and the replica that says so has not applied its record yet.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +84,42 @@ class TooOld:
     floor: Csn
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedUnseen:
+    """The home says that its transaction is committed; this replica has not seen the record with its CSN."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotMine:
+    """The replica that was asked cannot tell.
+
+    The transaction is of another home or of another boot of this one, or its outcome is older than those
+    that are kept there.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """The home gave no answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """One look at ZooKeeper for a transaction: first its home's session znode, then the log to its end.
+
+    Attributes:
+        boot: The boot of the home when the session znode was read; None if no replica has that name.
+        commit: Where the transaction stands in a record that was read, or that was taken and not applied;
+            None if it is in no such record. It may still be in the catalog.
+    """
+
+    boot: int | None
+    commit: Committed | None
+
+
+#: How a transaction ended, as anybody may be told.
 Outcome = Committed | Aborted | Running | TooOld
+#: The knowledge of a home about its own transaction, without a question to anybody.
+OwnOutcome = Committed | Aborted | Running | NotMine
+#: The same as another replica hears it, if it hears anything.
+HomeAnswer = CommittedUnseen | Aborted | Running | NotMine

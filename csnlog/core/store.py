@@ -80,7 +80,7 @@ class Node:
 
 
 class Link(Enum):
-    """State of the connection as the agent must see it, by its own clock (design 8.5)."""
+    """State of the connection as the agent must see it, by its own clock (Z5)."""
 
     #: Requests are answered.
     CONNECTED = "connected"

@@ -1,6 +1,6 @@
 """Where everything stands in ZooKeeper: paths below the cluster's root, and the numbers inside names. Pure.
 
-Pure. The tree is fixed in docs/protocol.md section 1. Paths have no leading slash (see
+Pure. The tree is fixed in docs/protocol.md#zookeeper-tree. Paths have no leading slash (see
 :mod:`tidelock.csnlog.core.store`). The numbers in names are always read as integers: text order is wrong as
 soon as widths differ, and ZooKeeper lists children in no order at all.
 """
@@ -63,7 +63,7 @@ def csn_of(path: str) -> Csn:
 
     Raises:
         ValueError: The path is not one of a commit record, or its number is negative or above 2^31-1: then
-            the counter of the directory ran over (reliability finding 1), which epochs make impossible.
+            the counter of the directory ran over (Z1), which epochs make impossible.
     """
     match = _RECORD.fullmatch(path)
     if match is None:

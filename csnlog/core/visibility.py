@@ -1,14 +1,14 @@
 """Visibility: one pure function of a part's metadata, a snapshot CSN, the own tid and adopted merges. Pure.
 
-Design section 4. Everything that shows parts to anybody asks this function or uses :data:`VISIBLE_SQL`, its
-transcription for the catalog's index, and a property test holds the two and an independent oracle against
-each other. Field names follow the RFC as ClickHouse shipped it: creation_tid, creation_csn, removal_tid,
-removal_csn.
+One place decides (rule visibility). Everything that shows parts to anybody asks this function or uses
+:data:`VISIBLE_SQL`, its transcription for the catalog's index, and a property test holds the two and an
+independent oracle against each other. Field names follow the RFC as ClickHouse shipped it: creation_tid,
+creation_csn, removal_tid, removal_csn.
 
 A transaction sees its snapshot S, its own changes, and the merges that it has *adopted*: merges that were
 committed above S, of nothing but parts that it sees. A merge leaves all rows as they are, so the rows that
 the transaction sees are those of S whatever it adopts; but they are in parts that are still there to be
-removed (protocol review F18). A merge that has also taken a part from above S can never be adopted, for its
+removed (F18). A merge that has also taken a part from above S can never be adopted, for its
 result holds rows that are not those of S.
 """
 

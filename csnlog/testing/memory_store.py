@@ -40,7 +40,7 @@ class Fault(enum.Enum):
     REPLY_LOST = "reply lost"
     #: Applied later: when the test delivers it, or before the next write of its session at the latest. Reads
     #: of its own session do not see it until then, because they are answered by another server
-    #: (protocol-review.md F1).
+    #: (F1).
     LATE = "late"
     #: The session expires before the request arrives; a new one is made.
     EXPIRED = "expired"

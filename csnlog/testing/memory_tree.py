@@ -1,7 +1,7 @@
 """A tree of znodes in memory with ZooKeeper's rules: versions, sequence numbers, ephemerals, atomic multis.
 
 Pure. :mod:`tidelock.csnlog.testing.memory_store` adds sessions, watches and faults. The rules are those that
-were measured on a real server (design section 8, reliability.md 3.4); one test-suite holds both against each
+were measured on a real server (docs/design/zookeeper-facts.md); one test-suite holds both against each
 other.
 """
 
@@ -15,7 +15,7 @@ from tidelock.csnlog.core.store import Check, Create, Delete, Node, Op, SetData
 
 _SEQUENCE_DIGITS = 10
 #: Where the counter of creates stops: from then on ZooKeeper gives the same number again and again (measured,
-#: reliability.md 0.1).
+#: Z1).
 _SEQUENCE_MAX = 2**31 - 1
 
 

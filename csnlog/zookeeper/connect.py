@@ -1,6 +1,6 @@
 """The connect string of a cluster: ``host[:port][,host[:port]...]/root``.
 
-Pure. The root is part of the address: everything of one shard lives below it (design section 3), and two
+Pure. The root is part of the address: everything of one shard lives below it (rule tree), and two
 shards on one ensemble differ by nothing else.
 """
 

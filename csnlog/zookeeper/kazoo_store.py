@@ -1,7 +1,7 @@
 """The store on a real ZooKeeper ensemble: an asyncio shell around kazoo, and the only module that imports it.
 
 kazoo answers in a thread of its own. That thread only notes what happened and wakes the event loop;
-everything else runs in the loop. What kazoo leaves open is closed here (reliability.md section 3):
+everything else runs in the loop. What kazoo leaves open is closed here (Z3, Z4, Z5, Z8):
 
 * kazoo queues requests without limit while it has no connection. Here they are refused at once, so that none
   is applied long after its caller has gone.

@@ -6,18 +6,16 @@ action is decided here, by :mod:`tidelock.replica_agent.config.states`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
-import structlog
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import (
     CorruptError,
@@ -50,6 +48,8 @@ from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.ending.labels import Labels
+from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
+from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Isolation, Transaction, Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.replica_agent.transactions.statements.inserts import Inserts
@@ -60,12 +60,6 @@ from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.replication.apply import Applier
 from tidelock.replication.locks.removal_locks import Locks
-from tidelock.replication.peers import PeerClient
-
-_log = structlog.get_logger("operations")
-
-#: How long a home may take to give its word: whoever asks for an outcome waits no longer than `wait_bound_s`.
-_WORD_S = 1.0
 
 
 @dataclass(slots=True)
@@ -89,7 +83,6 @@ class Operations:
     catalog: Catalog
     waiters: CsnWaiters
     log: CsnLog
-    client: PeerClient
     membership: Membership
     transactions: Transactions
     inserts: Inserts
@@ -101,6 +94,7 @@ class Operations:
     foreign: PeerUploads
     locks: Locks
     commits: Commits
+    outcomes: OutcomeResolver
     labels: Labels
     snapshots: Snapshots
     read_pins: ImplicitPins
@@ -206,130 +200,6 @@ class Operations:
         _, schema = self.inserts.schema(name, self.waiters.reached)
         path = None if partition is None else path_in(schema, partition)
         return await self.compactor.optimizer.run(name, path, timeout_s)
-
-    async def outcome(
-        self, tid: Tid, *, wait: WaitFor | None = None, timeout_s: float | None = None
-    ) -> Outcome:
-        """Return how a transaction of any replica ended; a committed one when it is applied as ``wait`` asks.
-
-        The home's word for its living ones, the log for all others.
-
-        Raises:
-            CommitUnknownError: Committed, but not applied there within ``timeout_s``.
-        """
-        found = await self._outcome(tid)
-        if wait is None or not isinstance(found, Committed):
-            return found
-        return await self.commits.applied(tid, found, wait, timeout_s or self.settings.wait_bound_s)
-
-    async def _outcome(self, tid: Tid) -> Outcome:
-        match self.commits.own_word(tid):
-            case "aborted":
-                return Aborted()
-            case "running":
-                return Running()
-            case _:
-                return await self.logged_outcome(tid)
-
-    async def logged_outcome(self, tid: Tid) -> Outcome:
-        """Return what the owner's session, the log and the catalog say, in this order.
-
-        For others' tids that they do not decide ask the home, and fence one that has long been silent.
-        """
-        found = await self.in_log(tid)
-        if isinstance(found, Running | TooOld) and tid.home != self.replica:
-            match await self.ask_home(tid):
-                case "aborted":
-                    return Aborted()
-                case "running":
-                    return Running()
-        return await self._decided(tid, found, self.in_log)
-
-    async def decide_held(self, tid: Tid) -> Outcome:
-        """As :meth:`logged_outcome` without asking the home, for a tid whose undecided parts are held here.
-
-        It is never too old. No record that was applied here names it, or its parts would be decided; so
-        however few outcomes are kept, a log without it is proof enough.
-        """
-        return await self._decided(tid, await self.in_whole_log(tid), self.in_whole_log)
-
-    async def in_whole_log(self, tid: Tid) -> Outcome:
-        """Return what the log and the catalog say, however old it is: what is in neither is not committed."""
-        return await self.log.outcome(tid, self.known, CSN_NONE)
-
-    async def in_log(self, tid: Tid) -> Outcome:
-        """Return what the log and the catalog say, unless it is too old.
-
-        The catalog may forget the outcome while the log is read, and raises the floor with that. So what was
-        found in neither is held against the floor as it is after the look.
-        """
-        found = await self.log.outcome(tid, self.known, self._floor())
-        floor = self._floor()
-        return TooOld(floor) if isinstance(found, Running | Aborted) and tid.snapshot < floor else found
-
-    def _floor(self) -> Csn:
-        return Csn(self.catalog.reader.meta("outcome_floor"))
-
-    async def _decided(self, tid: Tid, found: Outcome, again: Callable[[Tid], Awaitable[Outcome]]) -> Outcome:
-        """Have a transaction decided whose home is gone; the outcome stays as it was found if it is not."""
-        if (
-            isinstance(found, Running)
-            and tid.home != self.replica
-            and await self._fence_home(tid.home, tid.boot) is not None
-        ):
-            return await again(tid)
-        return found
-
-    def silent_homes(self) -> frozenset[ReplicaId]:
-        """Return the other replicas that have given no sign of life for `fence_timeout_s`."""
-        bound_s = self.settings.fence_timeout_s
-        return frozenset(
-            home for home in self.membership.view if self.membership.silent_s(home) >= bound_s
-        ) - {self.replica}
-
-    async def fence_home(self, home: ReplicaId) -> int | None:
-        """Fence the present life of a home that has been silent for long; errors as `CsnLog.fence_out`.
-
-        Returns:
-            The data version that this call has written to its session znode; None if it did not.
-        """
-        found = self.membership.view.get(home)
-        if found is None or found.session is None:
-            return None
-        return await self._fence_home(home, found.session.boot)
-
-    async def _fence_home(self, home: ReplicaId, boot: int) -> int | None:
-        """Fence a life of a home if that has been silent for long; returns the new version of its fence."""
-        silent_s = self.membership.silent_s(home)
-        if silent_s < self.settings.fence_timeout_s:
-            return None
-        version = await self.log.fence_out(home, boot)
-        if version is not None:
-            _log.warning("fenced_home", home=home, boot=boot, silent_s=round(silent_s, 1))
-        return version
-
-    def known(self, tid: Tid) -> Committed | None:
-        """Return the commit of a transaction that is applied here, or about to be, as far as that is kept."""
-        taken = self.applier.taken(str(tid))
-        if taken is not None:
-            return Committed(taken)
-        found = self.catalog.reader.outcome(str(tid))
-        return Committed(*found) if found else None
-
-    async def ask_home(self, tid: Tid) -> str:
-        """Return the home's word on its tid, or ``unknown`` when it does not answer."""
-        return await self.word_of_home(tid) or "unknown"
-
-    async def word_of_home(self, tid: Tid) -> str | None:
-        """Return the home's word on its tid; None when it does not answer."""
-        if tid.home == self.replica:
-            return self.commits.own_word(tid)
-        for peer in self.membership.peers():
-            if peer.replica == tid.home:
-                with contextlib.suppress(TidelockError, TimeoutError):
-                    async with asyncio.timeout(_WORD_S):
-                        return await self.client.outcome(peer.api, tid)
-        return None
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -459,7 +329,7 @@ class Operations:
 
         What it is here, how it ended, where its parts lie, what it waits for.
         """
-        outcome = await self.outcome(tid)
+        outcome = await self.outcomes.outcome(tid, CLIENT)
         live = [tx.describe(self.clock()) for tx in self.transactions.all() if tx.tid == tid]
         blocked = self.applier.blocked
         return {

@@ -1,4 +1,4 @@
-"""Routes for the other agents of the shard (docs/protocol.md, 4.2 and 4.3)."""
+"""Routes for the other agents of the shard (docs/protocol.md#peer-routes)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Action
 from tidelock.replication.core.model import PartMeta, bytes_alone
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
+from tidelock.replication.peers import word_of
 
 
 def body_limit(settings: AgentSettings) -> int:
@@ -134,7 +135,8 @@ class PeerRoutes:
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell what this home knows of its own transaction."""
-        return answer({"outcome": self._agent.commits.own_word(parse_tid(request.match_info["tid"]))})
+        found = self._agent.outcomes.own(parse_tid(request.match_info["tid"]))
+        return answer({"outcome": word_of(found)})
 
     async def status(self, _request: web.Request) -> web.Response:
         """Tell how far this replica is."""

@@ -15,6 +15,7 @@ from tidelock.replica_agent.api.http import answer, body, seconds
 from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
+from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Isolation, TxState
 
 
@@ -182,7 +183,10 @@ class TransactionRoutes:
         asked = request.query.get("wait")
         timeout_s = seconds(request, "timeout_s")
         wait = None if asked is None else parse_wait(asked, timeout_s)
-        found = await self._agent.outcome(tid, wait=wait, timeout_s=timeout_s)
+        found = await self._agent.outcomes.outcome(tid, CLIENT)
+        if wait is not None and isinstance(found, Committed):
+            bound_s = timeout_s or self._agent.settings.wait_bound_s
+            found = await self._agent.commits.applied(tid, found, wait, bound_s)
         shown: dict[str, Any] = {"tid": str(tid)}
         match found:
             case Committed():

@@ -1,4 +1,4 @@
-"""Merges one group of parts: a transaction of its own that changes no row (design section 4, Merges).
+"""Merges one group of parts: a transaction of its own that changes no row (rule merges).
 
 The rows of the group, as they are at the newest CSN of this replica, are put in the table's order and staged
 as an insert's; the parts are removed by the same transaction, which takes their locks only when its copies

@@ -1,6 +1,6 @@
 """The agent: brings its parts up in the right order and keeps them going until it ends.
 
-Start (design section 4, Restart): take the data directory and clean it up, join the cluster with a raised
+Start (rule restart): take the data directory and clean it up, join the cluster with a raised
 boot and fence, follow the log from the catalog's position, decide every undecided transaction of former
 boots, then serve.
 """
@@ -35,6 +35,7 @@ from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
 from tidelock.replica_agent.lifecycle.wiring import Machinery, assemble
 from tidelock.replica_agent.readers.verdict import ReadAvailability
 from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
 
 _log = structlog.get_logger("agent")
@@ -174,7 +175,8 @@ class Agent:
         """Roll back the own transactions of former boots that never became visible."""
         tids = [Tid.parse(text) for text in self.local.catalog.reader.prepared()]
         own = [tid for tid in tids if tid.home == self.replica and tid.boot < session.boot]
-        aborted = [tid for tid in own if isinstance(await self.operations.decide_held(tid), Aborted)]
+        outcome = self.operations.outcomes.outcome
+        aborted = [tid for tid in own if isinstance(await outcome(tid, UNDECIDED), Aborted)]
         if aborted:
             _log.info("aborted_by_restart", tids=[str(tid) for tid in aborted])
             await self.operations.acceptor.forget(aborted)

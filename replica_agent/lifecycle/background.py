@@ -28,6 +28,7 @@ from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
+from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 
 PeriodicTask = Callable[[], Coroutine[Any, Any, object]]
 
@@ -48,8 +49,7 @@ class BackgroundTasks:
         self._outcomes = OutcomeRetention(self._operations.replica, catalog, store, log.fenced)
         self._janitor = UndecidedResolver(
             local.catalog,
-            ask_home=self._operations.ask_home,
-            outcome=self._operations.decide_held,
+            outcome=lambda tid: machinery.operations.outcomes.outcome(tid, UNDECIDED),
             forget=self._operations.acceptor.forget,
             fetching=lambda: machinery.fetcher.early() | machinery.operations.foreign.tids(),
         )

@@ -13,7 +13,6 @@ from tidelock.csnlog.cluster.members import Members
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.replica_agent.api.operations import Condition, Operations
-from tidelock.replica_agent.api.tid_lookup import lock_holder, look_up
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.audit.checks import Cluster
 from tidelock.replica_agent.compaction.compactor import Compactor
@@ -24,6 +23,7 @@ from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.lifecycle.local import Local
 from tidelock.replica_agent.lifecycle.wiring_base import Base, Events, Shared, make_base
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
+from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
 from tidelock.replica_agent.snapshots.garbage_collection import newest_before
@@ -35,6 +35,8 @@ from tidelock.replica_agent.transactions.ending.commit import Commits
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.validation import Validation
+from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
+from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, AUDIT_UNDECIDED, LOCK
 from tidelock.replica_agent.transactions.statements.additions import Additions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
@@ -88,7 +90,9 @@ def assemble(
     base = make_base(local, store, session, events, metrics, stack)
     shared, settings = base.shared, local.settings
     inserts = _inserts(shared, base.pusher, stack)
-    locks = _locks(shared, store, lambda: operations)
+    homes = _homes(base)
+    outcomes = _outcomes(base, homes)
+    locks = _locks(shared, store, outcomes, homes)
     removals = _removals(shared, inserts, locks)
     labels = Labels(shared.log, local.catalog.reader, local.waiters, settings)
     commits = _commits(shared, base.copies, removals, labels)
@@ -112,7 +116,6 @@ def assemble(
         catalog=local.catalog,
         waiters=local.waiters,
         log=shared.log,
-        client=base.client,
         membership=shared.membership,
         transactions=shared.transactions,
         inserts=inserts,
@@ -124,12 +127,13 @@ def assemble(
         spread=spread,
         foreign=foreign,
         commits=commits,
+        outcomes=outcomes,
         labels=labels,
         snapshots=snapshots,
         read_pins=read_pins,
         changes=_changes(shared, snapshots, read_pins, lambda: operations),
         history=history,
-        auditor=_auditor(shared, store, locks, snapshots, events, lambda: operations),
+        auditor=_auditor(shared, store, locks, snapshots, events, outcomes),
         acceptor=_acceptor(shared, base.fetcher, foreign, events),
         applier=base.applier,
         sql=sql,
@@ -231,7 +235,6 @@ def _passes(shared: Shared, key: bytes) -> TokenIssuer:
 def _commits(shared: Shared, copies: CopyMaker, removals: Removals, labels: Labels) -> Commits:
     return Commits(
         replica=shared.session.replica,
-        boot=shared.session.boot,
         settings=shared.local.settings,
         transactions=shared.transactions,
         catalog=shared.local.catalog,
@@ -325,17 +328,39 @@ def _removals(shared: Shared, inserts: Inserts, locks: Locks) -> Removals:
     )
 
 
-def _locks(shared: Shared, store: ZkStore, operations: Callable[[], Operations]) -> Locks:
-    """``operations``, which needs the locks itself, is asked for when somebody is met."""
+def _homes(base: Base) -> Homes:
+    shared = base.shared
+    return Homes(
+        replica=shared.session.replica,
+        membership=shared.membership,
+        client=base.client,
+        log=shared.log,
+        fence_timeout_s=shared.local.settings.fence_timeout_s,
+    )
+
+
+def _outcomes(base: Base, homes: Homes) -> OutcomeResolver:
+    shared, replica = base.shared, base.shared.session.replica
+    local = LocalOutcomes(
+        replica=replica,
+        boot=shared.session.boot,
+        transactions=shared.transactions,
+        reader=shared.local.catalog.reader,
+        taken=base.applier.taken,
+    )
+    return OutcomeResolver(replica=replica, local=local, log=shared.log, homes=homes)
+
+
+def _locks(shared: Shared, store: ZkStore, outcomes: OutcomeResolver, homes: Homes) -> Locks:
     settings = shared.local.settings
     return Locks(
         replica=shared.session.replica,
         boot=shared.session.boot,
         store=store,
         fenced=shared.log.fenced,
-        outcome=lambda tid: lock_holder(operations(), tid),
-        fence_home=lambda home: operations().fence_home(home),
-        silent=lambda: operations().silent_homes(),
+        outcome=lambda tid: outcomes.outcome(tid, LOCK),
+        fence_home=homes.fence_present,
+        silent=homes.silent,
         clock=time.monotonic,
         limits=LockLimits(
             locks_max=settings.locks_max,
@@ -354,9 +379,8 @@ def _auditor(
     locks: Locks,
     snapshots: Snapshots,
     events: Events,
-    operations: Callable[[], Operations],
+    outcomes: OutcomeResolver,
 ) -> Auditor:
-    """``operations``, of which it is a part, is asked for when it runs."""
     local, settings = shared.local, shared.local.settings
     cluster = Cluster(
         replica=shared.session.replica,
@@ -364,8 +388,8 @@ def _auditor(
         barrier=shared.log.barrier,
         applied=lambda: local.waiters.reached,
         wait=lambda csn: local.waiters.wait(csn, settings.wait_bound_s),
-        outcome=lambda tid: look_up(operations(), tid),
-        undecided_outcome=lambda tid: look_up(operations(), tid, held=True),
+        outcome=lambda tid: outcomes.outcome(tid, AUDIT),
+        undecided_outcome=lambda tid: outcomes.outcome(tid, AUDIT_UNDECIDED),
         locks=locks.listed,
         members=lambda: {replica: found.alive for replica, found in shared.membership.view.items()},
         own_pins=snapshots.ids,

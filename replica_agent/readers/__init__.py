@@ -7,13 +7,13 @@ On failure: a worker that dies is replaced; rows are never missing in silence: a
     error.
 
 A worker holds a read-only catalog connection and the listening socket, and no state that anybody would miss:
-it may be killed at any moment and is started again (design section 2: beside one Spark job on the same event
+it may be killed at any moment and is started again (rule processes; beside one Spark job on the same event
 loop a tiny request took 10-44 ms). The pool in the agent and the workers talk over socketpairs, one JSON
 object per line.
 
 What is promised: every byte of a part that leaves a worker was compared with the digest of its block, every
 name is answered for exactly the CSN that was asked for, and no answer can make Spark return fewer rows
-without an error (design section 5.1; docs/adr/0004-verified-reads.md). What is not: that a CSN above the
+without an error (rule readers; ADR 0004). What is not: that a CSN above the
 snapshot CSN is ever reached here.
 """
 

@@ -2,8 +2,8 @@
 
 Without that tie an answer could be taken from rows that garbage collection is deleting, and a part that is
 gone would look like a part that never was: silently missing rows. So the check of the CSN and the read of the
-rows share one SQLite transaction; the collector notes the horizon durably before its first delete (design
-section 4, Pins and horizon).
+rows share one SQLite transaction; the collector notes the horizon durably before its first delete (rule
+horizon).
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def directory_listing(statuses: bytes) -> bytes:
 
 
 def block_locations(length: int, host: str, port: int) -> bytes:
-    """Return the answer to GETFILEBLOCKLOCATIONS: one block, on this replica alone (design 5.1)."""
+    """Return the answer to GETFILEBLOCKLOCATIONS: one block, here alone (rule snapshot-folders)."""
     block = {
         "offset": 0,
         "length": length,

@@ -1,8 +1,8 @@
 """Names of the snapshot file system: from a request target to what it means. Pure.
 
-The tree is ``/snapshots/<csn>/<namespace>/<table>/<folder>/<part>.parquet`` (design section 5.1). A partition
-folder is named by the *escaped* partition path of the catalog: the client percent-encodes that name once
-more, so one decoding gives it back.
+The tree is ``/snapshots/<csn>/<namespace>/<table>/<folder>/<part>.parquet`` (rule snapshot-folders). A
+partition folder is named by the *escaped* partition path of the catalog: the client percent-encodes that name
+once more, so one decoding gives it back.
 """
 
 from __future__ import annotations

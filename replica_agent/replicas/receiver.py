@@ -63,7 +63,7 @@ class PushReceiver:
         self._cut, self._arrived = cut, arrived
 
     async def stage(self, raw: bytes) -> Held:
-        """Take one push (docs/protocol.md, 4.3).
+        """Take one push (docs/protocol.md#stage).
 
         Raises:
             BadRequestError, ClusterMismatchError: Nothing was taken.

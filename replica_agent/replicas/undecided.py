@@ -1,10 +1,9 @@
 """Decides what was left undecided here, and gives the parts of what was rolled back away.
 
 A home tells its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
-undecided transaction, or fetches some early, asks: first the home, which answers for its own tids; where it
-does not answer, ``outcome(tid)`` (protocol-review F12). Its own transactions are among them where their
-rollback could not write the catalog. Parts that a transaction has made and removed again stand in no record;
-those that a peer was told of early go when the record is applied.
+undecided transaction, or fetches some early, asks for its outcome (F12). Its own transactions
+are among them where their rollback could not write the catalog. Parts that a transaction has made and removed
+again stand in no record; those that a peer was told of early go when the record is applied.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ class UndecidedResolver:
     """Looks at undecided transactions.
 
     Args:
-        ask_home: Asks a home, this one too, for its word on a tid; raises TidelockError when it does not
-            answer.
-        outcome: ``outcome(tid)`` of this agent.
+        catalog: What is undecided here.
+        outcome: Finds out what became of a transaction of which something is undecided here.
         forget: Drops the parts of aborted transactions, and fetches no more of them.
         fetching: Tells the undecided transactions of which parts are coming here.
     """
@@ -36,15 +34,13 @@ class UndecidedResolver:
         self,
         catalog: Catalog,
         *,
-        ask_home: Callable[[Tid], Awaitable[str]],
         outcome: Callable[[Tid], Awaitable[Outcome]],
         forget: Callable[[list[Tid]], Awaitable[None]],
         fetching: Callable[[], Collection[str]],
     ) -> None:
         """Look at nothing yet."""
         self._catalog = catalog
-        self._ask_home, self._outcome, self._forget = ask_home, outcome, forget
-        self._fetching = fetching
+        self._outcome, self._forget, self._fetching = outcome, forget, fetching
         self._seen: set[str] = set()
 
     async def look(self) -> None:
@@ -52,21 +48,15 @@ class UndecidedResolver:
         undecided = {*self._catalog.reader.prepared(), *self._fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
         self._seen = undecided
-        over = [tid for tid in again if await self._over(tid)]
+        over = [tid for tid in again if await self._is_over(tid)]
         if over:
             _log.info("undecided_cleaned", tids=[str(tid) for tid in over])
             await self._forget(over)
 
-    async def _over(self, tid: Tid) -> bool:
+    async def _is_over(self, tid: Tid) -> bool:
         if self._catalog.reader.outcome(str(tid)) is not None:
             return True  # applied here: what is left of it was removed before its record was made
         try:
-            word = await self._ask_home(tid)
+            return isinstance(await self._outcome(tid), Aborted)
         except TidelockError:
-            word = "unknown"
-        if word == "unknown":
-            try:
-                return isinstance(await self._outcome(tid), Aborted)
-            except TidelockError:
-                return False
-        return word == "aborted"
+            return False

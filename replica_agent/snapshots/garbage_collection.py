@@ -2,7 +2,7 @@
 
 The horizon that is seen in ZooKeeper is durable in the catalog before the first delete, and readers compare
 their CSN with it in the SQLite transaction that reads the rows. So whoever reads below it is told so, and
-never takes a part that is gone for one that never was (design section 4; I6, I12). A table with a retention
+never takes a part that is gone for one that never was (rule horizon; I6, I12). A table with a retention
 of its own (property ``retention_s``) has a horizon of its own here, which is noted in the same transaction.
 
 Rows go first, with their files noted as undo; then the files. A crash anywhere leaves what the next start, or

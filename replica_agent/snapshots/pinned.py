@@ -2,7 +2,7 @@
 
 A pin is one multi: check(csn/horizon at a version whose value is not above the pin), create(pins/<id>),
 set(pins). Whoever raises the horizon checks the version of ``pins`` in the same multi as the new horizon, so
-one of the two sees the other (design section 4, "Pins and horizon"; protocol-review F6).
+one of the two sees the other (rules pins, horizon; F6).
 """
 
 from __future__ import annotations

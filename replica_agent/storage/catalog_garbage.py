@@ -1,6 +1,6 @@
 """What leaves the catalog when nobody needs it any more, as jobs for :meth:`Catalog.write`; and what may.
 
-Each kind has a rule of its own (docs/protocol.md, section 10). Every job takes a bounded number of rows, so
+Each kind has a rule of its own (docs/protocol.md#history). Every job takes a bounded number of rows, so
 that commits, which share the writer, wait for a moment only; each can be repeated on whatever a crash has
 left.
 """

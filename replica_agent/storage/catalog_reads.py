@@ -74,7 +74,7 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A table's definition as it stands at a CSN (``definition``: docs/protocol.md, section 2)."""
+    """A table's definition as it stands at a CSN (``definition``: docs/protocol.md#bytes)."""
 
     name: TableName
     version: int

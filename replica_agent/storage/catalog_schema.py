@@ -1,4 +1,4 @@
-"""The catalog's tables and indexes (docs/protocol.md, section 3).
+"""The catalog's tables and indexes (docs/protocol.md#catalog).
 
 The one place where its SQL schema is written.
 """

@@ -2,7 +2,7 @@
 
 Used for the parts of this replica's own transactions when they are sealed, and for those that peers push.
 While one batch is being written the next collects. The undo row of a pack is durable before its first byte:
-the transaction that adds the rows of one pack also notes the name of the next (design section 4, Stage).
+the transaction that adds the rows of one pack also notes the name of the next (rule stage).
 """
 
 from __future__ import annotations

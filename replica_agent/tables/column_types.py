@@ -1,6 +1,6 @@
 """The closed list of column types: those that mean the same in Arrow, Parquet, Spark and DuckDB.
 
-A type is written in definitions by its Spark name (docs/protocol.md, section 2). Everything else that Arrow
+A type is written in definitions by its Spark name (docs/protocol.md#bytes). Everything else that Arrow
 knows is refused with the type to use instead, since Spark cannot read it or reads it as something else (tried
 with Spark 4.3 and Parquet written by Arrow: timestamp[ns], time, decimal256, float16 fail; unsigned integers
 and durations change).

@@ -39,7 +39,7 @@ _TABLE = re.compile(r"[a-z0-9][a-z0-9_]{0,127}")
 _COLUMN = re.compile(r"[a-z0-9_]{1,128}")
 #: Names that mean something else in SQL over a snapshot.
 _NO_NAMESPACE = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
-#: Columns that a change feed adds to those of the table (design 5.2).
+#: Columns that a change feed adds to those of the table (rule change-feed).
 _RESERVED = frozenset({"_change_type", "_commit_csn", "_commit_time"})
 
 
@@ -61,7 +61,7 @@ def full_name(name: str) -> TableName:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; ``type`` is its Spark name (docs/protocol.md, section 2)."""
+    """One column; ``type`` is its Spark name (docs/protocol.md#bytes)."""
 
     name: str
     type: str
@@ -158,7 +158,7 @@ class TableSchema:
 
     @classmethod
     def from_definition(cls, definition: Mapping[str, Any]) -> TableSchema:
-        """Return the schema of a committed definition (docs/protocol.md, section 2)."""
+        """Return the schema of a committed definition (docs/protocol.md#bytes)."""
         source = definition.get("derived_from")
         return cls(
             TableName(definition["name"]),

@@ -17,7 +17,7 @@ from typing import Any
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import DefineTable
-from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.errors import (
     BadRequestError,
     TableChangedError,
@@ -320,6 +320,18 @@ class Transactions:
             raise UnknownTransactionError(msg, tid=tid)
         return tx
 
+    def outcome(self, tid: str) -> Committed | Aborted | Running | None:
+        """Return what became of a transaction as far as it is remembered here; None if it is not.
+
+        One that was committed and had changed nothing has left nothing, and counts as aborted.
+        """
+        tx = self._live.get(tid) or self._closed.get(tid)
+        if tx is None:
+            return None
+        if tx.outcome is not None:
+            return tx.outcome
+        return Running() if tx.closed_at is None else Aborted()
+
     def is_open(self, tid: str) -> bool:
         """Tell whether a transaction of this replica takes statements."""
         tx = self._live.get(tid)
@@ -386,7 +398,7 @@ class Transactions:
             self.require_open(tx)
 
     def fail(self, tx: Transaction, error: TidelockError) -> None:
-        """A statement was refused: from now on the transaction accepts rollback only (design 5.4)."""
+        """A statement was refused: from now on the transaction accepts rollback only (rule errors)."""
         if tx.state is TxState.OPEN:
             tx.state, tx.error = TxState.FAILED, error
 

@@ -1,7 +1,8 @@
 """Whether a Parquet file that somebody else has written can be a part of a table; what its footer says of it.
 
 Only the footer is read, and a column where that does not tell of its nulls. What is let through means the
-same to every reader of the table (design 5.1): the columns of its files by name, with exactly their types.
+same to every reader of the table (rule column-types): the columns of its files by name, with exactly their
+types.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ else. No clock, no threads, no sockets, no files. The machine can be copied and 
 value, so that an explorer can visit its states, and it checks its own invariants.
 
 :class:`Copies` calls a transaction ready only when at least ``copies`` replicas, the home among them, hold
-all its parts on the disks that the member list shows at that moment (design section 4, "Seal and
-replicate"; I4). It does not decide what is committed: that is the log's business. The way back from the log
+all its parts on the disks that the member list shows at that moment (rules seal, copies;
+I4). It does not decide what is committed: that is the log's business. The way back from the log
 is :mod:`tidelock.replication.core.prefix`.
 """
 
@@ -230,7 +230,7 @@ def csns_behind(csn: Csn, end: Csn, epoch_limit: int) -> int:
 def lagging(peers: Iterable[Peer], own: Csn, max_lag: int, *, epoch_limit: int) -> tuple[ReplicaId, ...]:
     """Return the replicas, alive and not struck, that are more than ``max_lag`` CSNs behind ``own``.
 
-    A home delays new commits while there is one (design section 4, Apply).
+    A home delays new commits while there is one (rule apply).
     """
     return tuple(
         peer.replica

@@ -1,7 +1,7 @@
 """Checksums of a part's byte range: one XXH3-128 over the whole, and one XXH3-64 per block of 256 KiB. Pure.
 
 The whole travels with the part (log entry, wire, ETag) and is compared at every transfer; the blocks stay
-in the catalog, apart from what they protect, and are compared at every read (docs/protocol.md section 2).
+in the catalog, apart from what they protect, and are compared at every read (docs/protocol.md#bytes).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def collectable(removal_csn: Csn | None, horizon: Csn) -> bool:
     """Tell whether a part may be deleted: no S that is promised, none that lives, sees it.
 
     A snapshot S sees a part until its removal; S is at least the horizon. When the part was created does not
-    matter (features.md E1: created at 5, removed at 20, read at 10).
+    matter (rule horizon; created at 5, removed at 20, read at 10).
     """
     return removal_csn is not None and removal_csn <= horizon
 

@@ -25,7 +25,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
 from tidelock.csnlog.core.store import Create, Op, multi_bytes
 from tidelock.errors import CorruptError, SerializationConflictError
 
-#: Most locks that are made or deleted with one request (design section 4, "Removals").
+#: Most locks that are made or deleted with one request (rule removals).
 LOCKS_PER_MULTI_MAX = 1000
 #: Share of a request's bytes that is planned with. The rest is for the fence, and for the cluster's root,
 #: which stands in front of every path.

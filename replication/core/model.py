@@ -1,6 +1,6 @@
 """The values of replication: parts, sealed transactions, peers and what peers answer. Pure.
 
-Pure. :class:`PartMeta` and :class:`Held` travel between agents (docs/protocol.md section 4.3); the patterns
+Pure. :class:`PartMeta` and :class:`Held` travel between agents (docs/protocol.md#stage); the patterns
 are checked when they are decoded, since a part id becomes a file name. The rest stays inside one agent.
 """
 

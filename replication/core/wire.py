@@ -1,4 +1,4 @@
-"""The bytes of a push: ``POST /peer/v1/stage`` (docs/protocol.md section 4.3). Pure.
+"""The bytes of a push: ``POST /peer/v1/stage`` (docs/protocol.md#stage). Pure.
 
 A big-endian uint32 with the length of the header, the header as msgpack, then the bytes of the inline parts
 in the order of the header. Parts that are not inline are fetched by the receiver. Pure: no input or output.

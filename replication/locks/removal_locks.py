@@ -1,4 +1,4 @@
-"""Takes removal locks in ZooKeeper and gives them back (design section 4, "Removals").
+"""Takes removal locks in ZooKeeper and gives them back (rule removals).
 
 The rules are in :mod:`tidelock.replication.core.lock_rules`, what this replica holds in
 :mod:`tidelock.replication.core.lock_book`. What is promised:
@@ -7,7 +7,7 @@ The rules are in :mod:`tidelock.replication.core.lock_rules`, what this replica 
   conflict at once. Both may only be refused where a third one stands in the way of one of them.
 * A lock is deleted only under the session version of its holder's replica: by this replica under its own
   fence, or under the version that it has just written itself into the session znode of a silent replica
-  (protocol review F5). The lock of a committed removal stays until the tail has passed its CSN.
+  (F5). The lock of a committed removal stays until the tail has passed its CSN.
 * Whatever becomes of a request, its answer or its caller: a lock of this life stands in the book until it is
   known to be gone, and goes with :meth:`Locks.sweep` if not before.
 

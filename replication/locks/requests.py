@@ -1,7 +1,7 @@
 """The requests that removal locks need of ZooKeeper: what is read is as new as it must be, what is sent ends.
 
 A read decides something only in a session in which a write of the same call was acknowledged before: another
-session may show an older state (design section 8.7). So each call carries the session of its last write, and
+session may show an older state (Z7). So each call carries the session of its last write, and
 makes a write that changes nothing where it has none.
 """
 

@@ -1,7 +1,7 @@
 """Deletes removal locks: the own ones, and those of others that are gone for good.
 
-A lock is deleted only in a multi that checks the session version of its holder's replica (protocol review
-F5): the own fence for the own locks, those of former lives included; for others the version that this replica
+A lock is deleted only in a multi that checks the session version of its holder's replica (F5):
+the own fence for the own locks, those of former lives included; for others the version that this replica
 has just written itself into the session znode of one that has long been silent.
 """
 
@@ -168,7 +168,7 @@ class LockSweeper:
 
         The version that this call has written itself gives it alone the right to delete them, until somebody
         raises it again: two who merely had read the same version could both delete a lock, the second one
-        after a third has taken it (protocol review F5).
+        after a third has taken it (F5).
         """
         session = self._zookeeper.store.session
         version = await self._fence_home(home)

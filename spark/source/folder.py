@@ -1,6 +1,6 @@
 """The staging folder of a table in a transaction, as a task writes to it: files, by their places.
 
-The protocol is that of Spark's committer (docs/protocol.md, section 11): two requests to a file, and nothing
+The protocol is that of Spark's committer (docs/protocol.md#file-writes): two requests to a file, and nothing
 counts until the job names it. The token in the folder's address is all that a task shows. No error and no
 `repr` repeats it.
 """

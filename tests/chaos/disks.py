@@ -1,7 +1,7 @@
 """Disks whose power can be cut: an ext4 file system in a file, mounted through a loop device.
 
 What the file holds at a moment is what a platter would hold: pages that nobody has flushed are in the page
-cache of the file system, which a copy of the file does not see (reliability.md 4.3). A mount of the copy
+cache of the file system, which a copy of the file does not see (Z18). A mount of the copy
 replays its journal, as after a power cut.
 """
 

@@ -1,4 +1,4 @@
-"""Power cuts at every fault point of a commit (issue 3, reliability.md 4.3).
+"""Power cuts at every fault point of a commit (issue 3, Z18).
 
 A replica's data directory is an ext4 file system in a file. The agent pauses at a point, the file is copied
 while the file system is in use, the agent is killed, and it starts again from the copy: what nobody had

@@ -233,11 +233,11 @@ async def test_a_caller_that_gives_up_can_ask_later(cluster: Cluster, zk_proxy: 
     zk_proxy.hook(nth_request(1, Action.LOSE_REPLY, opcode=MULTI, containing=b"/csn-"))
     with pytest.raises(CommitUnknownError):
         await node.commit(2, timeout_s=1.0)
-    found = await other.log.outcome(node.tid(2), other.known, Csn(0))
+    found = await other.outcome(node.tid(2))
     assert found == Committed(Csn(3))
     zk_proxy.heal()
     assert await node.commit(2) == 3
-    assert await other.log.outcome(node.tid(3), other.known, Csn(0)) == Running()
+    assert await other.outcome(node.tid(3)) == Running()
 
 
 async def test_a_second_life_fences_the_first(cluster: Cluster) -> None:
@@ -251,7 +251,7 @@ async def test_a_second_life_fences_the_first(cluster: Cluster) -> None:
     await history.client(successor, 1, 3)
     assert zombie.log.state is LogState.FENCED
     await history.check([successor])
-    outcome = await successor.log.outcome(Tid(Csn(1), R1, zombie.own.boot, 9), successor.known, Csn(0))
+    outcome = await successor.outcome(Tid(Csn(1), R1, zombie.own.boot, 9))
     assert type(outcome).__name__ == "Aborted"
 
 

@@ -1,4 +1,4 @@
-"""The images and docker/compose.yaml: a cluster in containers, used from outside (design section 2)."""
+"""The images and docker/compose.yaml: a cluster in containers, used from outside (rule processes)."""
 
 from __future__ import annotations
 

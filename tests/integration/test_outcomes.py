@@ -1,6 +1,6 @@
 """outcome(tid) on real agents: whoever asks, whoever has died, whatever was lost: it is true and stays so.
 
-I8 and I17. Design section 4: the session of the home, then the log to its end, then the own catalog; a home
+I8 and I17 (rule outcome): the session of the home, then the log to its end, then the own catalog; a home
 that is gone is fenced by whoever needs an outcome, once it has been silent for `fence_timeout_s`.
 """
 

@@ -19,7 +19,7 @@ from tests.sim.disk import Disk
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.model import Progress
-from tidelock.csnlog.core.results import Committed, Reason, Refused, Unknown
+from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
@@ -29,6 +29,15 @@ from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
 from tidelock.replica_agent.transactions import adopted_merges
+from tidelock.replica_agent.transactions.outcomes import resolver
+from tidelock.replica_agent.transactions.outcomes.rules import (
+    Facts,
+    FenceHome,
+    NeverWas,
+    Policy,
+    Question,
+    next_step,
+)
 from tidelock.replica_agent.transactions.registry import Transaction, Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replication.core.copies import Copies
@@ -229,6 +238,18 @@ def serve_before_it_is_where_it_was() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def call_aborted_what_no_home_answers_for() -> Iterator[None]:
+    """A home that does not answer counts as dead, and its transaction as aborted: nobody fences it before."""
+
+    def step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
+        found = next_step(facts, policy)
+        return Aborted() if isinstance(found, FenceHome) and facts.home == NoAnswer() else found
+
+    with mock.patch.object(resolver, "next_step", step):
+        yield
+
+
 BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -245,5 +266,6 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         ignore_open_transactions,
         delete_locks_by_their_own_version,
         serve_before_it_is_where_it_was,
+        call_aborted_what_no_home_answers_for,
     )
 }

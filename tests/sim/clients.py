@@ -39,6 +39,7 @@ from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
+from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Isolation, Transaction, TxState
 from tidelock.replication.core.model import Location
 
@@ -136,7 +137,7 @@ async def rollback(operations: Operations, tid: Tid) -> None:
 
 async def outcome(operations: Operations, tid: Tid) -> Outcome:
     """GET /outcomes/{tid}."""
-    return await operations.outcome(tid)
+    return await operations.outcomes.outcome(tid, CLIENT)
 
 
 async def listed(operations: Operations, csn: Csn) -> Lists:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.life import LIFE
 from tests.sim.network import Network, Serve
 from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
+from tidelock.csnlog.core.results import HomeAnswer
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.config.states import Action
 from tidelock.replication.core.model import Held, Location, PartMeta
-from tidelock.replication.peers import PeerClient, PeerStatus
+from tidelock.replication.peers import PeerClient, PeerStatus, answer_of, word_of
 
 if TYPE_CHECKING:
     from tidelock.replica_agent.api.operations import Operations
@@ -54,13 +55,13 @@ class SimPeerClient(PeerClient):
 
         await self._ask(api, "hint", serve)
 
-    async def outcome(self, api: str, tid: Tid) -> str:
+    async def outcome(self, api: str, tid: Tid) -> HomeAnswer:
         """Ask a home; see :class:`PeerClient`."""
 
         async def serve(operations: Operations) -> str:
-            return operations.commits.own_word(tid)
+            return word_of(operations.outcomes.own(tid))
 
-        return str(await self._ask(api, "outcome", serve))
+        return answer_of(str(await self._ask(api, "outcome", serve)))
 
     async def status(self, api: str) -> PeerStatus:
         """Ask how far it is; see :class:`PeerClient`."""

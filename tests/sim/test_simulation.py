@@ -80,6 +80,9 @@ SHOWN_BY = {
             Fault(16.854, "power", 1, 2.0),
         ),
     ),
+    "call-aborted-what-no-home-answers-for": replace(
+        _SMALL, loss=0.2, faults=(Fault(4.0, "deaf", 0, 8.0), Fault(14.0, "deaf", 1, 8.0))
+    ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
 #: Bugs that take long to show: some of them after the time in which a shard has to come to rest.

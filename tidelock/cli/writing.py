@@ -19,7 +19,7 @@ from tidelock.client.data import open_rows, parquet_files
 from tidelock.client.transaction import Wait
 from tidelock.errors import BadRequestError
 
-#: The names of column types (docs/protocol.md, section 2). The agent checks everything else.
+#: The names of column types (docs/protocol.md#bytes). The agent checks everything else.
 TYPES: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),

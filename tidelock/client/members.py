@@ -24,7 +24,7 @@ T = TypeVar("T")
 #: The replica to ask before all others, or several in their order.
 First = str | tuple[str, ...] | None
 
-#: Time that an agent is given beyond its own waiting bound before another is asked, in seconds (design 5.1).
+#: Seconds an agent is given beyond its own waiting bound before another is asked (rule reader-options).
 ANSWER_MARGIN_S = 3.0
 
 

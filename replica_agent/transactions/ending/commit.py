@@ -78,7 +78,6 @@ class Commits:
         self,
         *,
         replica: ReplicaId,
-        boot: int,
         settings: AgentSettings,
         transactions: Transactions,
         catalog: Catalog,
@@ -96,7 +95,7 @@ class Commits:
         clock: Callable[[], float],
     ) -> None:
         """Decide nothing yet."""
-        self._replica, self._boot, self._settings = replica, boot, settings
+        self._replica, self._settings = replica, settings
         self._transactions, self._catalog, self._files, self._numbers = transactions, catalog, files, numbers
         self._copies, self._csn_log, self._waiters, self._metrics = copies, log, waiters, metrics
         self._removals, self._validation, self._labels = removals, validation, labels
@@ -219,26 +218,6 @@ class Commits:
             )
             raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
         await self._abort(tx, error, pushed=False)
-
-    def own_word(self, tid: Tid) -> str:
-        """Return what this home knows of its own transaction.
-
-        Running, committed, aborted, or unknown (not its own, or of a time of which outcomes are not kept).
-        """
-        if tid.home != self._replica or tid.boot > self._boot:
-            return "unknown"
-        if self._catalog.reader.outcome(str(tid)):
-            return "committed"
-        with contextlib.suppress(UnknownTransactionError):
-            tx = self._transactions.find(str(tid))
-            if tx.outcome is not None and tx.outcome.csn <= self._catalog.reader.snapshot_csn():
-                return "unknown"  # applied, and forgotten since
-            if tx.closed_at is None or tx.outcome is not None:
-                return "running"  # or committed and not yet applied here
-            return "aborted"
-        if tid.boot < self._boot or tid.snapshot < self._catalog.reader.meta("outcome_floor"):
-            return "unknown"
-        return "aborted"
 
     def abort_all(self, error: TidelockError) -> None:
         """The agent was fenced.

@@ -1,9 +1,9 @@
-"""Whether what a serializable transaction has read still stands at the end of the log (design 4, Commit).
+"""Whether what a serializable transaction has read still stands at the end of the log (rule commit).
 
 The order decides: the version of ``csn/head`` first, then the log to its end in the same session, then, when
 all of that is applied here, what has changed since the transaction's snapshot. Every commit sets
 ``csn/head``, so one that comes after this look makes the multi of the transaction fail its check, and it
-looks again (protocol review F11).
+looks again (F11).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Takes parts out of tables inside a transaction: lock, look, mark (design section 4, "Removals").
+"""Takes parts out of tables inside a transaction: lock, look, mark (rule removals).
 
 The locks in ZooKeeper come first and keep every other replica away; then the catalog is asked whether all
 parts are still there, in the same catalog transaction that marks them. In the other order a removal that is
-committed between the look and the lock would be missed (protocol review M1, M5b). Parts that the transaction
-has made itself are dropped: nobody else has seen them.
+committed between the look and the lock would be missed (rule removals; F21, M1, M5b). Parts that the
+transaction has made itself are dropped: nobody else has seen them.
 
 Each statement first adopts what compaction has made since of the parts that it sees
 (:mod:`tidelock.csnlog.core.visibility`), so it works on parts that are there to be removed, however much was

@@ -1,4 +1,4 @@
-"""CSNs that cannot be read: not there yet, not kept any more, or no CSN at all (design 5.1).
+"""CSNs that cannot be read: not there yet, not kept any more, or no CSN at all (rule readers).
 
 Whatever is wrong with a CSN must fail loudly in every reader; "file not found" would read as an empty table.
 """

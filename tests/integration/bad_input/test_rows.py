@@ -1,4 +1,4 @@
-"""Rows that do not fit: each misfit by its class, with the column and what to do (design 5.4)."""
+"""Rows that do not fit: each misfit by its class, with the column and what to do (rule errors)."""
 
 from __future__ import annotations
 

@@ -226,6 +226,14 @@ def test_transactions_that_are_of_another_replica_or_of_none(ground: Ground) -> 
     with pytest.raises(UnknownTransactionError, match="there is no replica r77"):
         ground.db.outcome("1-r77-1-1")
     assert ground.db.outcome("1-r1-1-999999").decision is Decision.ABORTED
+    for replica in ("r1", "r2"):  # one asks itself, the other one asks ZooKeeper
+        answer = http("GET", f"{Addresses.of(ground.cluster, replica).api}/outcomes/1-r1-999-1")
+        assert answer.status == 404
+        check_message(
+            answer.error,
+            UnknownTransactionError,
+            ["is of boot 999, and replica r1 has had boots up to", "check the tid"],
+        )
     ground.check_intact()
 
 

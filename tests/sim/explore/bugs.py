@@ -1,7 +1,8 @@
 """Planted bugs: pieces of the product replaced, each of which an exploration must notice.
 
-The sentences of the protocol that look pedantic are what these leave out (design section 4). No switch in the
-product makes them: a class is replaced by a subclass, or a function for the time of one exploration.
+The sentences of the protocol that look pedantic are what these leave out (docs/design/protocol-rules.md). No
+switch in the product makes them: a class is replaced by a subclass, or a function for the time of one
+exploration.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.sim.explore.followers import Asked
 from tests.sim.explore.following import HOME, Following
 from tests.sim.explore.label_bugs import LABEL_BUGS
 from tests.sim.explore.lock_bugs import LOCK_BUGS
+from tests.sim.explore.outcome_bugs import OUTCOME_BUGS
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
@@ -36,7 +38,7 @@ from tidelock.csnlog.core.fence import OwnFence
 from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
 from tidelock.csnlog.core.model import Kind, LogRecord, Record
-from tidelock.csnlog.core.results import Aborted, Committed, Ok, Outcome, Running
+from tidelock.csnlog.core.results import LogReading, Ok
 from tidelock.csnlog.core.store import Create, Op, SetData, Store
 from tidelock.csnlog.core.visibility import PartVersions
 from tidelock.csnlog.log import CsnLog
@@ -83,16 +85,15 @@ def _raise_boot_too(fence: OwnFence) -> tuple[Op, ...]:
 class LogBeforeFence(CsnLog):
     """Outcomes: the log first, then the session znode of the home."""
 
-    async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
+    async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
         """As the product's, in the wrong order."""
+        del newest
         records = await self._engine.read_to_end(1)
         assert records is not None
-        found = self._in_flight(str(tid), records) or known(tid)
-        if found is not None:
-            return found
+        commit = self._commit_in_records(str(tid), records)
         node = await self._store.get(tree.session(tid.home))
         assert isinstance(node, Ok)
-        return Aborted() if codec.decode_session(node.value.data).boot > tid.boot else Running()
+        return LogReading(codec.decode_session(node.value.data).boot, commit)
 
 
 # ------------------------------------------------------------------------------------------------ the tail
@@ -330,4 +331,5 @@ BUGS = (
     ),
     *LOCK_BUGS,
     *LABEL_BUGS,
+    *OUTCOME_BUGS,
 )

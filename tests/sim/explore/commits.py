@@ -1,9 +1,9 @@
 """Two committers, their clients, and a ZooKeeper that loses, delays and lags: what is explored of commits.
 
-The committers, ``open_session``, ``CsnLog.outcome``, ``read_to_end`` and the rules of ZooKeeper are the
-product's own; sessions, lost messages, processes, catalogs and clients are modelled here. A read sees any
-state that its session may see; where several of them give one answer the oldest stands for all, since
-whatever can happen behind a newer one can also happen behind it.
+The committers, ``open_session``, the resolver of outcomes over ``CsnLog.find``, ``read_to_end`` and the rules
+of ZooKeeper are the product's own; sessions, lost messages, processes, catalogs and clients are modelled
+here. A read sees any state that its session may see; where several of them give one answer the oldest stands
+for all, since whatever can happen behind a newer one can also happen behind it.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class Labelling:
         log = self._log(store, run.home)
         unused = cast("Any", None)
         commits = Commits(
-            replica=NAMES[run.home], boot=1, settings=_SETTINGS, transactions=unused, catalog=unused,
+            replica=NAMES[run.home], settings=_SETTINGS, transactions=unused, catalog=unused,
             files=unused, numbers=unused, copies=unused, removals=unused, validation=unused,
             labels=Labels(log, cast("Any", _EmptyCatalog()), unused, _SETTINGS),
             log=log, waiters=unused, metrics=unused, lagging=unused, applied_on=unused, clock=lambda: 0.0,

@@ -14,13 +14,25 @@ from unittest import mock
 from tests.sim.explore.answers import AnsweredStore, Heard
 from tests.sim.explore.ensemble import Ensemble, LogEntry, Numbered
 from tests.sim.explore.replay import Raised, Replays
+from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import SessionState
-from tidelock.csnlog.core.results import Aborted, Committed, Ok, Outcome, Reason, Refused, Running, Unknown
+from tidelock.csnlog.core.results import (
+    Aborted,
+    Committed,
+    LogReading,
+    Ok,
+    Outcome,
+    Reason,
+    Refused,
+    Running,
+    Unknown,
+)
 from tidelock.csnlog.core.store import Check, Node, Op, SetData
 from tidelock.errors import FencedError
+from tidelock.replica_agent.transactions.outcomes.rules import LOCK
 from tidelock.replication.core.lock_book import Book
 from tidelock.replication.core.lock_rules import LockAsk, LockLimits, Wide
 from tidelock.replication.locks import sweeper
@@ -150,16 +162,26 @@ class Surroundings:
         return FencedError("fenced")
 
     async def outcome(self, tid: Tid) -> Outcome:
-        """The own word, or the session of the home, then the log, then the catalog."""
+        """The product's resolver; the own transactions are modelled, and nobody's home is asked."""
+        own: Outcome | None = None
         if tid.home == self._replica and tid.boot == self._boot:
-            found: Outcome = await self.store.ask("own", tid)
-            return found
+            own = await self.store.ask("own", tid)
+        local = GivenLocal(
+            replica=self._replica,
+            boot=self._boot,
+            known=lambda _: own if isinstance(own, Committed) else None,
+            registered=lambda _: own if isinstance(own, Aborted | Running) else None,
+        )
+        return await resolver_over(self, local).outcome(tid, LOCK)
+
+    async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
+        """As ``CsnLog.find``: the session znode of the home, then the log."""
+        assert not newest, "no tid is of a boot that never was"
         node: Ok[Node] = await self.store.get(tree.session(tid.home))
         log: tuple[LogEntry, ...] = await self.store.ask("log", None)
-        for entry in log:
-            if str(tid) in entry.tids:
-                return Committed(entry.csn)
-        return Aborted() if codec.decode_session(node.value.data).boot > tid.boot else Running()
+        commits = [Committed(entry.csn) for entry in log if str(tid) in entry.tids]
+        boot = codec.decode_session(node.value.data).boot
+        return LogReading(boot, commits[0] if commits else None)
 
     async def fence_home(self, home: ReplicaId) -> int | None:
         """Fence a replica that is silent; returns the version that this has written."""

@@ -16,6 +16,7 @@ from tests.sim.explore.replay import (
     fence_then_log,
     never,
 )
+from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tidelock.csnlog.cluster import bootstrap
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
@@ -26,6 +27,7 @@ from tidelock.csnlog.core.model import ClusterState, LogRecord, Member, Record
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.reading import read_to_end
+from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 
 Reader = Callable[..., object]
 READ_AHEAD = 4
@@ -91,10 +93,11 @@ class Procedures:
         follower = Follower(catalog[-1].csn, READ_AHEAD)
         follower.next = number_behind(catalog, catalog[-1].csn)
         log._engine.follower = follower
-        found = {text: entry.csn for entry in catalog for text in entry.tids}
-        return await log.outcome(
-            tid, lambda asked: Committed(found[str(asked)]) if str(asked) in found else None, CSN_NONE
-        )
+        found = {text: Committed(entry.csn) for entry in catalog for text in entry.tids}
+        # Of a transaction of its own a replica is only asked in a later life.
+        boot = state.boot + tid.boot if tid.home == asker else state.boot
+        local = GivenLocal(replica=asker, boot=boot, known=lambda asked: found.get(str(asked)))
+        return await resolver_over(log, local).outcome(tid, CLIENT)
 
     def own_tids(self, home: ReplicaId, state: int, start: Csn) -> tuple[tuple[str, Csn], ...] | None:
         """The tids of a replica from a record on to the end of the log, as its shell finds them.

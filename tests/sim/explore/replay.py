@@ -1,6 +1,6 @@
 """The product's coroutines as pure machines: run again from their beginning with the answers so far.
 
-``open_session``, ``CsnLog.outcome`` and ``read_to_end`` are coroutines over a store. A coroutine cannot be
+``open_session``, ``CsnLog.find`` and ``read_to_end`` are coroutines over a store. A coroutine cannot be
 copied, so an explorer cannot go back to one that is half done. But it can be repeated: here the store answers
 from a script, and when that is used up the coroutine is thrown away and what it asked for next is the result.
 """

@@ -17,10 +17,12 @@ from tests.sim.explore.labelling import Labelling, Run
 from tests.sim.explore.lock_scene import LockMishaps, Removal
 from tests.sim.explore.locking import Locking
 from tests.sim.explore.replay import Replays
+from tests.sim.explore.resolving import Resolving
 from tests.sim.explore.search import Model
 from tests.sim.explore.shard import Trouble
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import Budget, Tx
+from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, CLIENT, LOCK, UNDECIDED, Policy
 from tidelock.replication.core.lock_rules import OnePartition, WholeTable
 
 
@@ -74,6 +76,10 @@ def _collecting(name: str, *, fast: bool = False, **more: Any) -> Scenario:
 
 def _truncating(name: str, *, fast: bool = False, **more: Any) -> Scenario:
     return Scenario(f"tail, {name}", lambda replays: Truncating(replays, **more), fast)
+
+
+def _resolving(name: str, policy: Policy) -> Scenario:
+    return Scenario(f"outcomes, {name}", lambda replays: Resolving(replays, policy), fast=True)
 
 
 def _labelling(name: str, *runs: Run, fast: bool = False, **more: Any) -> Scenario:
@@ -135,6 +141,10 @@ SCENARIOS = (
     _collecting("two replicas, a transaction", behind=True, tx=1),
     _truncating("an outcome is asked for", fast=True, asks=1),
     _truncating("two movers, one dies, an outcome is asked for", movers=2, crashes=1, asks=1),
+    _resolving("a client", CLIENT),
+    _resolving("the holder of a lock", LOCK),
+    _resolving("the audit", AUDIT),
+    _resolving("what is undecided here", UNDECIDED),
     _labelling("a batch twice, another", Run(0, 1), Run(1, 1), Run(1, 2), fast=True),
     _labelling("a batch twice, an old label", Run(0, 1), Run(1, 1), fast=True, begun=True, crashes=1),
     _labelling("two batches twice, an old label", *(Run(n % 2, 1 + n // 2) for n in range(4)), begun=True),

@@ -20,7 +20,7 @@ State = Hashable
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A promise that does not hold: its name (design section 6), and how that shows."""
+    """A promise that does not hold: its name (docs/design/invariants.md), and how that shows."""
 
     invariant: str
     why: str

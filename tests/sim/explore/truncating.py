@@ -1,7 +1,8 @@
 """The tail against those who read the log: a follower that lags, a question for an outcome, a second mover.
 
-``move_tail``, ``delete_below``, ``read_to_end`` and ``CsnLog.outcome`` are the product's. The log is whole
-from the beginning: two genesis records and three commits of the first replica, which has applied them all.
+``move_tail``, ``delete_below``, ``read_to_end``, ``CsnLog.find`` and the resolver of outcomes are the
+product's. The log is whole from the beginning: two genesis records and three commits of the first replica,
+which has applied them all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests.sim.explore.procedures import READ_AHEAD
 from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
+from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
@@ -28,6 +30,7 @@ from tidelock.csnlog.core.results import Committed, Ok
 from tidelock.csnlog.core.store import Check, Create, SetData
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.reading import BelowTailError, read_to_end
+from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 
 HOME, FOLLOWER = NAMES
 FIRST, LAST = Csn(2), Csn(4)
@@ -268,7 +271,8 @@ async def _outcome(store: Any, applied: Csn) -> object:
     follower.next = Csn(applied + 1)
     log._engine.follower = follower
     known = Committed(ASKED_CSN) if applied >= ASKED_CSN else None
-    return await log.outcome(_tid(ASKED_CSN), lambda _: known, CSN_NONE)
+    local = GivenLocal(replica=FOLLOWER, boot=own.boot, known=lambda _: known)
+    return await resolver_over(log, local).outcome(_tid(ASKED_CSN), CLIENT)
 
 
 async def _nowhere(_: list[LogRecord]) -> None:

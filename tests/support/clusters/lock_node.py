@@ -10,11 +10,12 @@ import pytest
 
 from tests.support.clusters.log_node import R1, LogNode
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import Aborted, Ok, Outcome, Running
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
 from tidelock.errors import SerializationConflictError
+from tidelock.replica_agent.transactions.outcomes.rules import LOCK
 from tidelock.replication.core.lock_rules import LockAsk, LockLimits, Wide
 from tidelock.replication.locks.removal_locks import Locks
 
@@ -106,12 +107,11 @@ class LockNode(LogNode):
 
     async def _outcome(self, tid: Tid) -> Outcome:
         self.asked.append(tid)
-        found = self.known(tid)
-        if found is not None:
-            return found
-        if tid.home == self.replica and tid.boot == self.own.boot:
-            return Aborted() if tid in self.over else Running()
-        return await self.log.outcome(tid, self.known, CSN_NONE)
+        return await self.outcome(tid, policy=LOCK)
+
+    def registered(self, tid: Tid) -> Aborted | Running | None:
+        """What the registry says: rolled back if it is over."""
+        return Aborted() if tid in self.over else super().registered(tid)
 
     async def _fence_home(self, home: ReplicaId) -> int | None:
         if home not in self.silent:

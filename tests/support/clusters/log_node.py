@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, open_session
-from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import Kind, LogRecord, Member, TidRecord
-from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.log import CsnLog, LogLimits, LogState, Proposal
+from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, Policy
 
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
 
@@ -99,6 +101,28 @@ class LogNode:
         """What a catalog would know: the outcomes of all that was delivered."""
         csns = tids_of(self.delivered).get(str(tid), [])
         return Committed(csns[0]) if csns else None
+
+    async def outcome(
+        self,
+        tid: Tid,
+        *,
+        floor: Csn = CSN_NONE,
+        known: Callable[[Tid], Committed | None] | None = None,
+        policy: Policy = AUDIT,
+    ) -> Outcome:
+        """Find out what became of a transaction with the product's resolver; homes say nothing."""
+        local = GivenLocal(
+            replica=self.replica,
+            boot=self.own.boot,
+            known=known or self.known,
+            registered=self.registered,
+            oldest=floor,
+        )
+        return await resolver_over(self.log, local).outcome(tid, policy)
+
+    def registered(self, tid: Tid) -> Aborted | Running | None:
+        """What a registry would say: here no transaction of the present life ends but by its commit."""
+        return Running() if (tid.home, tid.boot) == (self.replica, self.own.boot) else None
 
     @property
     def reached(self) -> Csn:

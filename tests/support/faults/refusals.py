@@ -1,6 +1,6 @@
 """Refusals against a real cluster: the statement that must be refused, and the proof that it changed nothing.
 
-Design 5.4: each refusal is of its own class and says what was expected, what was found and the next step;
+(rule errors): each refusal is of its own class and says what was expected, what was found and the next step;
 after a refused statement the transaction accepts rollback only; transaction and cluster stay intact.
 """
 

@@ -1,8 +1,8 @@
-"""Judges a history by the invariants of design section 6, each by its name.
+"""Judges a history by the invariants of docs/design/invariants.md, each by its name.
 
 White box: the order of all commits is known from the CSN log, so every check is one pass and stronger than
-what can be concluded from reads alone (reliability.md section 1). What a client saw is compared with the log,
-never with what another client saw only.
+what can be concluded from reads alone (docs/design/invariants.md#how-histories-are-judged). What a client saw
+is compared with the log, never with what another client saw only.
 
 The checks are useless unless they can fail: tests/unit/support/test_checker.py has a bad history for each of
 them.

@@ -33,6 +33,7 @@ _SERVICES: Final = (
             "replicas",
             "snapshots",
             "transactions/ending",
+            "transactions/outcomes",
             "uploads",
         )
     ),
@@ -58,6 +59,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/replicas": _STORE,
     "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
     "replica_agent/transactions": _STORE,
+    "replica_agent/transactions/outcomes": (*_STORE, "replica_agent/transactions"),
     "replica_agent/transactions/statements": (*_STATEMENTS, "replication/locks"),
     "replica_agent/transactions/ending": _ABOVE,
     "replica_agent/compaction": (*_ABOVE, "replica_agent/transactions/ending"),
@@ -83,7 +85,7 @@ LEAVES: Final = (
     "tidelock.ranged_file",
     "tidelock.token_text",
 )
-#: Single imports through a wall: the path of the module, and what it may import (docs/adr/0003).
+#: Single imports through a wall: the path of the module, and what it may import (ADR 0003).
 DOORS: Final = {"tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery",)}
 
 _BEGIN: Final = "<!-- floors: written by python -m tests.support.project.floors -->\n"

@@ -66,7 +66,7 @@ def pages_of(folder: str) -> list[str]:
 
 
 def listing_of(folder: str) -> str:
-    """Return the page that stands for a folder: its README or index, or `index.md`, which is then made."""
+    """Return the page that stands for a folder: its README or index; where it has none, an index is made."""
     own = [name for name in ("README.md", "index.md") if (ROOT / "docs" / folder / name).exists()]
     return f"{folder}/{own[0] if own else 'index.md'}"
 

@@ -88,7 +88,7 @@ class StoreSuite:
         assert await (await world.store()).multi(()) == Ok(())
 
     async def test_sequence_numbers_count_every_create(self, world: World) -> None:
-        """Creates of any kind count, deletes do not, and each directory counts for itself (design 8.1)."""
+        """Creates of any kind count, deletes do not, and each directory counts for itself (Z1)."""
         store = await world.store()
         await done(store, Create("a"), Create("b"))
         made = [
@@ -105,7 +105,7 @@ class StoreSuite:
         ]
 
     async def test_a_refused_multi_consumes_no_number(self, world: World) -> None:
-        """CSNs stay dense: a multi that was refused behind its create leaves no gap (design 8.2)."""
+        """CSNs stay dense: a multi that was refused behind its create leaves no gap (Z2)."""
         store = await world.store()
         await done(store, Create("a"))
         for _ in range(3):
@@ -167,7 +167,7 @@ class StoreSuite:
         assert (await node(one, "a")).data == b"one"
 
     async def test_a_znode_made_again_starts_at_version_zero(self, world: World) -> None:
-        """A versioned delete meant for the former life succeeds: nobody may rely on it (design 8.10)."""
+        """A versioned delete meant for the former life succeeds: nobody may rely on it (Z10)."""
         store = await world.store()
         await done(store, Create("a"), SetData("a"), Delete("a", 1), Create("a", b"second life"))
         assert await done(store, Check("a", 0), Delete("a", 0)) == (None, None)
@@ -238,7 +238,7 @@ class StoreSuite:
         assert results[-1] == Ok(Node(str(count - 1).encode(), count, 0, 0))
 
     async def test_a_request_above_the_limit_is_refused_before_it_is_sent(self, world: World) -> None:
-        """At the limit it passes, one byte above it is refused, and the connection stays (design 8.6)."""
+        """At the limit it passes, one byte above it is refused, and the connection stays (Z6)."""
         store = await world.store()
         await done(store, Create("a"))
         session = store.session

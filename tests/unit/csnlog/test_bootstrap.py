@@ -39,7 +39,7 @@ async def cluster(ensemble: MemoryEnsemble) -> ClusterState:
 
 
 async def test_the_bootstrap_makes_the_whole_tree(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """Every znode of docs/protocol.md, section 1, and nothing else; the first commit gets CSN 2."""
+    """Every znode of docs/protocol.md#zookeeper-tree, and nothing else; the first commit gets CSN 2."""
     store = ensemble.store()
     members = {
         path

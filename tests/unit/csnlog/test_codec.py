@@ -79,7 +79,7 @@ def test_a_commit_is_put_together_from_encoded_tids(tids: list[TidRecord], time_
 
 
 def test_the_bytes_of_a_record() -> None:
-    """The format is fixed: version first, short names, defaults left out (docs/protocol.md, section 2)."""
+    """The format is fixed: version first, short names, defaults left out (docs/protocol.md#bytes)."""
     record = Record(
         Kind.COMMIT,
         R1,

@@ -42,7 +42,7 @@ def bench() -> Bench:
 
 
 def test_a_new_session_raises_the_fence_before_anything_is_read() -> None:
-    """In a session that has written nothing, no read is the newest (design section 4)."""
+    """In a session that has written nothing, no read is the newest (rule unknown)."""
     bench = Bench()
     bench.propose(proposal(1))
     seen = []
@@ -306,7 +306,7 @@ def test_a_refusal_that_cannot_be_stops_the_log(bench: Bench) -> None:
 
 @pytest.mark.parametrize("path", ["csn/0/csn--000000001", "csn/0/csn-2147483648", "elsewhere"])
 def test_a_number_that_is_none_stops_the_log(bench: Bench, path: str) -> None:
-    """Beyond its edge ZooKeeper gives numbers that repeat or are negative (reliability finding 1)."""
+    """Beyond its edge ZooKeeper gives numbers that repeat or are negative (Z1)."""
     bench.propose(proposal(1))
     bench.answer_multi(Ok((None, None, 1, path)))
     assert bench.halted
@@ -363,7 +363,7 @@ def test_a_race_for_the_roll_over_is_lost_in_peace() -> None:
 
 
 def test_a_commit_aimed_at_a_closed_epoch_is_sent_again(bench: Bench) -> None:
-    """The epoch check refuses it; it certainly did not land, so it goes into the new epoch (design 8.1)."""
+    """The epoch check refuses it; it certainly did not land, so it goes into the new epoch (Z1)."""
     bench.propose(proposal(1))
     other = Bench(bench.tree, home=R1.__class__("r2"), limits=LogLimits(epoch_limit=2))
     other.tell(Followed(Csn(1)))

@@ -1,6 +1,7 @@
 """The group committer, second part: unknown outcomes, the own fence, foreign fences, deadlines.
 
-The names F1, F2 ... are those of the protocol review; each interleaving there must be impossible here.
+F1, F2 ... are the counter-examples of docs/design/failure-scenarios.md; each interleaving there must be
+impossible here.
 """
 
 from __future__ import annotations

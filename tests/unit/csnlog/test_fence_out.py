@@ -12,12 +12,13 @@ import pytest
 from tests.support.aio import until
 from tests.support.clusters.boots import shown
 from tests.support.clusters.log_node import R1, R2, R3, LogNode, make_cluster
+from tests.support.clusters.resolving import nothing
 from tests.support.rows import settings
 from tidelock.csnlog.cluster.bootstrap import keep_alive
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
-from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
+from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.csnlog.core.model import Member, SessionState
 from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.csnlog.core.store import Node
@@ -63,17 +64,17 @@ def store_of(node: LogNode) -> MemoryStore:
 async def test_a_silent_life_is_decided(ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode) -> None:
     """Running before, aborted afterwards; when it wakes up it finds out, and commits nothing."""
     tid = frozen.tid(1)
-    assert await node.log.outcome(tid, node.known, CSN_NONE) == Running()
+    assert await node.outcome(tid) == Running()
     version = await node.log.fence_out(R2, tid.boot)
     state, node_version = await shown(ensemble.store(), R2)
     assert version == node_version
     assert (state.boot, state.disk, state.state) == (tid.boot + 1, frozen.own.disk, "fenced")
-    assert await node.log.outcome(tid, node.known, CSN_NONE) == Aborted()
+    assert await node.outcome(tid) == Aborted()
     store_of(frozen).resume()
     with pytest.raises(FencedError):
         await frozen.commit(1)
     await until(lambda: frozen.log.state is LogState.FENCED)
-    assert await node.log.outcome(tid, node.known, CSN_NONE) == Aborted()
+    assert await node.outcome(tid) == Aborted()
 
 
 async def test_what_it_has_committed_stays_committed(ensemble: MemoryEnsemble, node: LogNode) -> None:
@@ -84,7 +85,7 @@ async def test_what_it_has_committed_stays_committed(ensemble: MemoryEnsemble, n
         tid = other.tid(1)
     ensemble.end_session(store_of(other).session)
     assert await node.log.fence_out(R2, tid.boot)
-    assert await node.log.outcome(tid, lambda _: None, CSN_NONE) == Committed(csn)
+    assert await node.outcome(tid, known=nothing) == Committed(csn)
     node.taking.set()
 
 
@@ -104,9 +105,9 @@ async def test_a_commit_on_its_way_lands_no_more(ensemble: MemoryEnsemble, node:
         await until(lambda: ensemble.late)
         ensemble.end_session(store_of(other).session)
         assert await node.log.fence_out(R2, other.own.boot)
-        assert await node.log.outcome(other.tid(1), node.known, CSN_NONE) == Aborted()
+        assert await node.outcome(other.tid(1)) == Aborted()
         ensemble.deliver_late()
-        assert await node.log.outcome(other.tid(1), node.known, CSN_NONE) == Aborted()
+        assert await node.outcome(other.tid(1)) == Aborted()
         store_of(other).resume()
         with pytest.raises(FencedError):
             await commit
@@ -144,11 +145,11 @@ async def test_a_raise_of_unknown_end_lands_no_later(
     """It says that it has not done it; what the next outcome then says does not change any more."""
     ensemble.plan = nth(1, fault, lambda call: call.store == "r1" and call.kind == "multi")
     assert not await node.log.fence_out(R2, frozen.own.boot)
-    told = await node.log.outcome(frozen.tid(1), node.known, CSN_NONE)
+    told = await node.outcome(frozen.tid(1))
     ensemble.deliver_late()
-    assert await node.log.outcome(frozen.tid(1), node.known, CSN_NONE) == told
+    assert await node.outcome(frozen.tid(1)) == told
     assert (await node.log.fence_out(R2, frozen.own.boot) is not None) == (told == Running())
-    assert await node.log.outcome(frozen.tid(1), node.known, CSN_NONE) == Aborted()
+    assert await node.outcome(frozen.tid(1)) == Aborted()
 
 
 async def test_who_cannot_write_fences_nobody(

@@ -1,6 +1,6 @@
 """The follower: order without gaps, rest and wake, epochs, back-pressure, lateness, gaps, restored ensembles.
 
-The names F4, F9 and F21 are those of the protocol review.
+F4, F9 and F21 are counter-examples of docs/design/failure-scenarios.md.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_the_edges_of_a_csn() -> None:
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(0, -1), (0, 2**31), (-1, 0), (2**32, 0)])
 def test_a_number_out_of_range_is_refused(epoch: int, sequence: int) -> None:
-    """A sequence that ran over, or an epoch beyond 64 bits, never becomes a CSN (design 8.1)."""
+    """A sequence that ran over, or an epoch beyond 64 bits, never becomes a CSN (Z1)."""
     with pytest.raises(ValueError, match="outside"):
         csn(epoch, sequence)
 

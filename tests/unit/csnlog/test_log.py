@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.clusters.log_node import LIMITS, R1, R2, R3, LogNode, check_sequence, make_cluster, tids_of
+from tests.support.clusters.resolving import nothing
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid, csn
@@ -332,7 +333,7 @@ async def test_outcomes_are_looked_for_in_their_order(
     nothing = Csn(0)
 
     async def outcome(tid: Tid, floor: Csn = nothing) -> object:
-        return await node.log.outcome(tid, node.known, floor)
+        return await node.outcome(tid, floor=floor)
 
     assert await outcome(other.tid(1)) == Committed(Csn(2))
     assert await outcome(other.tid(2)) == Running()
@@ -353,7 +354,7 @@ async def test_an_outcome_is_found_before_it_is_applied(node: LogNode, other: Lo
     for n in range(1, 30):
         await other.commit(n)
     for n in range(1, 30):
-        assert isinstance(await node.log.outcome(other.tid(n), lambda _: None, Csn(0)), Committed)
+        assert isinstance(await node.outcome(other.tid(n), known=nothing), Committed)
     assert node.delivered == []
 
 
@@ -361,7 +362,7 @@ async def test_an_outcome_needs_a_connection(node: LogNode, other: LogNode) -> N
     """The log cannot be read to its end."""
     memory(node).suspend()
     with pytest.raises(UnavailableError):
-        await node.log.outcome(other.tid(1), node.known, Csn(0))
+        await node.outcome(other.tid(1))
 
 
 # -------------------------------------------------------------------------------- records, life, end

@@ -103,8 +103,8 @@ class Walk:
             assert node.log.state is not LogState.STOPPED, node.log.reason
         for tid in self.committed.keys() | self.refused | self.unknown:
             for node in self.nodes.values():
-                told = await node.log.outcome(
-                    tid, lambda tid: Committed(found[tid][0]) if tid in found else None, Csn(0)
+                told = await node.outcome(
+                    tid, known=lambda tid: Committed(found[tid][0]) if tid in found else None
                 )
                 lives_on = tid.boot == self.nodes[tid.home].own.boot
                 expected = Committed(found[tid][0]) if tid in found else Running() if lives_on else Aborted()

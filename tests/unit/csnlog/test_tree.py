@@ -36,7 +36,7 @@ def test_names_of_other_width_are_ordered_by_number() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "csn/0/csn--000000001",  # what ZooKeeper gives beyond 2^31-1 (reliability finding 1)
+        "csn/0/csn--000000001",  # what ZooKeeper gives beyond 2^31-1 (Z1)
         "csn/0/csn-2147483648",
         "csn/0/csn-000000001",
         "csn/0/csn-00000000001",
@@ -79,7 +79,7 @@ def test_a_label_is_one_name_whatever_it_holds(text: str) -> None:
 
 
 def test_every_path_stands_where_the_protocol_says() -> None:
-    """The tree is that of docs/protocol.md, section 1."""
+    """The tree is that of docs/protocol.md#zookeeper-tree."""
     replica, table = ReplicaId("r1"), TableName("sales.orders")
     assert [
         *(tree.CLUSTER, tree.EPOCH, tree.HEAD, tree.TAIL, tree.HORIZON),

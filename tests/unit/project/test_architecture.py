@@ -1,4 +1,4 @@
-"""The rules about the shape of the code (design sections 2 and 7), enforced by parsing every source file.
+"""The rules about the shape of the code (rule layers), enforced by parsing every source file.
 
 Each rule is a function from modules to violations. It is applied to the code, where it must find nothing, and
 to a small offender, where it must find something: a rule that can no longer see its offence is no rule.

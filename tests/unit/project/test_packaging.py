@@ -1,4 +1,4 @@
-"""The distribution: what a wheel holds, what importing it costs, that the version is one (docs/adr/0001)."""
+"""The distribution: what a wheel holds, what importing it costs, that the version is one (ADR 0001)."""
 
 from __future__ import annotations
 

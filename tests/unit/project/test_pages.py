@@ -16,7 +16,7 @@ COLUMNS: Final = 100
 #: Written by programs of the project, which say so in the page.
 GENERATED: Final = frozenset(("docs/configuration.md",))
 #: Their prose is still wider.
-WIDER: Final = frozenset(("docs/architecture.md", "docs/protocol.md"))
+WIDER: Final = frozenset(("docs/architecture.md",))
 
 
 @pytest.mark.parametrize("page", pages.all_pages())

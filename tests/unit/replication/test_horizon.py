@@ -24,7 +24,7 @@ KEPT = Bound(Csn(50), "retention")
 
 
 def test_a_part_between_creation_and_removal_is_kept() -> None:
-    """features.md E1: created at 5, removed at 20; a snapshot at 10 sees it, whatever its creation says."""
+    """(rule horizon): created at 5, removed at 20; a snapshot at 10 sees it, whatever its creation says."""
     part = PartVersions(TID, Csn(5), TID, Csn(20))
     assert visible(part, Csn(10))
     assert not collectable(part.removal_csn, Csn(10))

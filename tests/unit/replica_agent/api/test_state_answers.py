@@ -48,10 +48,10 @@ class Agent:
         self.operations = Operations(
             settings=settings(), replica=ReplicaId("r1"), session=left_out, clock=time.monotonic,
             condition=self.condition, metrics=left_out, catalog=left_out, waiters=CsnWaiters(APPLIED),
-            log=left_out, client=left_out, membership=left_out, transactions=self.transactions,
+            log=left_out, membership=left_out, transactions=self.transactions,
             inserts=left_out, removals=left_out, mutations=left_out, derived=left_out, locks=left_out,
             writes=left_out, spread=left_out, foreign=left_out, commits=left_out, labels=left_out,
-            snapshots=left_out, read_pins=left_out, history=left_out, auditor=left_out,
+            outcomes=left_out, snapshots=left_out, read_pins=left_out, history=left_out, auditor=left_out,
             acceptor=cast("Any", self), changes=left_out, applier=left_out, sql=left_out,
             compactor=left_out, damaged=left_out,
         )  # fmt: skip

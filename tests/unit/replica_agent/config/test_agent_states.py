@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_the_state_table_of_the_documentation_is_that_of_the_code() -> None:
-    """docs/protocol.md, section 6, says for each state and action what state.py says."""
+    """docs/protocol.md#agent-states says for each state and action what state.py says."""
     text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8").split("## 6.")[1].split("## 7.")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]

@@ -159,7 +159,7 @@ async def test_readers_that_die_are_started_again(tmp_path: Path, monkeypatch: p
 
 
 def test_the_tables_of_bounds_are_those_of_the_code() -> None:
-    """docs/protocol.md, section 7: every number that can be set with its default, and every constant."""
+    """docs/protocol.md#timeouts-and-bounds has each setting with its default, and every constant."""
     text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8").split("## 7. Timeouts and bounds")[1]
     rows = re.findall(r"^\| `([^`]+)` \| (\S+) \| (.+) \|$", text, re.MULTILINE)
     assert all(effect.strip(" -") for _, _, effect in rows)

@@ -135,7 +135,7 @@ async def e1(replica: Replica) -> None:
 
 
 async def test_a_part_goes_by_its_removal(replica: Replica) -> None:
-    """The counter-example of features.md, E1: what was created long ago is read at CSN 10."""
+    """The counter-example (rule horizon): what was created long ago is read at CSN 10."""
     await e1(replica)
     await replica.says(horizon=10)
     await replica.collection.run()

@@ -30,7 +30,7 @@ def table(partition_by: Sequence[str]) -> TableSchema:
 
 
 def test_the_escaped_characters_are_those_of_the_protocol() -> None:
-    """Escaped are the characters of docs/protocol.md, section 2 (those of Hive and Spark), and no others."""
+    """Escaped are the characters of docs/protocol.md#bytes (those of Hive and Spark), and no others."""
     documented = {chr(code) for code in range(32)} | set("\"#%'*/:=?\\{[]^") | {"\x7f"}
     assert documented == ESCAPED
     assert escape("".join(map(chr, range(0x20, 0x80)))) == (

@@ -59,7 +59,7 @@ def test_a_definition_survives_json() -> None:
 
 
 def test_the_definition_is_what_the_protocol_says() -> None:
-    """The definition has the fields and the type names of docs/protocol.md, section 2."""
+    """The definition has the fields and the type names of docs/protocol.md#bytes."""
     assert small().definition() == {
         "name": "default.t",
         "columns": [

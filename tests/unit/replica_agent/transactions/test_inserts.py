@@ -95,7 +95,7 @@ class Home:
         )  # fmt: skip
         self.proposed: list[Proposal] = []
         self.commits = Commits(
-            replica=HOME, boot=1, settings=limits, transactions=self.transactions, catalog=catalog,
+            replica=HOME, settings=limits, transactions=self.transactions, catalog=catalog,
             files=files, numbers=numbers, copies=cast("Any", self), log=cast("Any", self),
             removals=cast("Any", _NoRemovals()), validation=cast("Any", None),
             labels=cast("Any", None), waiters=CsnWaiters(Csn(5)), metrics=Metrics(), lagging=_nobody,

@@ -1,52 +1,68 @@
-"""outcome(tid) while the catalog forgets: what was committed is never called aborted or running (I8)."""
+"""Outcomes while the catalog forgets: what was committed is never called aborted or running (I8)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
+from tests.support.clusters.resolving import GivenHomes
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
-from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
-from tidelock.errors import UnavailableError
-from tidelock.replica_agent.api.operations import Condition, Operations
-from tidelock.replica_agent.api.tid_lookup import lock_holder, look_up
-from tidelock.replica_agent.config.states import AgentState
+from tidelock.csnlog.core.results import (
+    Aborted,
+    Committed,
+    CommittedUnseen,
+    HomeAnswer,
+    LogReading,
+    NotMine,
+    Outcome,
+    Running,
+    TooOld,
+)
+from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replication.core.model import Peer
+from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
+from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, CLIENT, LOCK, Policy
+from tidelock.replica_agent.transactions.registry import Transactions
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 #: Of a former life of this replica, committed at CSN 5.
 OLD = Tid(Csn(4), R1, 1, 1)
 #: Of the same life, never committed.
 NEVER = Tid(Csn(5), R1, 1, 2)
+#: Of another home, begun before CSN 5.
+HOLDER = Tid(Csn(4), R2, 1, 1)
 
 
 class Log:
-    """As `CsnLog.outcome` where the log has no such transaction; ``living``: the life of its home goes on."""
+    """ZooKeeper as a replica reads it (`LogPort`).
+
+    Attributes:
+        meanwhile: This is applied here, and forgotten with all else, while the log is read.
+        boot: The present boot of every replica.
+        found: What the next looks find in the log, one after the other; then nothing.
+        looks: For each look whether it was behind a write.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self.meanwhile: int | None = None
-        self.living = False
+        self.meanwhile: jobs.AppliedRecord | None = None
+        self.boot = 2
+        self.found: list[Committed | None] = []
+        self.looks: list[bool] = []
 
-    async def outcome(self, tid: Tid, known: Callable[[Tid], Committed | None], floor: Csn) -> Outcome:
-        """Look: first in ZooKeeper, which takes its time, then in the catalog."""
-        if self.meanwhile is not None:
-            before_ms = self.meanwhile
-            await self._catalog.write(lambda db: jobs.prune_outcomes(db, before_ms, 0))
-        found = known(tid)
-        if found is not None:
-            return found
-        if tid.snapshot < floor:
-            return TooOld(floor)
-        return Running() if self.living else Aborted()
+    async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
+        """Look; that takes its time."""
+        del tid
+        self.looks.append(newest)
+        if (record := self.meanwhile) is not None:
+            await self._catalog.write(lambda db: jobs.apply(db, [record]))
+            await forget_all(self._catalog)
+        return LogReading(self.boot, self.found.pop(0) if self.found else None)
 
 
 @pytest.fixture
@@ -66,60 +82,109 @@ def log(catalog: Catalog) -> Log:
 
 
 @pytest.fixture
-def operations(catalog: Catalog, log: Log) -> Operations:
-    """An agent in its second life, without most of its parts."""
-    fields: dict[str, Any] = dict.fromkeys(Operations.__dataclass_fields__)
-    fields |= {
-        "settings": settings(), "replica": R1, "clock": time.monotonic, "catalog": catalog, "log": log,
-        "condition": Condition(AgentState.SERVING), "waiters": CsnWaiters(Csn(5)),
-        "applier": cast("Any", type("", (), {"taken": staticmethod(lambda _: None)})),
-        "session": cast("Any", type("", (), {"boot": 2})),
-        "commits": cast("Any", type("", (), {"own_word": staticmethod(lambda _: "unknown")})),
-    }  # fmt: skip
-    return Operations(**fields)
+def homes() -> GivenHomes:
+    """The other homes."""
+    return GivenHomes({})
 
 
-@pytest.mark.parametrize("ask", [Operations.logged_outcome, lock_holder, look_up])
-async def test_what_is_kept_is_told(
-    operations: Operations, ask: Callable[[Operations, Tid], Awaitable[Outcome]]
-) -> None:
+@pytest.fixture
+def outcomes(catalog: Catalog, log: Log, homes: GivenHomes) -> OutcomeResolver:
+    """The resolver of an agent in its second life."""
+    local = LocalOutcomes(
+        replica=R1,
+        boot=2,
+        transactions=Transactions(R1, 2, settings(), time.monotonic),
+        reader=catalog.reader,
+        taken=lambda _: None,
+    )
+    return OutcomeResolver(replica=R1, local=local, log=log, homes=homes)
+
+
+@pytest.mark.parametrize("policy", [CLIENT, LOCK, AUDIT])
+async def test_what_is_kept_is_told(outcomes: OutcomeResolver, policy: Policy) -> None:
     """The outcome in the catalog; what is in neither was aborted with its life."""
-    assert await ask(operations, OLD) == Committed(Csn(5), 5000)
-    assert await ask(operations, NEVER) == Aborted()
+    assert await outcomes.outcome(OLD, policy) == Committed(Csn(5), 5000)
+    assert await outcomes.outcome(NEVER, policy) == Aborted()
 
 
-async def test_what_is_forgotten_meanwhile_is_too_old(operations: Operations, log: Log) -> None:
-    """The outcome goes between the look at the floor and the look at the outcomes."""
-    log.meanwhile = 6000
-    assert await operations.logged_outcome(OLD) == TooOld(Csn(5))
-    assert await operations.logged_outcome(NEVER) == Aborted()
+async def test_what_is_forgotten_meanwhile_is_too_old(log: Log, outcomes: OutcomeResolver) -> None:
+    """The floor that counts is the one behind the look at the outcomes, which is behind that at the log."""
+    late = Tid(Csn(5), R1, 1, 3)
+    log.meanwhile = jobs.AppliedRecord(Csn(6), 6000, [jobs.AppliedTid(str(late), (), None, True)], {})
+    assert await outcomes.outcome(late, CLIENT) == TooOld(Csn(6))
+
+
+async def test_what_was_forgotten_before_is_too_old(
+    catalog: Catalog, log: Log, outcomes: OutcomeResolver
+) -> None:
+    """Committed, and forgotten since; what was begun above the floor is aborted with its life."""
+    await forget_all(catalog)
+    assert await outcomes.outcome(OLD, CLIENT) == TooOld(Csn(5))
+    assert await outcomes.outcome(NEVER, CLIENT) == Aborted()
+    assert log.looks == [False, False]
 
 
 @pytest.mark.parametrize(
-    ("word", "living", "expected"),
+    ("answer", "boot", "expected"),
     [
-        ("running", True, Running()),
-        (None, True, Running()),
-        ("aborted", True, Aborted()),
-        ("unknown", True, TooOld(Csn(5))),
-        ("running", False, TooOld(Csn(5))),
+        (Running(), 1, Running()),
+        (None, 1, Running()),
+        (Aborted(), 1, Aborted()),
+        (NotMine(), 1, TooOld(Csn(5))),
+        (Running(), 2, TooOld(Csn(5))),
     ],
 )
 async def test_the_holder_of_a_lock_may_be_older_than_what_is_kept(
-    operations: Operations, log: Log, word: str | None, living: bool, expected: Outcome
+    catalog: Catalog,
+    outcomes: OutcomeResolver,
+    log: Log,
+    homes: GivenHomes,
+    answer: HomeAnswer | None,
+    boot: int,
+    expected: Outcome,
 ) -> None:
     """It was begun before the floor, by another home, and is in the way until it is known to be over (I7)."""
-    log.meanwhile = 6000
-    await operations.logged_outcome(OLD)
-    log.meanwhile, log.living = None, living
+    await forget_all(catalog)
+    log.boot = boot
+    homes.answers = {} if answer is None else {HOLDER: answer}
+    assert await outcomes.outcome(HOLDER, LOCK) == expected
 
-    class Home:
-        async def outcome(self, *_: object) -> str:
-            if word is None:
-                raise UnavailableError("no answer")
-            return word
 
-    operations.client = cast("Any", Home())
-    peer = Peer(R2, "r2:1", "r2:2", "d2")
-    operations.membership = cast("Any", type("", (), {"peers": staticmethod(lambda: [peer])}))
-    assert await lock_holder(operations, Tid(Csn(4), R2, 1, 1)) == expected
+@pytest.mark.parametrize("answer", [CommittedUnseen(), NotMine()])
+async def test_the_holder_of_a_lock_that_commits_while_it_is_asked_about_is_not_too_old(
+    catalog: Catalog, outcomes: OutcomeResolver, log: Log, homes: GivenHomes, answer: HomeAnswer
+) -> None:
+    """Its CSN is above what the floor says, so a statement that does not see it must hear of it (I7)."""
+    await forget_all(catalog)
+    log.boot, log.found = 1, [None, Committed(Csn(9))]
+    homes.answers = {HOLDER: answer}
+    assert await outcomes.outcome(HOLDER, LOCK) == Committed(Csn(9))
+    assert len(log.looks) == 2
+
+
+async def test_a_tid_of_a_boot_that_never_was_is_an_error(outcomes: OutcomeResolver, log: Log) -> None:
+    """It is not "running". A read may be stale, so the error comes only after a read behind a write."""
+    for home in (R1, R2):
+        log.looks.clear()
+        with pytest.raises(UnknownTransactionError, match=f"replica {home} has had boots up to 2 only"):
+            await outcomes.outcome(Tid(Csn(7), home, 3, 1), CLIENT)
+        assert log.looks == [False, True]
+
+
+async def test_a_boot_that_a_stale_read_does_not_show_is_no_error(
+    catalog: Catalog, outcomes: OutcomeResolver
+) -> None:
+    """The home has just started again, and the ZooKeeper server that is read lags behind."""
+
+    class Lagging(Log):
+        async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
+            found = await super().find(tid, newest=newest)
+            return LogReading(3, None) if newest else found
+
+    outcomes._log = Lagging(catalog)
+    assert await outcomes.outcome(Tid(Csn(7), R2, 3, 1), CLIENT) == Running()
+
+
+async def forget_all(catalog: Catalog) -> None:
+    """Forget all outcomes that are kept, which raises the floor to the newest of them."""
+    await catalog.write(lambda db: jobs.prune_outcomes(db, 7000, 0))

@@ -1,27 +1,52 @@
-"""What a home says of its own transactions, and what its janitor makes of that."""
+"""The answers of a home about its own transactions, and the parts that are dropped by such answers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
+from tests.support.clusters.resolving import GivenHomes
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid, part_id
-from tidelock.csnlog.core.results import Committed, Outcome, Running
+from tidelock.csnlog.core.results import (
+    Aborted,
+    Committed,
+    CommittedUnseen,
+    HomeAnswer,
+    LogReading,
+    NotMine,
+    Outcome,
+    OwnOutcome,
+    Running,
+)
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.transactions.ending.commit import Commits
+from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
+from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replica_agent.transactions.registry import Transactions, TxState
 from tidelock.replication.core.model import Location, PartMeta
+from tidelock.replication.peers import answer_of, word_of
 
-HOME = ReplicaId("r1")
+HOME, OTHER = ReplicaId("r1"), ReplicaId("r2")
 BOOT = 3
 FLOOR = Csn(100)
+
+
+class Log:
+    """A log in which no transaction stands (`LogPort`); every home is in the life that is asked about."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
+        """Find nothing."""
+        del newest
+        self.reads += 1
+        return LogReading(tid.boot, None)
 
 
 @pytest.fixture
@@ -40,14 +65,24 @@ def transactions() -> Transactions:
 
 
 @pytest.fixture
-def commits(catalog: Catalog, transactions: Transactions) -> Commits:
-    """Of r1, as far as its word needs them."""
-    unused = cast("Any", None)
-    return Commits(
-        replica=HOME, boot=BOOT, settings=settings(), transactions=transactions, catalog=catalog,
-        files=unused, numbers=unused, copies=unused, removals=unused, validation=unused, labels=unused,
-        log=unused, waiters=unused, metrics=unused, lagging=unused, applied_on=unused, clock=time.monotonic,
-    )  # fmt: skip
+def log() -> Log:
+    """The log that r1 reads."""
+    return Log()
+
+
+@pytest.fixture
+def homes() -> GivenHomes:
+    """The homes of others' transactions, which say nothing until a test lets them."""
+    return GivenHomes({})
+
+
+@pytest.fixture
+def outcomes(catalog: Catalog, transactions: Transactions, log: Log, homes: GivenHomes) -> OutcomeResolver:
+    """The resolver of r1."""
+    local = LocalOutcomes(
+        replica=HOME, boot=BOOT, transactions=transactions, reader=catalog.reader, taken=lambda _: None
+    )
+    return OutcomeResolver(replica=HOME, local=local, log=log, homes=homes)
 
 
 def tid(snapshot: int, *, home: str = HOME, boot: int = BOOT, counter: int = 9) -> Tid:
@@ -55,43 +90,45 @@ def tid(snapshot: int, *, home: str = HOME, boot: int = BOOT, counter: int = 9) 
     return Tid(Csn(snapshot), ReplicaId(home), boot, counter)
 
 
-async def test_word_on_what_it_remembers(
-    catalog: Catalog, transactions: Transactions, commits: Commits
+async def test_a_home_tells_what_it_remembers_until_it_has_forgotten_that_it_was_applied(
+    catalog: Catalog, transactions: Transactions, outcomes: OutcomeResolver
 ) -> None:
     """Running until it is applied here, also when the log has it already; then the catalog knows."""
     tx = transactions.begin(Csn(200))
-    assert commits.own_word(tx.tid) == "running"
+    assert outcomes.own(tx.tid) == Running()
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(201)))
-    assert commits.own_word(tx.tid) == "running"
+    assert outcomes.own(tx.tid) == Running()
     applied = jobs.AppliedRecord(
         Csn(201), 1, [jobs.AppliedTid(str(tx.tid), (), label=None, data_change=True)], {}
     )
     await catalog.write(lambda db: jobs.apply(db, [applied]))
-    assert commits.own_word(tx.tid) == "committed"
+    assert outcomes.own(tx.tid) == Committed(Csn(201), 1)
     await catalog.write(lambda db: jobs.prune_outcomes(db, 2, 2))
-    assert commits.own_word(tx.tid) == "unknown"  # forgotten there, and still remembered as closed
+    assert outcomes.own(tx.tid) == NotMine()  # forgotten there, and still remembered as closed
     other = transactions.begin(Csn(200))
     transactions.close(other, TxState.ROLLED_BACK)
-    assert commits.own_word(other.tid) == "aborted"
+    assert outcomes.own(other.tid) == Aborted()
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("asked", "told"),
     [
-        (tid(FLOOR), "aborted"),
-        (tid(FLOOR - 1), "unknown"),  # it may have been committed and its outcome been pruned
-        (tid(FLOOR, boot=BOOT - 1), "unknown"),
-        (tid(FLOOR, boot=BOOT + 1), "unknown"),
-        (tid(FLOOR, home="r2"), "unknown"),
+        (tid(FLOOR), Aborted()),
+        (tid(FLOOR - 1), NotMine()),  # it may have been committed and its outcome been pruned
+        (tid(FLOOR, boot=BOOT - 1), NotMine()),
+        (tid(FLOOR, boot=BOOT + 1), NotMine()),
+        (tid(FLOOR, home="r2"), NotMine()),
     ],
 )
-def test_word_on_what_it_does_not_remember(commits: Commits, asked: Tid, word: str) -> None:
-    """Aborted only where a commit would still be known; the log is asked about all others."""
-    assert commits.own_word(asked) == word
+def test_what_a_home_does_not_remember_is_aborted_only_where_a_commit_would_be_known(
+    outcomes: OutcomeResolver, asked: Tid, told: OwnOutcome
+) -> None:
+    """Of all others the home cannot tell, and the log is asked."""
+    assert outcomes.own(asked) == told
 
 
-async def test_the_janitor_cleans_up_behind_the_own_home(
-    catalog: Catalog, transactions: Transactions, commits: Commits
+async def test_what_was_rolled_back_at_the_own_home_is_dropped(
+    catalog: Catalog, transactions: Transactions, outcomes: OutcomeResolver
 ) -> None:
     """Parts whose rollback could not write the catalog go; those of an open transaction stay."""
     rolled_back, still_open = transactions.begin(Csn(200)), transactions.begin(Csn(200))
@@ -105,23 +142,70 @@ async def test_the_janitor_cleans_up_behind_the_own_home(
         for number, tx in enumerate((rolled_back, still_open), 1)
     ]
     await catalog.write(lambda db: jobs.add_staged(db, staged, []))
+    # Of a third transaction only a fetch is here, which would ask forever.
+    fetched = tid(200)
     forgotten: list[Tid] = []
+    looking = undecided(catalog, outcomes, forgotten, fetched)
+    await looking.look()
+    assert forgotten == []  # what was seen once may be just on its way
+    await looking.look()
+    assert sorted(forgotten) == sorted([rolled_back.tid, fetched])
 
-    async def ask_home(asked: Tid) -> str:
-        return commits.own_word(asked)
 
-    async def outcome(_: Tid) -> Outcome:
-        return Running()
+@pytest.mark.parametrize(
+    ("answer", "reads", "dropped"),
+    [(Aborted(), 0, True), (Running(), 0, False), (CommittedUnseen(), 0, False), (NotMine(), 1, False)],
+)
+async def test_the_log_is_only_read_of_what_its_home_cannot_tell(
+    catalog: Catalog,
+    log: Log,
+    homes: GivenHomes,
+    outcomes: OutcomeResolver,
+    answer: HomeAnswer,
+    reads: int,
+    dropped: bool,
+) -> None:
+    """The word of a home costs ZooKeeper nothing; there may be thousands that are undecided here."""
+    fetched = tid(FLOOR - 1, home=OTHER)
+    homes.answers = {fetched: answer}
+    forgotten: list[Tid] = []
+    looking = undecided(catalog, outcomes, forgotten, fetched)
+    await looking.look()
+    await looking.look()
+    assert homes.asked == [fetched]
+    assert log.reads == reads
+    assert (forgotten == [fetched]) == dropped
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"),
+    [
+        (Committed(Csn(7), 5), "committed"),
+        (Aborted(), "aborted"),
+        (Running(), "running"),
+        (NotMine(), "unknown"),
+    ],
+)
+def test_the_words_between_replicas_are_those_of_the_protocol(outcome: OwnOutcome, word: str) -> None:
+    """Between replicas an outcome is a word (docs/protocol.md#peer-routes); a committed one has no CSN."""
+    assert word_of(outcome) == word
+    assert answer_of(word) == (CommittedUnseen() if isinstance(outcome, Committed) else outcome)
+
+
+def test_a_word_that_this_version_does_not_know_says_nothing() -> None:
+    """A home of a newer version may have more words."""
+    assert answer_of("postponed") == NotMine()
+
+
+def undecided(
+    catalog: Catalog, outcomes: OutcomeResolver, forgotten: list[Tid], fetched: Tid
+) -> UndecidedResolver:
+    """The chore, with parts of one transaction on their way here."""
+
+    async def outcome(asked: Tid) -> Outcome:
+        return await outcomes.outcome(asked, UNDECIDED)
 
     async def forget(tids: list[Tid]) -> None:
         forgotten.extend(tids)
 
-    # Of a third one nothing is here but a fetch, which would ask for ever.
-    fetched = tid(200)
-    janitor = UndecidedResolver(
-        catalog, ask_home=ask_home, outcome=outcome, forget=forget, fetching=lambda: {str(fetched)}
-    )
-    await janitor.look()
-    assert forgotten == []  # what was seen once may be just on its way
-    await janitor.look()
-    assert sorted(forgotten) == sorted([rolled_back.tid, fetched])
+    return UndecidedResolver(catalog, outcome=outcome, forget=forget, fetching=lambda: {str(fetched)})

@@ -1,0 +1,177 @@
+"""The driver of the outcome rules: asks the questions that they return, until they return the outcome.
+
+Clients and peers ask here over HTTP; so do the background task that decides undecided transactions, the
+removal locks and the audit. They differ by their policy alone
+(:mod:`tidelock.replica_agent.transactions.outcomes.rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.core.results import Committed, HomeAnswer, LogReading, NoAnswer, Outcome, OwnOutcome
+from tidelock.errors import UnknownTransactionError
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.transactions.outcomes.rules import (
+    AskHome,
+    Facts,
+    FenceHome,
+    NeverWas,
+    OwnFacts,
+    Policy,
+    ReadLog,
+    next_step,
+    own_outcome,
+)
+from tidelock.replica_agent.transactions.registry import Transactions
+
+
+class LogPort(Protocol):
+    """The reads of ZooKeeper: :class:`tidelock.csnlog.log.CsnLog`."""
+
+    async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
+        """Read the session znode of the home, then the log to its end."""
+
+
+class HomePort(Protocol):
+    """The homes of others' transactions."""
+
+    async def ask(self, tid: Tid) -> HomeAnswer | NoAnswer:
+        """Ask the home of a transaction, within a bound."""
+
+    async def fence(self, home: ReplicaId, boot: int) -> int | None:
+        """Fence a home in one boot if it has long been silent; None if that was not done."""
+
+
+class LocalPort(Protocol):
+    """The knowledge of this replica itself."""
+
+    def commit(self, tid: Tid) -> Committed | None:
+        """Return a commit that is applied here, or about to be, as far as that is kept."""
+
+    def floor(self) -> Csn:
+        """Return the oldest snapshot CSN whose outcomes are kept."""
+
+    def facts(self, tid: Tid) -> OwnFacts:
+        """Return all that is known of a transaction without asking anybody."""
+
+
+class LocalOutcomes:
+    """The outcomes that this replica knows by itself.
+
+    Args:
+        replica: The own id.
+        boot: The own boot.
+        transactions: The registry of its open and recently ended transactions.
+        reader: Of the catalog.
+        taken: Returns the CSN of a transaction in a record that was delivered and is not applied.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        boot: int,
+        transactions: Transactions,
+        reader: CatalogReader,
+        taken: Callable[[str], Csn | None],
+    ) -> None:
+        self._replica, self._boot = replica, boot
+        self._transactions, self._reader, self._taken = transactions, reader, taken
+
+    def commit(self, tid: Tid) -> Committed | None:
+        """Return a commit that is applied here, or about to be, as far as that is kept."""
+        taken = self._taken(str(tid))
+        if taken is not None:
+            return Committed(taken)
+        found = self._reader.outcome(str(tid))
+        return Committed(*found) if found else None
+
+    def floor(self) -> Csn:
+        """Return the oldest snapshot CSN whose outcomes are kept."""
+        return Csn(self._reader.meta("outcome_floor"))
+
+    def facts(self, tid: Tid) -> OwnFacts:
+        """Return all that is known of a transaction without asking anybody; the floor is read last."""
+        return OwnFacts(
+            replica=self._replica,
+            boot=self._boot,
+            commit=self.commit(tid),
+            registered=self._transactions.outcome(str(tid)),
+            applied=self._reader.snapshot_csn(),
+            floor=self.floor(),
+        )
+
+
+class OutcomeResolver:
+    """Finds outcomes for one replica in one boot.
+
+    Args:
+        replica: The own id.
+        local: The knowledge of this replica itself.
+        log: Reads ZooKeeper.
+        homes: Asks and fences the homes of others' transactions.
+    """
+
+    def __init__(self, *, replica: ReplicaId, local: LocalPort, log: LogPort, homes: HomePort) -> None:
+        self._replica, self._local, self._log, self._homes = replica, local, log, homes
+
+    def own(self, tid: Tid) -> OwnOutcome:
+        """Return what this replica knows of its own transaction, for a peer that asks."""
+        return own_outcome(tid, self._local.facts(tid))
+
+    async def outcome(self, tid: Tid, policy: Policy) -> Outcome:
+        """Find out what became of a transaction of any replica.
+
+        Args:
+            tid: The transaction.
+            policy: The purpose of the question, and the means that are allowed.
+
+        Raises:
+            UnknownTransactionError: No such transaction exists: its home is no replica of the cluster, or has
+                never had that boot.
+            FencedError: Another has raised the own fence.
+            UnavailableError: ZooKeeper could not be read; ask again, or another replica.
+        """
+        here = self._local.facts(tid)
+        facts = Facts(tid, tid.home != self._replica, here.commit, own_outcome(tid, here))
+        while True:
+            match next_step(facts, policy):
+                case ReadLog(newest):
+                    facts = await self._look(facts, newest=newest)
+                case AskHome():
+                    facts = facts.answered(await self._homes.ask(tid))
+                case FenceHome():
+                    version = await self._homes.fence(tid.home, tid.boot)
+                    facts = facts.fenced(raised=version is not None)
+                case NeverWas(boot):
+                    raise _no_such(tid, boot)
+                case outcome:
+                    return outcome
+
+    async def _look(self, facts: Facts, *, newest: bool) -> Facts:
+        """Read the log, then the own catalog, then the floor.
+
+        A record passes from the log to the records that are delivered here, and from there into the catalog,
+        so this order sees it in one of the three. An outcome that the catalog forgets meanwhile raises the
+        floor, which is read last.
+        """
+        reading = await self._log.find(facts.tid, newest=newest)
+        kept = self._local.commit(facts.tid)
+        return facts.looked(reading, kept=kept, floor=self._local.floor(), newest=newest)
+
+
+def _no_such(tid: Tid, boot: int | None) -> UnknownTransactionError:
+    if boot is None:
+        return UnknownTransactionError(
+            f"tid {tid}: there is no replica {tid.home}; check the tid, and that it is of this cluster",
+            tid=str(tid),
+        )
+    return UnknownTransactionError(
+        f"tid {tid} is of boot {tid.boot}, and replica {tid.home} has had boots up to {boot} only; check the "
+        "tid, and that it is of this cluster",
+        tid=str(tid),
+        boot=boot,
+    )

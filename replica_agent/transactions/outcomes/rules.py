@@ -1,0 +1,277 @@
+"""The rules by which an outcome is found: facts in, the next question or the outcome out. Pure.
+
+:func:`next_step` is asked again and again, each time with what the last question has brought
+(:mod:`tidelock.replica_agent.transactions.outcomes.resolver` asks). The order (rule outcome): the
+session znode of the home, then the log to its end, then the own catalog, then its floor. A transaction that
+was found is committed. One below the floor is too old to tell. If the boot of its home is higher it is
+aborted. Else it is running, unless its home says otherwise.
+
+The order of the questions protects three conclusions:
+
+* Aborted follows only from the answer of the home itself, or from a log that was read after the boot of the
+  home was seen to be higher. A replica that has raised the fence of the home forgets what it read before.
+* Below the floor, running follows only from the answer of the home, or for a lock. A living holder of a lock
+  must not lose it.
+* For a lock, too old follows only if the home cannot commit the transaction any more, or if a log that was
+  read after the answer of the home does not have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.core.results import (
+    Aborted,
+    Committed,
+    CommittedUnseen,
+    HomeAnswer,
+    LogReading,
+    NoAnswer,
+    NotMine,
+    Outcome,
+    OwnOutcome,
+    Running,
+    TooOld,
+)
+
+# ------------------------------------------------------------------------------------------------ who asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The purpose of a question, and the means that are allowed for an answer.
+
+    Attributes:
+        may_fence: A home that has long been silent may be fenced, which ends its open transactions.
+        held_here: A part or a mark of the transaction is undecided here, so no record that was applied here
+            names it. A log without it is proof enough, however few outcomes are kept. It is never too old.
+        home_first: The home is asked before the log is read. Its answer costs ZooKeeper nothing.
+        for_lock: The transaction holds a removal lock that is in the way of another. The home is asked only
+            below the floor. There the holder counts as running while its home is silent.
+    """
+
+    may_fence: bool = False
+    held_here: bool = False
+    home_first: bool = False
+    for_lock: bool = False
+
+
+#: A client asks. A home that has long been silent is fenced for it.
+CLIENT: Final = Policy(may_fence=True)
+#: A statement has met the transaction's lock, or the lock sweeper wants to delete it. The sweeper fences by
+#: itself, since it needs the version that it has written.
+LOCK: Final = Policy(for_lock=True)
+#: The audit asks. It changes nothing.
+AUDIT: Final = Policy()
+#: The audit asks about a transaction whose parts are undecided here.
+AUDIT_UNDECIDED: Final = Policy(held_here=True)
+#: A start or a background task decides a transaction whose parts are undecided here, to drop those.
+UNDECIDED: Final = Policy(may_fence=True, held_here=True, home_first=True)
+
+
+# -------------------------------------------------------------------------------------------- what is known
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFacts:
+    """The knowledge of this replica about a transaction, without a question to anybody.
+
+    The commit is looked up first and the floor last, since an outcome that is forgotten raises the floor.
+
+    Attributes:
+        replica: This replica.
+        boot: Its present boot.
+        commit: The commit in the catalog's outcomes, or in a record that was taken and is not applied.
+        registered: The outcome in the registry of open and recently ended transactions; None if it does not
+            remember the transaction.
+        applied: The snapshot CSN.
+        floor: The oldest snapshot CSN whose outcomes are kept.
+    """
+
+    replica: ReplicaId
+    boot: int
+    commit: Committed | None
+    registered: Committed | Aborted | Running | None
+    applied: Csn
+    floor: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at ZooKeeper, then at the own catalog, then at the floor.
+
+    Attributes:
+        boot: The boot of the home; None if no replica has that name.
+        commit: The commit, wherever it was found.
+        floor: The floor as it was after that.
+        newest: It contains every write that was acknowledged before.
+        after_home: It began after the home had answered.
+    """
+
+    boot: int | None
+    commit: Committed | None
+    floor: Csn
+    newest: bool = False
+    after_home: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All facts that one question for an outcome has brought so far.
+
+    Attributes:
+        tid: The transaction.
+        foreign: Its home is another replica.
+        commit: The commit, as far as it was known here at the beginning.
+        own: The answer of this replica as its home (:func:`own_outcome`).
+        look: The last look; None before the first one, and after this replica has fenced the home.
+        home: The answer of the home; None if it was not asked.
+        fence_tried: This replica has tried to raise the fence of the home.
+    """
+
+    tid: Tid
+    foreign: bool
+    commit: Committed | None = None
+    own: OwnOutcome = field(default_factory=NotMine)
+    look: Look | None = None
+    home: HomeAnswer | NoAnswer | None = None
+    fence_tried: bool = False
+
+    def looked(
+        self, reading: LogReading, *, kept: Committed | None, floor: Csn, newest: bool = False
+    ) -> Facts:
+        """Add a look: the log, then the outcome that is ``kept`` here, then the floor."""
+        look = Look(
+            reading.boot, reading.commit or kept, floor, newest=newest, after_home=self.home is not None
+        )
+        return replace(self, look=look)
+
+    def answered(self, answer: HomeAnswer | NoAnswer) -> Facts:
+        """Add the answer of the home, or its silence."""
+        return replace(self, home=answer)
+
+    def fenced(self, *, raised: bool) -> Facts:
+        """Add the attempt to fence the home. A fence that was raised makes the last look worthless."""
+        return replace(self, fence_tried=True, look=None if raised else self.look)
+
+
+def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
+    """Return what a home says of its own transaction, without asking anybody.
+
+    A commit counts from the moment when its record is taken here; before that the transaction is running.
+    """
+    if tid.home != facts.replica or tid.boot > facts.boot:
+        return NotMine()
+    if facts.commit is not None:
+        return facts.commit
+    match facts.registered:
+        case Committed(csn):  # applied and forgotten since, or not applied yet
+            return NotMine() if csn <= facts.applied else Running()
+        case Aborted() | Running() as found:
+            return found
+    forgotten = tid.boot < facts.boot or tid.snapshot < facts.floor
+    return NotMine() if forgotten else Aborted()
+
+
+# ----------------------------------------------------------------------------------------- what comes next
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Look: the home's session znode, the log to its end, the own catalog, the floor, in this order.
+
+    Attributes:
+        newest: A write comes first, so that no older state of ZooKeeper is read.
+    """
+
+    newest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskHome:
+    """Ask the home, which may not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceHome:
+    """Raise the fence of the home in the boot of the transaction, if the home has long been silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeverWas:
+    """No such transaction exists: no replica has that name, or it has never had that boot.
+
+    Attributes:
+        boot: The present boot of the home; None if no replica has that name.
+    """
+
+    boot: int | None
+
+
+Question = ReadLog | AskHome | FenceHome
+
+
+def next_step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
+    """Return the outcome if the facts tell it under this policy, else the next question."""
+    if facts.commit is not None:
+        return facts.commit
+    if facts.look is not None and facts.look.commit is not None:
+        return facts.look.commit
+    if not isinstance(facts.own, NotMine):
+        return facts.own
+    if policy.home_first and facts.foreign:
+        if facts.home is None:
+            return AskHome()
+        if isinstance(facts.home, CommittedUnseen):
+            return Running()  # its record is on its way here
+    if isinstance(facts.home, Aborted | Running):
+        return facts.home
+    if facts.look is None:
+        return ReadLog()
+    if not policy.held_here and facts.tid.snapshot < facts.look.floor:
+        return _below_the_floor(facts, facts.look, policy)
+    return _in_no_record(facts, facts.look, policy)
+
+
+def _below_the_floor(facts: Facts, look: Look, policy: Policy) -> Question | Outcome | NeverWas:
+    """Judge a transaction that may have been committed and forgotten."""
+    too_old = TooOld(look.floor)
+    if not facts.foreign or not _may_commit(facts, look):
+        return too_old
+    if policy.for_lock and (look.boot is None or look.boot < facts.tid.boot):
+        return _of_no_boot(look)
+    if facts.home is None:
+        return AskHome()
+    if not policy.for_lock:
+        return too_old
+    if isinstance(facts.home, NoAnswer):
+        return Running()
+    # The home may have committed after the log was read. The CSN of that commit is above the floor.
+    return too_old if look.after_home else ReadLog()
+
+
+def _in_no_record(facts: Facts, look: Look, policy: Policy) -> Question | Outcome | NeverWas:
+    """Judge a transaction without a record, whose record would be known."""
+    if look.boot is None or look.boot < facts.tid.boot:
+        return _of_no_boot(look)
+    if not _may_commit(facts, look):
+        return Aborted()
+    if not facts.foreign or policy.for_lock:
+        return Running()
+    if facts.home is None:
+        return AskHome()
+    if isinstance(facts.home, CommittedUnseen):
+        return Running()  # committed after the log was read; the next question finds it
+    return FenceHome() if policy.may_fence and not facts.fence_tried else Running()
+
+
+def _may_commit(facts: Facts, look: Look) -> bool:
+    """Tell whether the home may still be in the boot of the transaction."""
+    return look.boot is None or look.boot <= facts.tid.boot
+
+
+def _of_no_boot(look: Look) -> Question | NeverWas:
+    """Judge a tid whose boot is above that of the home: it never was, unless the read was a stale one."""
+    return NeverWas(look.boot) if look.newest or look.boot is None else ReadLog(newest=True)
