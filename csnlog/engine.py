@@ -3,7 +3,8 @@
 It holds no rule of the protocol. Each instruction becomes one call of the store, and the result the next
 event. What it adds is time (pauses, the periodic look, wall clock in records), randomness (nonces), fault
 points, and the end of all that when something fails that should not: then the log stops, it never goes on in
-doubt (I15).
+doubt (I15). A machine that contradicts itself is not asked again, nor is the other one; the story of its last
+steps goes to the log of the agent.
 """
 
 from __future__ import annotations
@@ -12,70 +13,22 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
 
 import structlog
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.core import committer_messages as commits
+from tidelock.csnlog.core import follower_messages as follows
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.batch import LogLimits, Plan, Proposal, Rollover
 from tidelock.csnlog.core.committer import Committer
-from tidelock.csnlog.core.committer_messages import (
-    Answer,
-    CommitDecision,
-    CommitEnded,
-    DrawNonce,
-    EpochRead,
-    Event,
-    Fenced,
-    FenceRead,
-    Followed,
-    Halted,
-    Instruction,
-    LinkChanged,
-    LogRead,
-    MultiResult,
-    NonceDrawn,
-    Propose,
-    Raised,
-    RaiseEnded,
-    ReadEpoch,
-    ReadFence,
-    ReadLog,
-    Resumed,
-    RetryLater,
-    RolloverEnded,
-    SendCommit,
-    SendRaise,
-    SendRollover,
-    StopAsked,
-)
 from tidelock.csnlog.core.follower import Follower
-from tidelock.csnlog.core.follower_messages import (
-    Absent,
-    Deliver,
-    Delivered,
-    Failed,
-    FollowEvent,
-    FollowInstruction,
-    Get,
-    Got,
-    Inquire,
-    Learned,
-    Look,
-    Looked,
-    Missed,
-    Poked,
-    Question,
-    Stopped,
-    Tick,
-    Took,
-    TooLate,
-    Woken,
-)
 from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Link, Op, Store
@@ -94,6 +47,16 @@ NONCE_BYTES: Final = 12
 Deliverer = Callable[[list[LogRecord]], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class _ForCommitter:
+    event: commits.Event
+
+
+@dataclass(frozen=True, slots=True)
+class _ForFollower:
+    event: follows.FollowEvent
+
+
 class Engine:
     """Both machines, and the calls that are under way for them.
 
@@ -104,6 +67,7 @@ class Engine:
         deliver: Takes records in order; the next ones come when it has returned.
         on_answer: Told of each verdict on a tid.
         on_change: Told when state, fence or link may have changed.
+        thorough: Check all invariants of the machines after every step.
     """
 
     def __init__(
@@ -113,14 +77,18 @@ class Engine:
         limits: LogLimits,
         *,
         deliver: Deliverer,
-        on_answer: Callable[[str, CommitDecision], None],
+        on_answer: Callable[[str, commits.CommitDecision], None],
         on_change: Callable[[], None],
+        thorough: bool,
     ) -> None:
         self.store: Final = store
         self.own: Final = own
         self.limits: Final = limits
-        self.committer: Final = Committer(own.replica, own.state, own.fence, limits)
+        self.committer: Final = Committer(own.replica, own.state, own.fence, limits, thorough=thorough)
         self.follower: Follower | None = None
+        self.thorough: Final = thorough
+        #: A machine has contradicted itself: nobody finds out what became of a commit that was sent.
+        self.broken = False
         #: Records handed to ``deliver`` that it has not taken yet.
         self.delivering: tuple[LogRecord, ...] = ()
         #: Why the log goes no further, once that is so.
@@ -130,7 +98,7 @@ class Engine:
         self._deliver = deliver
         self._on_answer = on_answer
         self._on_change = on_change
-        self._inbox: deque[tuple[Committer, Event] | tuple[Follower, FollowEvent]] = deque()
+        self._inbox: deque[_ForCommitter | _ForFollower] = deque()
         self._pumping = False
         self._link: tuple[bool, int] = (False, 0)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,9 +111,9 @@ class Engine:
 
     def start(self, position: Csn) -> None:
         """Begin to follow behind a position."""
-        self.follower = Follower(position, self.limits.read_ahead)
+        self.follower = Follower(position, self.limits.read_ahead, thorough=self.thorough)
         connected, session = self._link
-        self.follow(LinkChanged(connected, session))
+        self.follow(commits.LinkChanged(connected, session))
         self._spawn(self._tick())
 
     def link_changed(self) -> None:
@@ -154,36 +122,40 @@ class Engine:
         if self.closed or link == self._link:
             return
         self._link = link
-        self._inbox.append((self.committer, LinkChanged(*link)))
+        self._inbox.append(_ForCommitter(commits.LinkChanged(*link)))
         if self.follower is not None:
-            self._inbox.append((self.follower, LinkChanged(*link)))
+            self._inbox.append(_ForFollower(commits.LinkChanged(*link)))
         self._pump()
         self._on_change()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: commits.Event) -> None:
         """Give the committer an event."""
         self.link_changed()
-        self._inbox.append((self.committer, event))
+        self._inbox.append(_ForCommitter(event))
         self._pump()
 
     def propose(self, proposal: Proposal) -> None:
         """Give the committer a transaction, with all others of this turn of the loop, so that they batch."""
+        if self.broken:
+            # It may have been sent before, and nobody can say any more.
+            self._on_answer(proposal.tid, commits.Undecided())
+            return
         self.link_changed()
-        self._inbox.append((self.committer, Propose(proposal)))
+        self._inbox.append(_ForCommitter(commits.Propose(proposal)))
         asyncio.get_running_loop().call_soon(self._pump)
 
-    def follow(self, event: FollowEvent) -> None:
+    def follow(self, event: follows.FollowEvent) -> None:
         """Give the follower an event."""
         self.link_changed()
         if self.follower is not None and not self.closed:
-            self._inbox.append((self.follower, event))
+            self._inbox.append(_ForFollower(event))
             self._pump()
 
     def stop(self, reason: str) -> None:
         """Stop for ever, in doubt of everything that is under way."""
         if not self.stopped and not self.closed:
             self.stopped = reason
-            self.tell(StopAsked(reason))
+            self.tell(commits.StopAsked(reason))
             self._on_change()
 
     async def close(self) -> None:
@@ -191,7 +163,7 @@ class Engine:
         if self.closed:
             return
         self._on_change = _nobody
-        self.tell(StopAsked("this agent is closing its log"))
+        self.tell(commits.StopAsked("this agent is closing its log"))
         self.closed = True
         for timer in self._timers:
             timer.cancel()
@@ -206,62 +178,96 @@ class Engine:
             return
         self._pumping = True
         try:
-            while self._inbox:
-                machine, events = self._next()
-                for instruction in machine.step(*events):  # type: ignore[arg-type]
-                    self._carry_out(machine, instruction)
+            while self._inbox and not self.broken:
+                self._step(self._inbox.popleft())
+        except InvariantError as error:
+            self._break(error)
         finally:
             self._pumping = False
 
-    def _next(self) -> tuple[Committer | Follower, Sequence[Event | FollowEvent]]:
-        """Take the next event out, of proposals all that stand together."""
-        machine, event = self._inbox.popleft()
-        events: list[Event | FollowEvent] = [event]
-        while self._inbox and isinstance(event, Propose) and isinstance(self._inbox[0][1], Propose):
-            events.append(self._inbox.popleft()[1])
-        return machine, events
+    def _step(self, entry: _ForCommitter | _ForFollower) -> None:
+        match entry:
+            case _ForCommitter(event):
+                for instruction in self.committer.step(*self._with_proposals(event)):
+                    self._carry_out(instruction)
+            case _ForFollower(event):
+                assert self.follower is not None, "an event for a follower that was not started"
+                for said in self.follower.step(event):
+                    self._carry_out_of_follower(said)
+            case _:
+                assert_never(entry)
 
-    def _carry_out(self, machine: Committer | Follower, instruction: Instruction | FollowInstruction) -> None:
+    def _with_proposals(self, event: commits.Event) -> list[commits.Event]:
+        """Return the event, and behind a proposal all proposals that stand together with it."""
+        events = [event]
+        if isinstance(event, commits.Propose):
+            while self._inbox:
+                match self._inbox[0]:
+                    case _ForCommitter(commits.Propose() as another):
+                        events.append(another)
+                        self._inbox.popleft()
+                    case _:
+                        break
+        return events
+
+    def _break(self, error: InvariantError) -> None:
+        """Stop for ever: a machine contradicts itself, so what either would say is not to be trusted."""
+        _log.critical("machine_broken", reason=error.message, **error.details)
+        self.broken = True
+        self._inbox.clear()
+        self.stopped = self.stopped or error.message
+        self._on_change()
+
+    def _carry_out(self, instruction: commits.Instruction) -> None:
         match instruction:
-            case Answer(tid, verdict):
+            case commits.Answer(tid, verdict):
                 self._on_answer(tid, verdict)
-            case Get(number):
-                self._spawn(self._get(number))
-            case Look(number):
-                self._spawn(self._look(number))
-            case Took(records):
-                self._took(records)
-            case Deliver(records):
-                self.delivering = records
-                self._spawn(self._hand_over(records))
-            case SendCommit(plan):
+            case commits.SendCommit(plan):
                 self._spawn(self._commit(plan))
-            case DrawNonce():
-                self.tell(NonceDrawn(secrets.token_hex(NONCE_BYTES)))
-            case RetryLater():
-                self._later(self.limits.retry_s, machine)
-            case TooLate(tail):
-                self.too_late = tail
-                self.stop(f"the tail {tail} has passed this replica's place in the log: it must clone")
-            case Stopped(number, reason):
-                self.stop(f"at CSN {number}: {reason}")
-            case Inquire(number, question, about):
-                self._spawn(self._inquire(number, question, about))
-            case SendRaise(ops):
+            case commits.DrawNonce():
+                self.tell(commits.NonceDrawn(secrets.token_hex(NONCE_BYTES)))
+            case commits.RetryLater():
+                self._later(lambda: self.tell(commits.Resumed()))
+            case commits.SendRaise(ops):
                 self._spawn(self._raise(ops))
-            case SendRollover(rollover):
+            case commits.SendRollover(rollover):
                 self._spawn(self._roll_over(rollover))
-            case ReadFence():
+            case commits.ReadFence():
                 self._spawn(self._read_fence())
-            case ReadEpoch():
+            case commits.ReadEpoch():
                 self._spawn(self._read_epoch())
-            case ReadLog(session):
+            case commits.ReadLog(session):
                 self._spawn(self._read_log(session))
-            case Halted(reason):
+            case commits.Halted(reason):
                 self.stopped = self.stopped or reason
                 self._on_change()
-            case Raised() | Fenced():
+            case commits.Raised() | commits.Fenced():
                 self._on_change()
+            case _:
+                assert_never(instruction)
+
+    def _carry_out_of_follower(self, instruction: follows.FollowInstruction) -> None:
+        match instruction:
+            case follows.Get(number):
+                self._spawn(self._get(number))
+            case follows.Look(number):
+                self._spawn(self._look(number))
+            case follows.Inquire(number, question, about):
+                self._spawn(self._inquire(number, question, about))
+            case follows.Took(records):
+                self._took(records)
+            case follows.Deliver(records):
+                self.delivering = records
+                self._spawn(self._hand_over(records))
+            case commits.RetryLater():
+                self._later(lambda: self.follow(commits.Resumed()))
+            case follows.TooLate(tail):
+                self.too_late = tail
+                self.stop(f"the tail {tail} has passed this replica's place in the log: it must clone")
+            case follows.Stopped(number, reason):
+                self.stop(f"at CSN {number}: {reason}")
+            case _:
+                assert_never(instruction)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -273,25 +279,22 @@ class Engine:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.stop(f"unforeseen: {type(error).__name__}: {error}")
 
-    def _later(self, pause_s: float, machine: Committer | Follower) -> None:
+    def _later(self, what: Callable[[], None]) -> None:
         def resume() -> None:
             self._timers.discard(timer)
-            if machine is self.committer:
-                self.tell(Resumed())
-            else:
-                self.follow(Resumed())
+            what()
 
-        timer = asyncio.get_running_loop().call_later(pause_s, resume)
+        timer = asyncio.get_running_loop().call_later(self.limits.retry_s, resume)
         self._timers.add(timer)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self.limits.relook_s)
-            self.follow(Tick())
+            self.follow(follows.Tick())
 
     # ------------------------------------------------------------------------------------------ writes
 
-    async def _multi(self, step: faults.Step, ops: tuple[Op, ...]) -> tuple[MultiResult, int]:
+    async def _multi(self, step: faults.Step, ops: tuple[Op, ...]) -> tuple[commits.MultiResult, int]:
         """Send a multi between two fault points; also returns the session that it was answered in."""
         try:
             await step.before()
@@ -311,29 +314,29 @@ class Engine:
     async def _commit(self, plan: Plan) -> None:
         time_ms = _now_ms()
         result, _ = await self._multi(COMMIT, plan.ops(time_ms))
-        self.tell(CommitEnded(result))
+        self.tell(commits.CommitEnded(result))
         if isinstance(result, Ok):
-            self.follow(Poked(tree.csn_of(str(result.value[-1])), plan.record(time_ms)))
+            self.follow(follows.Poked(tree.csn_of(str(result.value[-1])), plan.record(time_ms)))
 
     async def _roll_over(self, rollover: Rollover) -> None:
         time_ms = _now_ms()
         result, _ = await self._multi(ROLLOVER, rollover.ops(time_ms))
-        self.tell(RolloverEnded(result))
+        self.tell(commits.RolloverEnded(result))
         if isinstance(result, Ok):
-            self.follow(Poked(tree.csn_of(str(result.value[2])), rollover.record(time_ms)))
+            self.follow(follows.Poked(tree.csn_of(str(result.value[2])), rollover.record(time_ms)))
 
     async def _raise(self, ops: tuple[Op, ...]) -> None:
-        self.tell(RaiseEnded(*await self._multi(RAISE, ops)))
+        self.tell(commits.RaiseEnded(*await self._multi(RAISE, ops)))
 
     # ------------------------------------------------------------------------------------------- reads
 
     async def _read_fence(self) -> None:
         session = self.store.session
         result = await self.store.get(tree.session(self.own.replica))
-        self.tell(FenceRead(result, session if self.store.session == session else 0))
+        self.tell(commits.FenceRead(result, session if self.store.session == session else 0))
 
     async def _read_epoch(self) -> None:
-        self.tell(EpochRead(await self.store.get(tree.EPOCH)))
+        self.tell(commits.EpochRead(await self.store.get(tree.EPOCH)))
 
     async def _read_log(self, session: int) -> None:
         found: dict[str, Csn] | None = None
@@ -347,7 +350,7 @@ class Engine:
             return
         if records is not None:
             found = dict(self._own_tids(records))
-        self.tell(LogRead(found, session))
+        self.tell(commits.LogRead(found, session))
 
     async def read_to_end(self, session: int) -> tuple[LogRecord, ...] | None:
         """Read what the follower has not taken, to the end; see :mod:`tidelock.csnlog.reading`."""
@@ -368,26 +371,26 @@ class Engine:
     async def _get(self, number: Csn) -> None:
         record = await read_record(self.store, number)
         if record is None:
-            self.follow(Failed(number))
-        elif isinstance(record, Absent):
-            self.follow(Missed(number))
+            self.follow(follows.Failed(number))
+        elif isinstance(record, follows.Absent):
+            self.follow(follows.Missed(number))
         else:
-            self.follow(Got(number, record))
+            self.follow(follows.Got(number, record))
 
     async def _look(self, number: Csn) -> None:
         exists = await record_exists(self.store, number, watch=self._watch(number))
         if exists:
             self._watches.pop(number, None)
-        self.follow(Looked(number, exists))
+        self.follow(follows.Looked(number, exists))
 
     def _watch(self, number: Csn) -> Callable[[], None]:
         def fired() -> None:
             self._watches.pop(number, None)
-            self.follow(Woken(number))
+            self.follow(follows.Woken(number))
 
         return self._watches.setdefault(number, fired)
 
-    async def _inquire(self, number: int, question: Question, about: Csn) -> None:
+    async def _inquire(self, number: int, question: follows.Question, about: Csn) -> None:
         session = self.store.session
         try:
             finding = await find_out(
@@ -400,14 +403,14 @@ class Engine:
         except CorruptError as error:
             self.stop(error.message)
             return
-        self.follow(Learned(number, session if self.store.session == session else 0, finding))
+        self.follow(follows.Learned(number, session if self.store.session == session else 0, finding))
 
     # ---------------------------------------------------------------------------------------- delivery
 
     def _took(self, records: tuple[LogRecord, ...]) -> None:
         for one in records:
             self._watches.pop(one.csn, None)
-        self.tell(Followed(records[-1].csn, self._own_tids(records)))
+        self.tell(commits.Followed(records[-1].csn, self._own_tids(records)))
 
     async def _hand_over(self, records: tuple[LogRecord, ...]) -> None:
         try:
@@ -416,7 +419,7 @@ class Engine:
             self.stop(f"the receiver of records failed: {type(error).__name__}: {error}")
             return
         self.delivering = ()
-        self.follow(Delivered())
+        self.follow(follows.Delivered())
 
 
 def _now_ms() -> int:

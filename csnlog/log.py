@@ -24,6 +24,7 @@ from tidelock.csnlog.core.committer_messages import (
     DeadlinePassed,
     FenceDoubted,
     FenceWanted,
+    Undecided,
 )
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
@@ -68,6 +69,7 @@ class CsnLog:
             ones come when it has returned, so it may take its time. :meth:`find` does not look into what it
             has taken. An exception of it stops the log.
         on_state: Told of every change of state, with the reason for people ("" if there is none).
+        thorough: Check all invariants of the machines after every step.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class CsnLog:
         limits: LogLimits,
         deliver: Deliverer,
         on_state: Callable[[LogState, str], None],
+        thorough: bool = True,
     ) -> None:
         self._store: Final = store
         self._own: Final = session
@@ -85,7 +88,13 @@ class CsnLog:
         self._on_state = on_state
         self._told: LogState | None = None
         self._engine: Final = Engine(
-            store, session, limits, deliver=deliver, on_answer=self._answered, on_change=self._changed
+            store,
+            session,
+            limits,
+            deliver=deliver,
+            on_answer=self._answered,
+            on_change=self._changed,
+            thorough=thorough,
         )
         #: Callers of commit() by tid.
         self._callers: dict[str, set[asyncio.Future[CommitDecision]]] = {}
@@ -425,6 +434,9 @@ class CsnLog:
         return self._store.session
 
     def _changed(self) -> None:
+        if self._engine.broken:
+            for tid in list(self._callers):
+                self._answered(tid, Undecided())
         self._wake()
         state = self.state
         if state is not self._told:

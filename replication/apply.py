@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 import structlog
 
@@ -25,22 +26,9 @@ from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.csnlog.core.model import AddPart, LogRecord
 from tidelock.errors import CorruptError, DiskFullError, UnavailableError, UpgradeNeededError
 from tidelock.replication.backoff import wait_s
+from tidelock.replication.core import messages as msg
 from tidelock.replication.core.model import ResolvedRecord, Wanted
-from tidelock.replication.core.prefix import (
-    Applied,
-    Apply,
-    Blocked,
-    FetchPart,
-    ManifestRead,
-    NotApplied,
-    PartHeld,
-    PartLost,
-    Prefix,
-    PrefixEvent,
-    PrefixInstruction,
-    ReadManifest,
-    RecordRead,
-)
+from tidelock.replication.core.prefix import Prefix
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.ports import CatalogPort
 
@@ -62,6 +50,7 @@ class Applier:
         retry_wait_max_s: Longest pause after a catalog transaction that failed.
         on_applied: Called in the event loop with each batch once it is durable and the snapshot CSN has
             moved.
+        thorough: Check all invariants of the machine after every step.
     """
 
     def __init__(
@@ -76,14 +65,15 @@ class Applier:
         missing_parts_max: int,
         retry_wait_max_s: float,
         on_applied: Callable[[Sequence[ResolvedRecord]], None],
+        thorough: bool = True,
     ) -> None:
         self._ledger, self._fetcher, self._on_applied = ledger, fetcher, on_applied
-        self._prefix = Prefix(applied, time_ms, apply_records_max=apply_records_max)
+        self._prefix = Prefix(applied, time_ms, apply_records_max=apply_records_max, thorough=thorough)
         self._waiting_max, self._missing_max = ahead_records, missing_parts_max
         self._retry_wait_max_s = retry_wait_max_s
         self._records: deque[LogRecord] = deque()
         self._looking: Sequence[LogRecord] = ()  # taken from _records, not yet in the machine
-        self._parts: deque[PartHeld | PartLost] = deque()
+        self._parts: deque[msg.PartHeld | msg.PartLost] = deque()
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._trouble: str | None = None
         self._failures = 0
@@ -94,7 +84,7 @@ class Applier:
         return self._prefix.applied
 
     @property
-    def blocked(self) -> Blocked | None:
+    def blocked(self) -> msg.Blocked | None:
         """Which part of which tid of which CSN holds this replica back, and why; None when nothing does."""
         blocked = self._prefix.blocked
         trouble = None if blocked is None else self._fetcher.trouble(blocked.part)
@@ -125,19 +115,20 @@ class Applier:
     def part_held(self, part: PartId) -> None:
         """A part is durable here now: pushed, fetched or found again."""
         self._fetcher.arrived(part)
-        self._parts.append(PartHeld(part))
+        self._parts.append(msg.PartHeld(part))
         self._wake.set()
 
     def part_lost(self, part: PartId) -> None:
         """A part was quarantined: records that are not applied yet wait for it again."""
-        self._parts.append(PartLost(part))
+        self._parts.append(msg.PartLost(part))
         self._wake.set()
 
     async def run(self) -> None:
-        """Apply until cancelled.
+        """msg.Apply until cancelled.
 
         Raises:
-            CorruptError: This replica cannot go on without contradicting itself or the log.
+            CorruptError: This replica cannot go on without contradicting the log.
+            InvariantError: The machine contradicts itself.
         """
         while True:
             await self._wake.wait()
@@ -145,7 +136,7 @@ class Applier:
             records = [*self._records]
             self._records.clear()
             self._looking = records
-            events: list[PrefixEvent] = [*await self._looked_up(records)]
+            events: list[msg.PrefixEvent] = [*await self._looked_up(records)]
             # Parts that came during the look-up follow the records, which then know that they want them.
             events += self._parts
             self._parts.clear()
@@ -160,28 +151,35 @@ class Applier:
         waiting = len(self._records) + self._prefix.waiting
         return waiting >= self._waiting_max or self._prefix.missing >= self._missing_max
 
-    async def _looked_up(self, records: Sequence[LogRecord]) -> list[RecordRead]:
+    async def _looked_up(self, records: Sequence[LogRecord]) -> list[msg.RecordRead]:
         tids = [tid for item in records for tid in item.record.tids]
         if not tids:
-            return [RecordRead(item, frozenset(), frozenset()) for item in records]
+            return [msg.RecordRead(item, frozenset(), frozenset()) for item in records]
         parts = {entry.part for tid in tids for entry in tid.entries if isinstance(entry, AddPart)}
         parts |= {tid.manifest.part for tid in tids if tid.manifest is not None}
         held = frozenset(await self._ledger.held(parts)) if parts else frozenset()
         known = frozenset(await self._ledger.known_tids([tid.tid for tid in tids]))
-        return [RecordRead(item, held, known) for item in records]
+        return [msg.RecordRead(item, held, known) for item in records]
 
-    async def _carry_out(self, instructions: Sequence[PrefixInstruction]) -> None:
+    async def _carry_out(self, instructions: Sequence[msg.PrefixInstruction]) -> None:
         todo = deque(instructions)
         while todo:
-            if wanted := [item.wanted for item in todo if isinstance(item, FetchPart)]:
-                todo = deque(item for item in todo if not isinstance(item, FetchPart))
+            if wanted := [item.wanted for item in todo if isinstance(item, msg.FetchPart)]:
+                todo = deque(item for item in todo if not isinstance(item, msg.FetchPart))
                 await self._fetch(wanted)
                 continue
-            match todo.popleft():
-                case ReadManifest(part):
+            instruction = todo.popleft()
+            match instruction:
+                case msg.ReadManifest(part):
                     todo += self._prefix.step(await self._read_manifest(part))
-                case Apply(records):
+                case msg.Apply(records):
                     todo += await self._apply(records)
+                case msg.Blocked() | msg.Unblocked():
+                    pass  # `blocked` asks the machine
+                case msg.FetchPart():
+                    raise AssertionError("fetched with the others above")
+                case _:
+                    assert_never(instruction)
 
     async def _fetch(self, wanted: Sequence[Wanted]) -> None:
         while True:
@@ -194,16 +192,16 @@ class Applier:
         for item in wanted:
             self._fetcher.want(item)
 
-    async def _read_manifest(self, part: PartId) -> PrefixEvent:
+    async def _read_manifest(self, part: PartId) -> msg.PrefixEvent:
         try:
             entries = decode_entries(await self._manifest(part))
         except UpgradeNeededError:
             raise
         except CorruptError as error:
             _log.error("manifest_damaged", part=part, reason=error.message)
-            return PartLost(part)
+            return msg.PartLost(part)
         parts = {entry.part for entry in entries if isinstance(entry, AddPart)}
-        return ManifestRead(part, entries, frozenset(await self._ledger.held(parts)))
+        return msg.ManifestRead(part, entries, frozenset(await self._ledger.held(parts)))
 
     async def _manifest(self, part: PartId) -> bytes:
         while True:
@@ -212,24 +210,24 @@ class Applier:
             except UnavailableError as error:
                 await self._pause(error)
 
-    async def _apply(self, records: tuple[ResolvedRecord, ...]) -> list[PrefixInstruction]:
+    async def _apply(self, records: tuple[ResolvedRecord, ...]) -> list[msg.PrefixInstruction]:
         try:
             await APPLY.before()
             await self._ledger.apply(records)
             await APPLY.after()
         except (UnavailableError, DiskFullError) as error:
             await self._pause(error)
-            return [*self._prefix.step(NotApplied())]
+            return [*self._prefix.step(msg.NotApplied())]
         except CorruptError as error:
             # A part may have been found damaged since it was looked up: then it is fetched again.
             part = PartId(str(error.details.get("part")))
-            done = self._prefix.step(PartLost(part), NotApplied())
-            if not any(isinstance(said, FetchPart) for said in done):
+            done = self._prefix.step(msg.PartLost(part), msg.NotApplied())
+            if not any(isinstance(said, msg.FetchPart) for said in done):
                 raise
             _log.error("part_lost", part=part, csn=records[-1].csn, reason=error.message)
             return [*done]
         self._failures, self._trouble = 0, None
-        following = [*self._prefix.step(Applied(records[-1].csn))]
+        following = [*self._prefix.step(msg.Applied(records[-1].csn))]
         self._on_applied(records)
         return following
 

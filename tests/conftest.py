@@ -26,6 +26,11 @@ pytest_plugins = [
 LEFT_OUT = pytest.StashKey[int]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The flag that writes the stories of the state machines anew (tests/testdata/README.md)."""
+    parser.addoption("--rewrite-scripts", action="store_true", help="write tests/testdata/*/*.txt anew")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests marked `docker` where no engine answers; in CI they stay, and fail."""
     marked = [item for item in items if item.get_closest_marker("docker")]

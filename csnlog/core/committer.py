@@ -1,101 +1,62 @@
 """The group committer: how transactions get their CSN, and how an unknown outcome is decided. Pure.
 
-Pure: events in, instructions out (:mod:`tidelock.csnlog.core.committer_messages`); no clock, thread, socket
-or randomness.
+A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
+:mod:`tidelock.csnlog.core.committer_messages`.
 
 **Promises.** A tid gets at most one CSN (I1). ``Committed`` and ``Rejected`` are what happened (I17);
 ``Undecided`` is said only to a caller whose time is up, and even then the outcome is found out. Queue, batch
 and bytes are bounded (I16).
 
-**How.** At most one request of the committer is under way; what arrives meanwhile makes the next batch. Three
-things can happen to a commit multi:
+**State.** :class:`CommitterState`: the link to ZooKeeper, the one request under way, the own fence, the
+epoch, and the transactions between ``commit()`` and their CSN (:mod:`tidelock.csnlog.core.pending`).
+
+**Events.** Commands (a proposal, a deadline, what the follower has met, the link) may come at any time.
+An answer comes once for each request. **Instructions.** Requests to the store, of which at most one is under
+way, and verdicts for callers. What arrives while a request is under way makes the next batch.
+
+**How.** A commit multi can end in three ways:
 
 * *Ok*: the path of the record tells the CSN of the whole batch.
-* *Refused*: it certainly was not applied. The refused element tells whom it concerns: those tids end, or
-  fence or epoch are
-  read again; the others are sent again.
+* *Refused*: it certainly was not applied. The refused element tells whom it concerns
+  (:mod:`tidelock.csnlog.core.refusals`): those tids end, or fence or epoch are read again; the others are
+  sent again.
 * *Unknown*: it may have been applied or may still be. Reading decides nothing, not even after sync(): on a
-  real ensemble
-  the record appeared 0.6 s after the log had been read as empty (F1). So the committer first
-  *writes*: it raises its own fence by compare-and-set with a fresh nonce, repeated until that is decided.
-  From then on nothing sent under the old fence can land. Then it reads the log to its end in the session that
-  has seen the raised fence. A tid that is there is committed; one that is not never was, and is sent again
-  under the new fence.
+  real ensemble the record appeared 0.6 s after the log had been read as empty (F1). So the
+  committer first *writes*: it raises its own fence by compare-and-set with a fresh nonce, repeated until that
+  is decided. From then on nothing sent under the old fence can land. Then it reads the log to its end in the
+  session that has seen the raised fence. A tid that is there is committed; one that is not never was, and is
+  sent again under the new fence.
 
 A new ZooKeeper session may read from a server that lags behind, so there the fence is raised before anything
 is read for "newest" (F3). A raise that finds a nonce which is not ours means that another has fenced this
 replica (F2c): final. Even then a batch in doubt is looked up first, so that nobody is told "aborted" of a
 committed transaction.
 
+**Invariants.** A commit is under way with a batch that is not in doubt; a batch with no commit under way is
+in doubt. A committer that has ended holds no transaction. No tid is held twice. Only tids of the batch can
+have expired.
+
 **Not promised.** The order of tids inside the log is not that of their proposals. The committer does not know
 which parts exist or who holds them.
-
-State is a handful of immutable values, :meth:`Committer.snapshot` and :meth:`Committer.restore` copy it, so
-that tests can explore every order of events and failures with this very code.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
 
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.batch import LogLimits, Part, Rollover, choose, plan, victims
-from tidelock.csnlog.core.committer_messages import (
-    Cause,
-    CommitEnded,
-    DeadlinePassed,
-    DrawNonce,
-    EpochRead,
-    Event,
-    Fenced,
-    FenceDoubted,
-    FenceRead,
-    FenceWanted,
-    Followed,
-    Halted,
-    Instruction,
-    LinkChanged,
-    LogRead,
-    MultiResult,
-    NonceDrawn,
-    Propose,
-    Raised,
-    RaiseEnded,
-    ReadEpoch,
-    ReadFence,
-    ReadLog,
-    ReadResult,
-    Rejected,
-    Resumed,
-    RetryLater,
-    RolloverEnded,
-    SendCommit,
-    SendRaise,
-    SendRollover,
-    StopAsked,
-)
+from tidelock.csnlog.core import committer_messages as msg
+from tidelock.csnlog.core.batch import LogLimits, Rollover, choose, plan, victims
 from tidelock.csnlog.core.fence import Finding, OwnFence
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, epoch_of, sequence_of
+from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import SessionState
-from tidelock.csnlog.core.pending import Batch, Pending
+from tidelock.csnlog.core.pending import Batch, Pending, PendingState
+from tidelock.csnlog.core.refusals import Corrupt, Doubt, Reject, Requeue, judge
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.errors import CorruptError
-
-#: Whom a refused element is about, besides fence and epoch; anything else should not be possible.
-CAUSES: Final = {
-    (Part.TABLE, Reason.BAD_VERSION): Cause.TABLE_CHANGED,
-    (Part.TABLE, Reason.NO_NODE): Cause.TABLE_CHANGED,
-    (Part.DEFINITION, Reason.BAD_VERSION): Cause.TABLE_CHANGED,
-    (Part.DEFINITION, Reason.NO_NODE): Cause.TABLE_CHANGED,
-    (Part.DEFINITION, Reason.NODE_EXISTS): Cause.TABLE_EXISTS,
-    (Part.LABEL, Reason.NODE_EXISTS): Cause.LABEL_EXISTS,
-    (Part.LABEL, Reason.BAD_VERSION): Cause.LABEL_MOVED,
-    (Part.LABEL, Reason.NO_NODE): Cause.LABEL_MOVED,
-    (Part.LABELS, Reason.BAD_VERSION): Cause.LABEL_MOVED,
-    (Part.HEAD, Reason.BAD_VERSION): Cause.HEAD_MOVED,
-}
 
 
 class Flight(enum.Enum):
@@ -111,23 +72,63 @@ class Flight(enum.Enum):
     LOG_READ = "log read"
 
 
-class Committer:
-    """The state machine; see the module. ``step`` is its only way to change.
+@dataclass(frozen=True, slots=True)
+class CommitterState:
+    """The whole state of a :class:`Committer`.
+
+    Attributes:
+        connected: The store has a connection.
+        session: The ZooKeeper session.
+        paused: A request has failed, and the pause before the next one is not over.
+        flight: The one request under way.
+        final: The verdict on all further transactions, once the committer has ended.
+        fence: What is known of the own fence.
+        fenced: Another has raised the fence; what is in doubt is still looked up.
+        raise_above: A raise was asked for until the fence is above this.
+        doubted: The fence was refused to somebody while it was this; -1 = it is not in doubt.
+        epoch: The open epoch; None = to be read.
+        epoch_version: The version of ``csn/epoch`` that says so.
+        end: The largest CSN known.
+        tids_max: Transactions in the next batch; lowered while the store finds requests too large.
+        pending: The transactions between ``commit()`` and their CSN.
+    """
+
+    connected: bool
+    session: int
+    paused: bool
+    flight: Flight
+    final: msg.Rejected | None
+    fence: OwnFence
+    fenced: bool
+    raise_above: int
+    doubted: int
+    epoch: int | None
+    epoch_version: int
+    end: Csn
+    tids_max: int
+    pending: PendingState
+
+
+class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
+    """The state machine; see the module. The fields are those of :class:`CommitterState`.
 
     Args:
         home: The own replica.
         state: What the start of this agent wrote to the own session znode.
         fence: The data version of that write.
         limits: The bounds.
+        thorough: Check all invariants after every step.
     """
 
-    _STATE = (
-        *("connected", "session", "paused", "flight", "final"),
-        *("fence", "fenced", "raise_above", "doubted", "epoch", "epoch_version", "end", "tids_max"),
+    __slots__ = (
+        *("connected", "session", "paused", "flight", "final", "fence", "fenced", "raise_above", "doubted"),
+        *("epoch", "epoch_version", "end", "tids_max", "_out", "home", "limits", "pending"),
     )
-    __slots__ = (*_STATE, "_out", "home", "limits", "pending")
 
-    def __init__(self, home: ReplicaId, state: SessionState, fence: int, limits: LogLimits) -> None:
+    def __init__(
+        self, home: ReplicaId, state: SessionState, fence: int, limits: LogLimits, *, thorough: bool = True
+    ) -> None:
+        super().__init__(thorough=thorough)
         self.home: Final = home
         self.limits: Final = limits
         self.pending: Final = Pending(home, limits)
@@ -135,40 +136,69 @@ class Committer:
         self.session = 0
         self.paused = False
         self.flight = Flight.NONE
-        self.final: Rejected | None = None
+        self.final: msg.Rejected | None = None
         self.fence = OwnFence(tree.session(home), state, fence)
-        #: Another has raised the fence; what is in doubt is still looked up.
         self.fenced = False
-        #: A raise was asked for until the fence is above this.
         self.raise_above = -1
-        #: The fence was refused to somebody while it was this; -1 = it is not in doubt.
         self.doubted = -1
-        #: None = to be read.
         self.epoch: int | None = None
         self.epoch_version = 0
-        #: The largest CSN known.
         self.end = CSN_NONE
-        #: Transactions in the next batch; lowered while the store finds requests too large.
         self.tids_max = limits.batch_tids_max
-        self._out: list[Instruction] = []
+        self._out: list[msg.Instruction] = []
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the whole state: hashable, comparable, and immutable throughout."""
-        return (*(getattr(self, name) for name in self._STATE), *self.pending.snapshot())
+    def snapshot(self) -> CommitterState:
+        """Return the whole state."""
+        return CommitterState(
+            connected=self.connected,
+            session=self.session,
+            paused=self.paused,
+            flight=self.flight,
+            final=self.final,
+            fence=self.fence,
+            fenced=self.fenced,
+            raise_above=self.raise_above,
+            doubted=self.doubted,
+            epoch=self.epoch,
+            epoch_version=self.epoch_version,
+            end=self.end,
+            tids_max=self.tids_max,
+            pending=self.pending.snapshot(),
+        )
 
-    def restore(self, snapshot: tuple[object, ...]) -> None:
+    def restore(self, state: CommitterState) -> None:
         """Go back to a state that :meth:`snapshot` has returned."""
-        for name, value in zip(self._STATE, snapshot, strict=False):
-            setattr(self, name, value)
-        self.pending.restore(snapshot[len(self._STATE) :])
+        self.connected, self.session, self.paused = state.connected, state.session, state.paused
+        self.flight, self.final = state.flight, state.final
+        self.fence, self.fenced = state.fence, state.fenced
+        self.raise_above, self.doubted = state.raise_above, state.doubted
+        self.epoch, self.epoch_version = state.epoch, state.epoch_version
+        self.end, self.tids_max = state.end, state.tids_max
+        self.pending.restore(state.pending)
 
-    def step(self, *events: Event) -> tuple[Instruction, ...]:
-        """Take events, one after the other, and return what is to be done after the last, in this order."""
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state is one that no correct history leads to."""
+        self._check_step()
+        self.pending.check_invariants()
+
+    def _check_step(self) -> None:
+        batch = self.pending.batch
+        if self.flight is Flight.COMMIT:
+            assert batch is not None, "a commit under way without its batch"
+            assert not batch.in_doubt, "a batch in doubt was sent again before it was decided"
+        elif batch is not None:
+            assert batch.in_doubt, "a batch that is neither under way nor in doubt"
+        if self.final is not None:
+            assert batch is None, f"ended with a batch: {sorted(self.pending.sent)}"
+            assert not self.pending.queue, f"ended with {len(self.pending.queue)} transactions in line"
+        self.pending.check_step()
+
+    def _react(self, events: tuple[msg.Event, ...]) -> tuple[msg.Instruction, ...]:
         try:
             for event in events:
                 if self.final is None:
                     self._take(event)
-                elif isinstance(event, Propose):
+                elif isinstance(event, msg.Propose):
                     self.pending.propose(event.proposal, self.final)
             self._advance()
         except (CorruptError, ValueError) as error:
@@ -177,63 +207,54 @@ class Committer:
         self.pending.answers, self._out = [], []
         return out
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError where the state is none that a correct history leads to."""
-        self.pending.check_invariants()
-        batch = self.pending.batch
-        if self.flight is Flight.COMMIT:
-            assert batch is not None, "a commit under way without its batch"
-            assert not batch.in_doubt, "a batch in doubt was sent again before it was decided"
-        elif batch is not None:
-            assert batch.in_doubt, "a batch that is neither under way nor in doubt"
-        assert self.final is None or not self.pending.tids, f"final, with tids left: {self.pending.tids}"
-
     # ------------------------------------------------------------------------------------------- events
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: msg.Event) -> None:
         match event:
-            case Propose(proposal):
-                self.pending.propose(proposal, Rejected(Cause.FENCED) if self.fenced else None)
-            case Followed(end, own):
+            case msg.Propose(proposal):
+                self.pending.propose(proposal, msg.Rejected(msg.Cause.FENCED) if self.fenced else None)
+            case msg.Followed(end, own):
                 self.end = max(self.end, end)
                 if own:
                     self.pending.met(dict(own))
-            case DeadlinePassed(tid):
+            case msg.DeadlinePassed(tid):
                 self.pending.expire(tid)
-            case LinkChanged(connected, session):
+            case msg.LinkChanged(connected, session):
                 self.connected, self.session, self.paused = connected, session, False
-            case Resumed():
+            case msg.Resumed():
                 self.paused = False
-            case StopAsked(reason):
+            case msg.StopAsked(reason):
                 self._halt(reason)
-            case FenceWanted(above):
+            case msg.FenceWanted(above):
                 self.raise_above = max(self.raise_above, above)
-            case FenceDoubted(used):
+            case msg.FenceDoubted(used):
                 if used >= self.fence.version:
                     self.doubted = used
             case _:
                 self.flight = Flight.NONE
                 self._answered(event)
 
-    def _answered(self, event: Event) -> None:
+    def _answered(self, answer: msg.StoreAnswer) -> None:
         """Take the answer to the request under way."""
-        match event:
-            case CommitEnded(result):
+        match answer:
+            case msg.CommitEnded(result):
                 self._commit_ended(result)
-            case NonceDrawn(nonce):
+            case msg.NonceDrawn(nonce):
                 self.fence = self.fence.raised_by(nonce)
-            case RaiseEnded(result, session):
+            case msg.RaiseEnded(result, session):
                 self._found(*self.fence.ended(result, session))
-            case FenceRead(result, session):
+            case msg.FenceRead(result, session):
                 self._found(*self.fence.seen(result, session))
-            case EpochRead(result):
+            case msg.EpochRead(result):
                 self._epoch_read(result)
-            case LogRead(found, session):
+            case msg.LogRead(found, session):
                 self._log_read(found, session)
-            case RolloverEnded(result):
+            case msg.RolloverEnded(result):
                 self._rollover_ended(result)
+            case _:
+                assert_never(answer)
 
-    def _commit_ended(self, result: MultiResult) -> None:
+    def _commit_ended(self, result: msg.MultiResult) -> None:
         batch = self.pending.batch
         assert batch is not None, "the answer to a commit that was not sent"
         match result:
@@ -252,24 +273,29 @@ class Committer:
     def _refused(self, batch: Batch, refused: Refused) -> None:
         """The batch was certainly not applied: reject whom the refused element is about, keep the others."""
         element = batch.plan.elements[refused.index]
-        rejected: dict[str, Rejected] = {}
-        surprise = False
-        if refused.reason is Reason.NOT_CONNECTED:
-            self._retry_later()
-        elif refused.reason is Reason.TOO_LARGE:
-            if len(batch.items) == 1:
-                rejected[batch.items[0].tid] = Rejected(Cause.TOO_LARGE, "the store's limit of a request")
-            self.tids_max = max(1, len(batch.items) // 2)
-        elif element.part is Part.FENCE and refused.reason is Reason.BAD_VERSION:
-            self.doubted = batch.fence
-        elif element.part is Part.EPOCH and refused.reason is Reason.BAD_VERSION:
-            self.epoch = None
-        elif cause := CAUSES.get((element.part, refused.reason)):
-            rejected = dict.fromkeys(victims(element, batch.items), Rejected(cause, element.path))
-        else:
-            surprise = True
+        rejected: dict[str, msg.Rejected] = {}
+        judgement = judge(element.part, refused.reason)
+        match judgement:
+            case Requeue.PAUSE:
+                self._retry_later()
+            case Requeue.HALVE:
+                if len(batch.items) == 1:
+                    limit = msg.Rejected(msg.Cause.TOO_LARGE, "the store's limit of a request")
+                    rejected = {batch.items[0].tid: limit}
+                self.tids_max = max(1, len(batch.items) // 2)
+            case Requeue.READ_EPOCH:
+                self.epoch = None
+            case Doubt.FENCE:
+                self.doubted = batch.fence
+            case Reject(cause):
+                about = sorted(victims(element, batch.items))
+                rejected = dict.fromkeys(about, msg.Rejected(cause, element.path))
+            case Corrupt.CORRUPT:
+                pass  # below, when the transactions are known not to be sent
+            case _:
+                assert_never(judgement)
         self.pending.requeue(rejected)
-        if surprise:
+        if judgement is Corrupt.CORRUPT:
             raise CorruptError(f"the store refused {element.path} of a commit with {refused.reason.value}")
 
     def _log_read(self, found: dict[str, Csn] | None, session: int) -> None:
@@ -281,13 +307,13 @@ class Committer:
         if behind_fence and not self.pending.landed_if_in(found):
             self.pending.requeue({})
 
-    def _epoch_read(self, result: ReadResult) -> None:
+    def _epoch_read(self, result: msg.ReadResult) -> None:
         if isinstance(result, Ok):
             self.epoch, self.epoch_version = codec.decode_epoch(result.value.data), result.value.version
         else:
             self._retry_later()
 
-    def _rollover_ended(self, result: MultiResult) -> None:
+    def _rollover_ended(self, result: msg.MultiResult) -> None:
         match result:
             case Ok(value=(_, _, str(end), _, int(version))):
                 self.end = max(self.end, tree.csn_of(end))
@@ -311,7 +337,7 @@ class Committer:
         match finding:
             case Finding.RAISED:
                 self.doubted = -1
-                self._out.append(Raised(fence.version, fence.session))
+                self._out.append(msg.Raised(fence.version, fence.session))
             case Finding.FOREIGN:
                 self.doubted, self.fenced = -1, True
             case Finding.LOOK:
@@ -339,22 +365,22 @@ class Committer:
         if self.final is not None or self.flight is not Flight.NONE:
             return
         if self.fenced and not in_doubt:
-            self.final = Rejected(Cause.FENCED)
+            self.final = msg.Rejected(msg.Cause.FENCED)
             self.pending.drop(self.final)
-            self._out.append(Fenced())
+            self._out.append(msg.Fenced())
         elif not self.connected or self.paused:
             return
         elif self.doubted >= 0 or (self.fenced and self.fence.session != self.session):
-            self._send(Flight.FENCE_READ, ReadFence())
+            self._send(Flight.FENCE_READ, msg.ReadFence())
         elif not self.fenced and self._must_raise():
             if self.fence.pending:
-                self._send(Flight.RAISE, SendRaise(self.fence.ops()))
+                self._send(Flight.RAISE, msg.SendRaise(self.fence.ops()))
             else:
-                self._send(Flight.NONCE, DrawNonce())
+                self._send(Flight.NONCE, msg.DrawNonce())
         elif in_doubt:
-            self._send(Flight.LOG_READ, ReadLog(self.session))
+            self._send(Flight.LOG_READ, msg.ReadLog(self.session))
         elif self.epoch is None:
-            self._send(Flight.EPOCH_READ, ReadEpoch())
+            self._send(Flight.EPOCH_READ, msg.ReadEpoch())
         elif self.pending.queue:
             self._send_next(self.epoch)
 
@@ -362,23 +388,23 @@ class Committer:
         """Send the next batch, or close the epoch first when its numbers come to their limit."""
         fence, version = self.fence.version, self.epoch_version
         if epoch_of(self.end) == epoch and sequence_of(self.end) + 1 >= self.limits.epoch_limit:
-            self._send(Flight.ROLLOVER, SendRollover(Rollover(self.home, fence, epoch, version)))
+            self._send(Flight.ROLLOVER, msg.SendRollover(Rollover(self.home, fence, epoch, version)))
             return
         items = choose(self.pending.queue, self.home, self.limits, self.tids_max)
         commit = plan(items, home=self.home, fence=fence, epoch=epoch, epoch_version=version)
         self.pending.send(Batch.of(commit, fence))
-        self._send(Flight.COMMIT, SendCommit(commit))
+        self._send(Flight.COMMIT, msg.SendCommit(commit))
 
-    def _send(self, flight: Flight, instruction: Instruction) -> None:
+    def _send(self, flight: Flight, instruction: msg.Instruction) -> None:
         self.flight = flight
         self._out.append(instruction)
 
     def _retry_later(self) -> None:
         self.paused = True
-        self._out.append(RetryLater())
+        self._out.append(msg.RetryLater())
 
     def _halt(self, reason: str) -> None:
         """Stop: nothing that was sent is judged any more, what waits was certainly not sent."""
-        self.final, self.flight = Rejected(Cause.STOPPED, reason), Flight.NONE
+        self.final, self.flight = msg.Rejected(msg.Cause.STOPPED, reason), Flight.NONE
         self.pending.drop(self.final)
-        self._out.append(Halted(reason))
+        self._out.append(msg.Halted(reason))

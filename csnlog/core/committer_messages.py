@@ -1,8 +1,10 @@
 """The events that the committer takes and the instructions that it gives. Pure.
 
-Pure values. The shell (:mod:`tidelock.csnlog.log`) carries an instruction out and hands its result back as an
-event; so does the explorer of the tests, which loses requests and replies on the way. The committer has at
-most one request to the store under way, so a result needs no number.
+The shell (:mod:`tidelock.csnlog.engine`) carries an instruction out and hands its result back as an event; so
+does the explorer of the tests, which loses requests and replies on the way. The committer has at most one
+request to the store under way, so a result needs no number.
+
+``brief`` stands for a message in the story of a machine (:mod:`tidelock.csnlog.core.machine`).
 
 ``session`` in an event is the ZooKeeper session in which the request was made *and* answered, and 0 where
 those two differ: reads of one session are ordered among themselves and behind its writes, and nothing else is
@@ -73,6 +75,11 @@ class Propose:
 
     proposal: Proposal
 
+    @property
+    def brief(self) -> tuple[str, str]:
+        """The tid."""
+        return "Propose", self.proposal.tid
+
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
@@ -132,6 +139,11 @@ class LogRead:
     found: dict[str, Csn] | None
     session: int
 
+    @property
+    def brief(self) -> tuple[str, int | None, int]:
+        """The number of own tids, and the session."""
+        return "LogRead", None if self.found is None else len(self.found), self.session
+
 
 @dataclass(frozen=True, slots=True)
 class Followed:
@@ -139,6 +151,11 @@ class Followed:
 
     end: Csn
     own: tuple[tuple[str, Csn], ...] = ()
+
+    @property
+    def brief(self) -> tuple[str, Csn, int]:
+        """The end, and the number of own tids."""
+        return "Followed", self.end, len(self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,23 +184,11 @@ class Resumed:
     """The pause asked for by :class:`RetryLater` is over."""
 
 
-Event = (
-    LinkChanged
-    | Propose
-    | DeadlinePassed
-    | NonceDrawn
-    | CommitEnded
-    | RolloverEnded
-    | RaiseEnded
-    | FenceRead
-    | EpochRead
-    | LogRead
-    | Followed
-    | FenceWanted
-    | FenceDoubted
-    | StopAsked
-    | Resumed
-)
+#: What somebody asks of the committer, or what has happened without it.
+Command = LinkChanged | Propose | DeadlinePassed | Followed | FenceWanted | FenceDoubted | StopAsked | Resumed
+#: The result of the one request under way.
+StoreAnswer = NonceDrawn | CommitEnded | RolloverEnded | RaiseEnded | FenceRead | EpochRead | LogRead
+Event = Command | StoreAnswer
 
 # --------------------------------------------------------------------------------------------- instructions
 
@@ -193,6 +198,11 @@ class SendCommit:
     """Send the commit multi."""
 
     plan: Plan
+
+    @property
+    def brief(self) -> tuple[str, str, int]:
+        """The first tid, and the number of tids."""
+        return "SendCommit", self.plan.batch[0].tid, len(self.plan.batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,37 @@
 """The follower: reads the log by number, in order, without a gap, for ever. Pure.
 
-Pure: events in, instructions out (:mod:`tidelock.csnlog.core.follower_messages`).
+A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
+:mod:`tidelock.csnlog.core.follower_messages`.
 
 **Promises.** What it takes is exactly the log after the start position: each record once, in order, across
 epochs (I2). It never takes NoNode for "aborted", "end of the epoch" or "skip" (F4, F9). What
 it cannot read or cannot explain stops it there (I15).
 
+**State.** :class:`FollowerState`: the access to ZooKeeper, the place in the log, the phase
+(:mod:`tidelock.csnlog.core.phase`), the reads under way, and what was read or taken and not handed over.
+
+**Events.** Commands: the link, hints that a record may be there, the receiver that takes more, a tick of the
+clock. Answers to reads, looks and inquiries; several reads may be under way. **Instructions.** These
+requests, the records that were taken, and deliveries, of which at most one is under way.
+
 **How.**
 
 * It knows the number of the next record. While records stream in it has up to ``read_ahead`` reads under way.
-  At the end it
-  rests: one request asks whether the next record exists and watches for it, so a quiet log costs two requests
-  per record. Records that this replica wrote itself are not read back.
+  At the end it rests: one request asks whether the next record exists and watches for it, so a quiet log
+  costs two requests per record. Records that this replica wrote itself are not read back.
 * An epoch ends where an END record stands, and nowhere else. The first record after it is number 0 of the
   next epoch.
 * A watch is a hint. Every ``relook_s`` a resting follower looks again, and asks then whether the tail has
-  passed it (too
-  late: only a clone helps) and whether the directory holds more than it has read.
+  passed it (too late: only a clone helps) and whether the directory holds more than it has read.
 * A record that is missing although a later one exists is a gap. Reads that are under way together prove
-  nothing: the record may
-  have been created between them. So a chain of questions is asked one after the other in one session: the
-  later record, the missing one, the tail. Tail above the own place: too late. Otherwise: stop, never skip
-  (F21).
-* At the start it reads the record at its position again. That tells where to go on when this was an END
-  record, and if it is
-  missing behind a write barrier, with the tail below it, then ZooKeeper is older than this replica: stop.
+  nothing: the record may have been created between them. So a chain of questions is asked one after the other
+  in one session: the later record, the missing one, the tail. Tail above the own place: too late. Otherwise:
+  stop, never skip (F21).
+* At the start it reads the record at its position again, which tells where to go on when this was an END
+  record. If it is missing, :mod:`tidelock.csnlog.core.anchor` decides.
+
+**Invariants.** The place never goes back. No more than ``read_ahead`` records are under way or wait. Whoever
+looks or rests has no read under way. The phase follows its table.
 
 **Not promised.** A tid may stand in the log twice only by a bug; whoever applies records ignores a tid seen
 before. The follower does not say what "newest" is; see ``barrier`` in :mod:`tidelock.csnlog.log`.
@@ -32,36 +39,18 @@ before. The follower does not say what "newest" is; see ``barrier`` in :mod:`tid
 
 from __future__ import annotations
 
-from typing import Final
+import enum
+from dataclasses import dataclass
+from typing import Final, assert_never
 
+from tidelock.csnlog.core import anchor, phase
+from tidelock.csnlog.core import follower_messages as msg
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
-from tidelock.csnlog.core.follower_messages import (
-    Absent,
-    Deliver,
-    Delivered,
-    Failed,
-    Finding,
-    FollowEvent,
-    FollowInstruction,
-    Get,
-    Got,
-    Inquire,
-    Inquiry,
-    Learned,
-    Look,
-    Looked,
-    Missed,
-    Poked,
-    Question,
-    Stopped,
-    Tick,
-    Took,
-    TooLate,
-    Unreadable,
-    Woken,
-)
+from tidelock.csnlog.core.follower_messages import Absent, Chain, Finding, Inquiry, Question, Unreadable
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, csn, epoch_of, sequence_of
+from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import Kind, LogRecord, Record
+from tidelock.csnlog.core.phase import QUIET, STREAMING, TABLE, UNANCHORED, Phase, Sign
 
 _RESTORED: Final = (
     "the log lacks this record, which this replica has applied: "
@@ -71,160 +60,238 @@ _GAP: Final = (
     "this record is missing although a later one exists: it was deleted, or something else than commit "
     "records was created in the directory of the log"
 )
-
 _BEHIND_END: Final = "this record stands behind the END record of its epoch"
 
 
 def number_after(number: Csn, record: Record) -> Csn:
-    """The number of the record that follows this one; ValueError when numbers have run out (Z1)."""
+    """Return the number of the record that follows this one.
+
+    Raises:
+        ValueError: Numbers have run out (Z1).
+    """
     if record.kind is Kind.END:
         return csn(epoch_of(number) + 1, 0)
     return csn(epoch_of(number), sequence_of(number) + 1)
 
 
-class Follower:
-    """The state machine; see the module. ``step`` is its only way to change.
+class Access(enum.Enum):
+    """Whether requests may be sent."""
+
+    #: There is no connection.
+    DOWN = "down"
+    #: A request has failed, and the pause before the next one is not over.
+    PAUSED = "paused"
+    OPEN = "open"
+
+
+#: Found faster than the member of the enum, in every step.
+_OPEN: Final = Access.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerState:
+    """The whole state of a :class:`Follower`.
+
+    Attributes:
+        access: Whether requests may be sent.
+        phase: What is known of the next record.
+        position: The last record taken.
+        next: The number to be taken next; the start position until that was read again.
+        known_end: A record that certainly exists.
+        window: Reads that are tried without knowing that the record exists; 1 = look first.
+        flying: Reads under way.
+        buffer: What was read behind a record that was not, by number.
+        behind: What was taken while the receiver has a delivery; None = the receiver has none.
+        inquiry: The question under way.
+        numbers: Inquiries so far.
+        tail: The tail as last read.
+        counted: Children of the directory and next record at the last count that led to a listing.
+        final: Why the follower has ended.
+    """
+
+    access: Access
+    phase: Phase
+    position: Csn
+    next: Csn
+    known_end: Csn
+    window: int
+    flying: frozenset[Csn]
+    buffer: tuple[tuple[Csn, Record | Unreadable], ...]
+    behind: tuple[LogRecord, ...] | None
+    inquiry: Inquiry | None
+    numbers: int
+    tail: Csn
+    counted: tuple[int, Csn]
+    final: msg.TooLate | msg.Stopped | None
+
+
+class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
+    """The state machine; see the module. The fields are those of :class:`FollowerState`.
 
     Args:
         position: The last record that was applied; what follows it is delivered.
         read_ahead: How many records are requested, or read and not handed over, at a time.
+        thorough: Check all invariants after every step.
     """
 
-    _STATE = (
-        *("connected", "session", "paused", "position", "next", "anchored", "known_end", "window", "eager"),
-        *("flying", "missing", "looking", "resting", "ready", "delivering"),
-        *("inquiry", "numbers", "tail", "counted", "final"),
+    __slots__ = (
+        *("access", "phase", "position", "next", "known_end", "window", "flying", "buffer", "behind"),
+        *("inquiry", "numbers", "tail", "counted", "final", "_out", "_taken", "read_ahead"),
     )
-    __slots__ = (*_STATE, "_out", "buffer", "read_ahead")
 
-    def __init__(self, position: Csn, read_ahead: int) -> None:
+    def __init__(self, position: Csn, read_ahead: int, *, thorough: bool = True) -> None:
+        super().__init__(thorough=thorough)
         self.read_ahead: Final = read_ahead
-        self.connected = False
-        self.session = 0
-        self.paused = False
-        #: The last record taken, and the number to be taken next; both the start position until that was read
-        #: again.
+        self.access = Access.DOWN
+        self.phase = Phase.ANCHORING
         self.position = position
         self.next = position
-        self.anchored = False
-        #: A record that certainly exists.
         self.known_end = CSN_NONE
-        #: Reads that are tried without knowing that the record exists; 1 = look first.
         self.window = read_ahead
-        #: Read the next record without looking first: something said that it may be there.
-        self.eager = False
-        self.flying: frozenset[Csn] = frozenset()
-        #: The next record was not there when it was read.
-        self.missing = False
-        self.looking = False
-        self.resting = False
-        #: Read, but behind a record that is not.
+        self.flying: set[Csn] = set()
         self.buffer: dict[Csn, Record | Unreadable] = {}
-        #: Taken, but not handed over.
-        self.ready: tuple[LogRecord, ...] = ()
-        self.delivering = False
+        self.behind: tuple[LogRecord, ...] | None = None
         self.inquiry: Inquiry | None = None
         self.numbers = 0
-        #: The tail as last read.
         self.tail = CSN_NONE
-        #: (children, next) of the last count that led to a listing.
         self.counted: tuple[int, Csn] = (0, CSN_NONE)
-        self.final: TooLate | Stopped | None = None
-        self._out: list[FollowInstruction] = []
+        self.final: msg.TooLate | msg.Stopped | None = None
+        self._out: list[msg.FollowInstruction] = []
+        self._taken: list[LogRecord] = []
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the whole state: comparable, and immutable throughout."""
-        return (
-            *(getattr(self, name) for name in self._STATE),
-            tuple(sorted(self.buffer.items(), key=_number)),
+    def snapshot(self) -> FollowerState:
+        """Return the whole state."""
+        return FollowerState(
+            access=self.access,
+            phase=self.phase,
+            position=self.position,
+            next=self.next,
+            known_end=self.known_end,
+            window=self.window,
+            flying=frozenset(self.flying),
+            buffer=tuple(sorted(self.buffer.items(), key=_number)),
+            behind=self.behind,
+            inquiry=self.inquiry,
+            numbers=self.numbers,
+            tail=self.tail,
+            counted=self.counted,
+            final=self.final,
         )
 
-    def restore(self, snapshot: tuple[object, ...]) -> None:
+    def restore(self, state: FollowerState) -> None:
         """Go back to a state that :meth:`snapshot` has returned."""
-        for name, value in zip(self._STATE, snapshot, strict=False):
-            setattr(self, name, value)
-        buffer = snapshot[-1]
-        assert isinstance(buffer, tuple)
-        self.buffer = dict(buffer)
+        self.access, self.phase = state.access, state.phase
+        self.position, self.next, self.known_end = state.position, state.next, state.known_end
+        self.window, self.flying, self.buffer = state.window, set(state.flying), dict(state.buffer)
+        self.behind, self.inquiry, self.numbers = state.behind, state.inquiry, state.numbers
+        self.tail, self.counted, self.final = state.tail, state.counted, state.final
 
-    def step(self, event: FollowEvent) -> tuple[FollowInstruction, ...]:
-        """Take one event and return what is to be done, in this order."""
-        if isinstance(event, Delivered):
-            self.delivering = False
-        elif self.final is None:
-            try:
-                self._take(event)
-            except ValueError as error:
-                self._stop(self.next, str(error))
-        self._hand_over()
-        if self.final is None and self.connected and not self.paused and self.inquiry is None:
+    @property
+    def ready(self) -> tuple[LogRecord, ...]:
+        """Records that were taken and are not handed over."""
+        return self.behind or ()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state is one that no correct history leads to."""
+        self._check_step()
+        if self.final is None:
+            passed = [number for number in self.buffer if number < self.next]
+            assert not passed, f"the buffer holds {passed}, which stand before the next record {self.next}"
+
+    def _check_step(self) -> None:
+        assert self.position <= self.next, f"position {self.position} is behind the next record {self.next}"
+        # Own commits far ahead may fill the room; then records are read one by one until they are reached.
+        held = len(self.flying) + len(self.buffer) + len(self.behind or ())
+        assert held <= 2 * self.read_ahead + 1, f"{held} records are under way or wait"
+        assert not self.flying or self.phase not in QUIET, f"a read is under way: {self.phase.value}"
+
+    def _react(self, events: tuple[msg.FollowEvent, ...]) -> tuple[msg.FollowInstruction, ...]:
+        for event in events:
+            if self.final is None:
+                try:
+                    self._take(event)
+                except ValueError as error:
+                    self._stop(self.next, str(error))
+            elif isinstance(event, msg.Delivered):
+                self._delivered()
+        if self._taken:
+            self._hand_over()
+        if self.final is None and self.access is _OPEN and self.inquiry is None:
             self._advance()
         out, self._out = self._out, []
         return tuple(out)
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError where the state is none that a correct history leads to."""
-        assert self.position <= self.next
-        assert self.final or all(number >= self.next for number in self.buffer), "behind the next record"
-        # Own commits far ahead may fill the room; then records are read one by one until they are reached.
-        assert self._room() >= -self.read_ahead - 1, "more under way than is allowed"
-        assert not (self.resting and self.looking)
-        assert self.delivering or not self.ready
-
     # ------------------------------------------------------------------------------------------- events
 
-    def _take(self, event: FollowEvent) -> None:
+    def _take(self, event: msg.FollowEvent) -> None:
         match event:
-            case Got(number, record):
-                self.flying -= {number}
+            case msg.Got(number, record):
+                self.flying.discard(number)
                 self._got(number, record, speculative=number > self.known_end)
-            case Missed(number):
-                self.flying -= {number}
-                if number >= self.next:
-                    self.window, self.eager = 1, False
-                    self.missing = self.missing or number == self.next
-            case Failed(number):
-                self.flying -= {number}
-                self._retry_later()
-            case Looked(number, exists):
+            case msg.Delivered():
+                self._delivered()
+            case msg.Looked(number, exists):
                 self._looked(number, exists)
-            case Woken(number) if number == self.next:
-                self._wake()
-            case Poked(number, record):
-                self.known_end = max(self.known_end, number)
+            case msg.Poked(number, record):
+                self._poked(number, record)
+            case msg.Missed(number):
+                self.flying.discard(number)
                 if number >= self.next:
+                    self.window = 1
+                    self._sees(Sign.MISSED_NEXT if number == self.next else Sign.MISSED_LATER)
+            case msg.Woken(number):
+                if number == self.next:
                     self._wake()
-                    # It may be under way, since its watch fires before its commit is answered; this is
-                    # faster.
-                    if self._room() > 0 and self.anchored:
-                        self._got(number, record, speculative=False)
-            case Learned(number, session, finding):
+            case msg.Failed(number):
+                self.flying.discard(number)
+                self._retry_later()
+            case msg.Learned(number, session, finding):
                 self._learned(number, session, finding)
-            case Tick() if self.resting and self.inquiry is None and self.connected:
-                self._ask("relook", Question.LOOK, self.next)
-            case LinkChanged(connected, session):
-                self.connected, self.session, self.paused = connected, session, False
+            case msg.Tick():
+                if self.phase is Phase.RESTING and self.inquiry is None and self.access is not Access.DOWN:
+                    self._ask(Chain.RELOOK, Question.LOOK, self.next)
+            case LinkChanged(connected, _):
+                self.access = Access.OPEN if connected else Access.DOWN
                 self._wake()
             case Resumed():
-                self.paused = False
+                if self.access is Access.PAUSED:
+                    self.access = Access.OPEN
+            case _:
+                assert_never(event)
+
+    def _sees(self, sign: Sign) -> None:
+        following = TABLE.get((self.phase, sign))
+        assert following is not None, f"{sign.value!r} cannot come while the follower is {self.phase.value!r}"
+        self.phase = following
 
     def _wake(self) -> None:
         """The next record may be there."""
-        self.resting, self.eager = False, True
-        if self.inquiry is not None and self.inquiry.chain == "relook":
+        self._sees(Sign.HINT)
+        if self.inquiry is not None and self.inquiry.chain is Chain.RELOOK:
             self.inquiry = None
 
+    def _poked(self, number: Csn, record: Record) -> None:
+        self.known_end = max(self.known_end, number)
+        if number >= self.next:
+            self._wake()
+            # It may be under way, since its watch fires before its commit is answered; this is faster.
+            if self._room() > 0 and self.phase not in UNANCHORED:
+                self._got(number, record, speculative=False)
+
     def _looked(self, number: Csn, exists: bool | None) -> None:
-        self.looking = False
         if exists is None:
+            self._sees(Sign.LOOK_VOID)
             self._retry_later()
-        elif number == self.next and exists:
-            self.window, self.eager = min(2, self.read_ahead), True
-        elif number == self.next and not self.eager:
-            self.resting = True
+        elif number != self.next:
+            self._sees(Sign.LOOK_VOID)
+        elif exists:
+            self.window = min(2, self.read_ahead)
+            self._sees(Sign.LOOK_FOUND)
+        else:
+            self._sees(Sign.LOOK_FOUND_NONE)
 
     def _got(self, number: Csn, record: Record | Unreadable, *, speculative: bool) -> None:
-        if not self.anchored:
+        if self.phase in UNANCHORED:
             self._drop_anchor(number, record)
             return
         if self.position < number < self.next:
@@ -245,36 +312,47 @@ class Follower:
         self._anchor(number_after(number, record))
 
     def _anchor(self, following: Csn) -> None:
-        self.anchored, self.missing, self.next = True, False, following
+        self._sees(Sign.ANCHORED)
+        self.next = following
 
     def _take_in_order(self) -> None:
-        taken: list[LogRecord] = []
+        place, first = len(self._out), len(self._taken)
         while self.final is None and self.next in self.buffer:
             number, record = self.next, self.buffer.pop(self.next)
             if isinstance(record, Unreadable):
                 self._stop(number, record.reason)
                 break
-            taken.append(LogRecord(number, record))
+            self._taken.append(LogRecord(number, record))
             self.position, self.next = number, number_after(number, record)
-            self.missing, self.eager = False, False
-            if behind := [other for other in self.buffer if other < self.next]:
-                self._stop(min(behind), _BEHIND_END)
-        if taken:
-            self.ready = (*self.ready, *taken)
+            self._sees(Sign.TAKEN)
+            if self.next != number + 1 and (passed := [other for other in self.buffer if other < self.next]):
+                self._stop(min(passed), _BEHIND_END)
+        if len(self._taken) > first:
             # What was taken is told even when the follower stops right behind it.
-            self._out.insert(0, Took(tuple(taken)))
+            self._out.insert(place, msg.Took(tuple(self._taken[first:])))
 
     def _hand_over(self) -> None:
-        if self.ready and not self.delivering:
-            ready, self.ready, self.delivering = self.ready, (), True
-            self._out.append(Deliver(ready))
+        taken, self._taken = self._taken, []
+        if self.behind is None:
+            self.behind = ()
+            self._out.append(msg.Deliver(tuple(taken)))
+        else:
+            self.behind = (*self.behind, *taken)
+
+    def _delivered(self) -> None:
+        """The receiver takes more."""
+        if self.behind:
+            self._out.append(msg.Deliver(self.behind))
+            self.behind = ()
+        else:
+            self.behind = None
 
     # ---------------------------------------------------------------------------------------- inquiries
 
-    def _ask(self, chain: str, question: Question, number: Csn, session: int = 0) -> None:
+    def _ask(self, chain: Chain, question: Question, number: Csn, session: int = 0) -> None:
         self.numbers += 1
         self.inquiry = Inquiry(self.numbers, chain, question, number, session)
-        self._out.append(Inquire(self.numbers, question, number))
+        self._out.append(msg.Inquire(self.numbers, question, number))
 
     def _learned(self, number: int, session: int, finding: Finding | None) -> None:
         inquiry = self.inquiry
@@ -283,37 +361,37 @@ class Follower:
         self.inquiry = None
         if finding is None or session == 0 or inquiry.session not in {0, session}:
             self._retry_later()
-        elif inquiry.chain == "anchor":
-            self._learned_of_anchor(inquiry, session, finding)
-        elif inquiry.chain == "gap":
-            self._learned_of_gap(inquiry, session, finding)
-        else:
-            self._learned_at_rest(inquiry.question, session, finding)
+            return
+        match inquiry.chain:
+            case Chain.ANCHOR:
+                self._learned_of_anchor(inquiry, session, finding)
+            case Chain.GAP:
+                self._learned_of_gap(inquiry, session, finding)
+            case Chain.RELOOK:
+                self._learned_at_rest(inquiry.question, session, finding)
+            case _:
+                assert_never(inquiry.chain)
 
     def _learned_of_anchor(self, inquiry: Inquiry, session: int, finding: Finding) -> None:
-        """Barrier, record at the start position, tail; the record behind it, the next epoch."""
-        successor = Csn(self.position + 1)
-        match inquiry.question, finding:
-            case Question.BARRIER, _:
-                self._ask("anchor", Question.RECORD, self.position, session)
-            case Question.RECORD, Record() | Unreadable() if inquiry.csn == self.position:
+        """Go on with the chain that explains the start position."""
+        decision = anchor.decide(anchor.step_of(inquiry, self.position), self.position, finding)
+        match decision:
+            case anchor.Step():
+                self._ask(Chain.ANCHOR, *anchor.question_of(decision, self.position), session)
+            case anchor.End.BY_RECORD:
+                assert isinstance(finding, Record | Unreadable), f"{finding!r} is no record"
                 self._drop_anchor(self.position, finding)
-            case Question.RECORD, Absent() if inquiry.csn == self.position:
-                self._ask("anchor", Question.TAIL, self.position, session)
-            case Question.TAIL, int(tail) if tail <= self.position:
-                self._stop(self.position, _RESTORED)
-            case Question.TAIL, int(tail) if tail > successor:
-                self._too_late(Csn(tail))
-            case Question.TAIL, _:
-                # All replicas had it, so it could be deleted. Was it the END record of its epoch? If not, and
-                # there is a next epoch, then a record must follow it.
-                self._ask("anchor", Question.RECORD, successor, session)
-            case Question.RECORD, Absent():
-                self._ask("anchor", Question.COUNT, csn(epoch_of(self.position) + 1, 0), session)
-            case Question.COUNT, int():
+            case anchor.End.SUCCESSOR:
+                self._anchor(Csn(self.position + 1))
+            case anchor.End.NEXT_EPOCH:
                 self._anchor(inquiry.csn)
+            case anchor.End.RESTORED:
+                self._stop(self.position, _RESTORED)
+            case anchor.End.TOO_LATE:
+                assert isinstance(finding, int), f"{finding!r} is no tail"
+                self._too_late(Csn(finding))
             case _:
-                self._anchor(successor)
+                assert_never(decision)
 
     def _learned_of_gap(self, inquiry: Inquiry, session: int, finding: Finding) -> None:
         """A later record, the next one, tail."""
@@ -323,12 +401,12 @@ class Follower:
             case Question.RECORD, Record() | Unreadable():
                 self._got(inquiry.csn, finding, speculative=False)
                 if self.final is None and inquiry.csn > self.next:
-                    self._ask("gap", Question.RECORD, self.next, session)
+                    self._ask(Chain.GAP, Question.RECORD, self.next, session)
             case Question.RECORD, Absent() if inquiry.session:
-                self._ask("gap", Question.TAIL, inquiry.csn, session)
+                self._ask(Chain.GAP, Question.TAIL, inquiry.csn, session)
             case Question.RECORD, Absent():
                 # Not even the later record is there: this server lags behind the one that showed it.
-                self._ask("gap", Question.TAIL, CSN_NONE, session)
+                self._ask(Chain.GAP, Question.TAIL, CSN_NONE, session)
             case Question.TAIL, int(tail) if tail > self.next:
                 self._too_late(Csn(tail))
             case Question.TAIL, _ if inquiry.csn == CSN_NONE:
@@ -343,65 +421,73 @@ class Follower:
                 if exists:
                     self._wake()
                 else:
-                    self._ask("relook", Question.TAIL, self.next, session)
+                    self._ask(Chain.RELOOK, Question.TAIL, self.next, session)
             case Question.TAIL, int(tail):
                 self.tail = Csn(tail)
                 if tail > self.next:
                     self._too_late(self.tail)
                 else:
-                    self._ask("relook", Question.COUNT, self.next, session)
+                    self._ask(Chain.RELOOK, Question.COUNT, self.next, session)
             case Question.COUNT, int(children):
-                # Those below the tail may be deleted, any number of them; so one listing for each count
-                # tells.
+                # Any number of those below the tail may be deleted; so one listing for each count tells.
                 deleted = sequence_of(self.tail) if epoch_of(self.tail) == epoch_of(self.next) else 0
                 counted = (children, self.next)
                 if children > sequence_of(self.next) - deleted and counted != self.counted:
                     self.counted = counted
-                    self._ask("relook", Question.LIST, self.next, session)
+                    self._ask(Chain.RELOOK, Question.LIST, self.next, session)
             case Question.LIST, tuple(numbers):
                 later = [number for number in numbers if number >= sequence_of(self.next)]
                 if later:
-                    self.resting = False
-                    self._ask("gap", Question.RECORD, csn(epoch_of(self.next), min(later)))
+                    self._sees(Sign.LISTED)
+                    self._ask(Chain.GAP, Question.RECORD, csn(epoch_of(self.next), min(later)))
 
     def _too_late(self, tail: Csn) -> None:
-        self.final = TooLate(tail)
+        self.final = msg.TooLate(tail)
         self._out.append(self.final)
 
     def _stop(self, number: Csn, reason: str) -> None:
-        self.final = Stopped(number, reason)
+        self.final = msg.Stopped(number, reason)
         self._out.append(self.final)
 
     def _retry_later(self) -> None:
-        self.paused = True
+        if self.access is Access.OPEN:
+            self.access = Access.PAUSED
         self._out.append(RetryLater())
 
     # ------------------------------------------------------------------------------------------ advance
 
     def _advance(self) -> None:
         """Ask for the next records, if they may be there; else look whether they are, and rest."""
-        if not self.anchored:
-            if self.missing and not self.flying:
-                self._ask("anchor", Question.BARRIER, self.position)
-            elif not self.flying:
-                self._get(self.position)
+        if self.phase in STREAMING:
+            self._read_or_look()
+        elif self.phase in QUIET or self.flying:
             return
-        if self.missing:
-            if self.flying:
-                return
-            later = min(self.buffer, default=self.known_end)
-            if later >= self.next and epoch_of(later) == epoch_of(self.next):
-                self._ask("gap", Question.RECORD, later)
-                return
-            self.missing = False
-        if not (self.resting or self.looking or len(self.ready) >= self.read_ahead):
-            self._read_ahead()
-            if not self.flying and self.next not in self.buffer:
-                self.looking = True
-                self._out.append(Look(self.next))
+        elif self.phase in phase.MISSED:
+            self._explain_missing()
+        elif self.phase in phase.ANCHOR_MISSED:
+            self._ask(Chain.ANCHOR, Question.BARRIER, self.position)
+        else:
+            self._get(self.position)
+
+    def _explain_missing(self) -> None:
+        """Ask why the next record is missing, if a later one exists in its epoch; else go on."""
+        later = min(self.buffer, default=self.known_end)
+        if later >= self.next and epoch_of(later) == epoch_of(self.next):
+            self._ask(Chain.GAP, Question.RECORD, later)
+        else:
+            self._sees(Sign.NO_GAP)
+            self._read_or_look()
+
+    def _read_or_look(self) -> None:
+        if self.behind is not None and len(self.behind) >= self.read_ahead:
+            return
+        self._read_ahead()
+        if not self.flying and self.next not in self.buffer:
+            self._sees(Sign.LOOK)
+            self._out.append(msg.Look(self.next))
 
     def _read_ahead(self) -> None:
-        guessed = self.window if self.window > 1 or self.eager else 0
+        guessed = self.window if self.window > 1 or self.phase is Phase.HINTED else 0
         top = self.next + guessed - 1
         if epoch_of(self.known_end) == epoch_of(self.next):
             top = max(top, self.known_end)
@@ -414,12 +500,12 @@ class Follower:
             number = Csn(number + 1)
 
     def _room(self) -> int:
-        """How many records more may be under way or wait here."""
-        return self.read_ahead - len(self.flying) - len(self.buffer) - len(self.ready)
+        """Return how many more records may be under way or wait here."""
+        return self.read_ahead - len(self.flying) - len(self.buffer) - len(self.behind or ())
 
     def _get(self, number: Csn) -> None:
-        self.flying |= {number}
-        self._out.append(Get(number))
+        self.flying.add(number)
+        self._out.append(msg.Get(number))
 
 
 def _number(item: tuple[Csn, object]) -> Csn:

@@ -1,14 +1,15 @@
 """The events that the follower takes and the instructions that it gives. Pure.
 
-Pure values; see :mod:`tidelock.csnlog.core.committer_messages` for what ``session`` means. Records are
-immutable, so one that was read is true for ever; that one is *absent* is true for one session and one moment
-only.
+See :mod:`tidelock.csnlog.core.committer_messages` for what ``session`` and ``brief`` mean. Records are
+immutable, so a record that was read is true for ever. That a record is *absent* is true for one session and
+one moment only.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.ids import Csn
@@ -51,20 +52,31 @@ class Question(enum.Enum):
 Finding = Record | Unreadable | Absent | bool | int | tuple[int, ...]
 
 
+class Chain(enum.Enum):
+    """What a chain of questions is to find out."""
+
+    #: Where to go on behind the start position.
+    ANCHOR = "anchor"
+    #: Why a record is missing although a later one exists.
+    GAP = "gap"
+    #: Whether a follower that rests has missed something.
+    RELOOK = "relook"
+
+
 @dataclass(frozen=True, slots=True)
 class Inquiry:
     """A chain of questions, asked one after the other in one session.
 
     Attributes:
         number: Number of the request under way, so that a late answer to an earlier one is not mistaken.
-        chain: ``anchor``, ``gap`` or ``relook``.
+        chain: What the chain is to find out.
         question: The question under way.
         csn: The record that it is about.
         session: The session of all answers so far, 0 before the first.
     """
 
     number: int
-    chain: str
+    chain: Chain
     question: Question
     csn: Csn
     session: int = 0
@@ -79,6 +91,11 @@ class Got:
 
     csn: Csn
     record: Record | Unreadable
+
+    @property
+    def brief(self) -> tuple[str, Csn]:
+        """The number."""
+        return "Got", self.csn
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,11 @@ class Poked:
     csn: Csn
     record: Record
 
+    @property
+    def brief(self) -> tuple[str, Csn]:
+        """The number."""
+        return "Poked", self.csn
+
 
 @dataclass(frozen=True, slots=True)
 class Learned:
@@ -125,6 +147,11 @@ class Learned:
     number: int
     session: int
     finding: Finding | None
+
+    @property
+    def brief(self) -> tuple[str, int, int, object]:
+        """Number and session, and the finding if it is small."""
+        return "Learned", self.number, self.session, _small(self.finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +164,11 @@ class Tick:
     """``relook_s`` has passed."""
 
 
-FollowEvent = (
-    Got | Missed | Failed | Looked | Woken | Poked | Learned | Delivered | Tick | LinkChanged | Resumed
-)
+#: What has happened without the follower, or what its receiver says.
+FollowCommand = LinkChanged | Resumed | Woken | Poked | Delivered | Tick
+#: The result of a request.
+FollowAnswer = Got | Missed | Failed | Looked | Learned
+FollowEvent = FollowCommand | FollowAnswer
 
 # --------------------------------------------------------------------------------------------- instructions
 
@@ -172,6 +201,7 @@ class Took:
     """These records are next in the log, in order; they need not be delivered yet."""
 
     records: tuple[LogRecord, ...]
+    brief: ClassVar = "Took"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +209,7 @@ class Deliver:
     """Hand these records over, in order, and answer with :class:`Delivered`."""
 
     records: tuple[LogRecord, ...]
+    brief: ClassVar = "Deliver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +228,13 @@ class Stopped:
 
 
 FollowInstruction = Get | Look | Inquire | Took | Deliver | TooLate | Stopped | RetryLater
+
+
+def _small(finding: Finding | None) -> object:
+    match finding:
+        case Record():
+            return finding.kind
+        case tuple():
+            return len(finding)
+        case _:
+            return finding

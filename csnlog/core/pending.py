@@ -1,6 +1,6 @@
 """The transactions that wait for their CSN or their outcome: queue, batch, and callers that gave up. Pure.
 
-Pure; the half of the committer's state that speaks of transactions. It decides nothing: the committer tells
+This is the half of the committer's state that speaks of transactions. It decides nothing: the committer tells
 it what became of a batch, and it answers each transaction exactly once, ``Undecided`` apart.
 """
 
@@ -51,21 +51,33 @@ class Batch:
         return self.plan.batch
 
 
+@dataclass(frozen=True, slots=True)
+class PendingState:
+    """The whole state of :class:`Pending` but the answers, which are taken out after every step.
+
+    Attributes:
+        queue: Transactions that are certainly not sent, first come first served.
+        batch: The transactions that are sent and not answered.
+        expired: Tids of the batch whose callers were told Undecided.
+        abandoned: Tids of the batch that was in doubt when the log ended here; only others can decide them.
+        remembered: CSNs of the last commits, oldest first, since callers may ask for a commit again: those
+            who gave up, and clients whose HTTP answer was lost.
+    """
+
+    queue: tuple[Queued, ...]
+    batch: Batch | None
+    expired: frozenset[str]
+    abandoned: frozenset[str]
+    remembered: tuple[tuple[str, Csn], ...]
+
+
 class Pending:
     """All transactions of this replica between commit() and their CSN.
 
-    Attributes:
-        queue: Those that are certainly not sent, first come first served.
-        batch: Those that are sent and not answered.
-        expired: Tids of the batch whose callers were told Undecided.
-        abandoned: Tids of the batch that was in doubt when the log ended here; only others can decide them.
-        remembered: CSNs of the last commits, since callers may ask for a commit again: those who gave up, and
-            clients whose HTTP answer was lost.
-        answers: What is to be said, to be taken out after every step.
+    The fields are those of :class:`PendingState`; ``answers`` is what is to be said.
     """
 
-    STATE = ("queue", "batch", "expired", "abandoned")
-    __slots__ = (*STATE, "answers", "home", "limits", "remembered")
+    __slots__ = ("abandoned", "answers", "batch", "expired", "home", "limits", "queue", "remembered")
 
     def __init__(self, home: ReplicaId, limits: LogLimits) -> None:
         self.home: Final = home
@@ -77,17 +89,16 @@ class Pending:
         self.remembered: dict[str, Csn] = {}
         self.answers: list[Answer] = []
 
-    def snapshot(self) -> tuple[object, ...]:
-        """Return the whole state but ``answers``: hashable, comparable, and immutable throughout."""
-        return (*(getattr(self, name) for name in self.STATE), tuple(self.remembered.items()))
+    def snapshot(self) -> PendingState:
+        """Return the whole state but ``answers``."""
+        remembered = tuple(self.remembered.items())
+        return PendingState(self.queue, self.batch, self.expired, self.abandoned, remembered)
 
-    def restore(self, snapshot: tuple[object, ...]) -> None:
+    def restore(self, state: PendingState) -> None:
         """Go back to a state that :meth:`snapshot` has returned."""
-        for name, value in zip(self.STATE, snapshot, strict=False):
-            setattr(self, name, value)
-        remembered = snapshot[-1]
-        assert isinstance(remembered, tuple)
-        self.remembered = dict(remembered)
+        self.queue, self.batch = state.queue, state.batch
+        self.expired, self.abandoned = state.expired, state.abandoned
+        self.remembered = dict(state.remembered)
 
     @property
     def sent(self) -> frozenset[str]:
@@ -200,7 +211,7 @@ class Pending:
         Those whose callers are gone are not sent again; they are hereby decided.
         """
         assert self.batch is not None, "a batch was not applied that was not sent"
-        gone = {tid: Rejected(Cause.DEADLINE) for tid in self.expired} | dict(rejected)
+        gone = {tid: Rejected(Cause.DEADLINE) for tid in sorted(self.expired)} | dict(rejected)
         self.queue = (*(item for item in self.batch.items if item.tid not in gone), *self.queue)
         self.batch, self.expired = None, frozenset()
         for tid, verdict in gone.items():
@@ -228,11 +239,17 @@ class Pending:
         self.answers.append(Answer(tid, verdict))
 
     def check_invariants(self) -> None:
-        """Raise AssertionError where the state is none that a correct history leads to."""
+        """Raise AssertionError if the state is one that no correct history leads to."""
+        self.check_step()
         assert len(self.tids) == len(set(self.tids)), f"a tid twice: {self.tids}"
         assert self.expired <= self.sent, f"expired {self.expired} outside the batch {self.sent}"
-        assert len(self.queue) <= self.limits.queue_tids_max + self.limits.batch_tids_max, "queue too long"
-        assert self.batch is None or not self.batch.in_doubt or self.batch.csn is None, "in doubt, CSN known"
+
+    def check_step(self) -> None:
+        """Raise AssertionError for what contradicts itself and can be seen in constant time."""
+        batch, queue_max = self.batch, self.limits.queue_tids_max + self.limits.batch_tids_max
+        assert len(self.queue) <= queue_max, f"{len(self.queue)} in line, at most {queue_max} expected"
+        assert batch is not None or not self.expired, "tids have expired that are in no batch"
+        assert batch is None or not batch.in_doubt or batch.csn is None, "in doubt, but its CSN is known"
 
     def _take_out(self, tids: AbstractSet[str]) -> None:
         self.queue = tuple(item for item in self.queue if item.tid not in tids)

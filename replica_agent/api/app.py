@@ -14,6 +14,7 @@ from tidelock.replica_agent.api.operations import Operations
 from tidelock.replica_agent.api.peer import PeerRoutes, body_limit
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.removals import RemovalRoutes
+from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
@@ -27,24 +28,27 @@ REQUEST_LINE_BYTES_MAX = 64 << 10
 def application(agent: Operations) -> web.Application:
     """Return the application with all routes."""
     settings = agent.settings
-    guard = authentication(settings.secret, open_routes=frozenset({OPEN_ROUTE}), admit=Bearers(agent).admit)
+    guard = authentication(
+        settings.secret, open_routes=frozenset({OPEN_ROUTE}), admit=Bearers(agent, OPENED).admit
+    )
     app = web.Application(
         middlewares=[errors, guard],
         client_max_size=body_limit(settings),
     )
     app.on_response_prepare.append(no_content_type)
     for group in (
-        TransactionRoutes,
-        RemovalRoutes,
-        MutationRoutes,
-        WriteRoutes,
-        TableRoutes,
-        ReadingRoutes,
-        ChangeRoutes,
-        StatusRoutes,
-        AuditRoutes,
-        AdminRoutes,
-        PeerRoutes,
+        TransactionRoutes(agent),
+        RemovalRoutes(agent),
+        MutationRoutes(agent),
+        WriteRoutes(agent),
+        TableRoutes(agent),
+        ReadingRoutes(agent),
+        ChangeRoutes(agent),
+        StatusRoutes(agent),
+        AuditRoutes(agent),
+        AdminRoutes(agent),
+        PeerRoutes(agent),
+        DescriptionRoutes(),
     ):
-        app.add_routes(group(agent).routes())
+        app.add_routes(definitions(group))
     return app

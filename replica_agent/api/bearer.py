@@ -18,25 +18,21 @@ from tidelock.replica_agent.transactions.registry import Transaction
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import PREFIX
 
-_TRANSACTION: Final = "/api/v1/transactions/{tid}"
-#: The routes, with the right that each takes; None: any token of the transaction will do.
-_OPENED: Final[Mapping[tuple[str, str], Right | None]] = {
-    ("GET", f"{_TRANSACTION}/tables/{{table}}"): None,
-    ("POST", f"{_TRANSACTION}/rows/{{table}}"): Right.APPEND,
-    ("POST", f"{_TRANSACTION}/query"): Right.READ,
-    ("POST", f"{_TRANSACTION}/heartbeat"): Right.HEARTBEAT,
-    ("POST", f"{_TRANSACTION}/commit"): Right.COMMIT,
-    ("POST", f"{_TRANSACTION}/rollback"): Right.COMMIT,
-}
 _CLAIMS: Final = "tidelock.claims"
 
 
 class Bearers:
     """Lets requests with a token in; part of :func:`http.authentication`."""
 
-    def __init__(self, agent: Operations) -> None:
-        """Look at tokens of ``agent``'s transactions."""
-        self._agent = agent
+    def __init__(self, agent: Operations, opened: Mapping[tuple[str, str], Right | None]) -> None:
+        """Look at tokens of ``agent``'s transactions.
+
+        Args:
+            agent: This replica.
+            opened: The routes (method, path) with the right that each takes; None: any token of the
+                transaction will do.
+        """
+        self._agent, self._opened = agent, opened
 
     def admit(self, request: web.Request, given: str) -> bool:
         """Tell whether what a request shows is a token; if it is, the request may be answered.
@@ -49,14 +45,14 @@ class Bearers:
             return False
         resource = request.match_info.route.resource
         route = request.method, resource.canonical if resource is not None else ""
-        if route not in _OPENED:
+        if route not in self._opened:
             raise TokenRightError(
                 f"{request.method} {request.path} is not open to tokens of transactions; it takes the shared "
                 "secret",
                 right="",
             )
         info = request.match_info
-        claims = self._agent.writes.passes.admit_to(given, info["tid"], _OPENED[route])
+        claims = self._agent.writes.passes.admit_to(given, info["tid"], self._opened[route])
         if "table" in info:
             claims.require_table(full_name(info["table"]))
         request[_CLAIMS] = claims

@@ -17,28 +17,18 @@ from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Isolation, TxState
-
-
-class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /transactions."""
-
-    label: str | None = None
-    batch: int | None = None
-    isolation: str = "snapshot"
-    min_csn: int | None = None
-    fresh: bool = False
-    lease_s: float | None = None
-    meta: dict[str, Any] | None = None
-    key: str | None = None
-
-
-class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /transactions/{tid}/commit."""
-
-    wait: str = "home"
-    timeout_s: float | None = None
-    label: str | None = None
-    batch: int | None = None
+from tidelock.wire.failure import Failure
+from tidelock.wire.statements import InsertResult
+from tidelock.wire.transactions import (
+    BeginRequest,
+    Begun,
+    CommitAnswer,
+    CommitRequest,
+    EndAnswer,
+    LabelAnswer,
+    LeaseAnswer,
+    OutcomeAnswer,
+)
 
 
 def parse_tid(text: str) -> Tid:
@@ -76,25 +66,9 @@ class TransactionRoutes:
         """Serve ``agent``."""
         self._agent = agent
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        base = "/api/v1/transactions"
-        return [
-            web.post(base, self.begin),
-            web.get(base, self.list),
-            web.get(base + "/{tid}", self.show),
-            web.post(base + "/{tid}/heartbeat", self.heartbeat),
-            web.post(base + "/{tid}/rows/{table}", self.insert),
-            web.post(base + "/{tid}/commit", self.commit),
-            web.post(base + "/{tid}/rollback", self.rollback),
-            web.post(base + "/{tid}/kill", self.kill),
-            web.get("/api/v1/outcomes/{tid}", self.outcome),
-            web.get("/api/v1/labels/{label:.*}", self.label),
-        ]
-
     async def begin(self, request: web.Request) -> web.Response:
         """Begin a transaction at this replica, its home."""
-        asked = await body(request, BeginBody)
+        asked = await body(request, BeginRequest)
         try:
             isolation = Isolation(asked.isolation)
         except ValueError:
@@ -111,7 +85,7 @@ class TransactionRoutes:
             isolation=isolation,
             key=asked.key,
         )
-        return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease_s}, 201)
+        return answer(Begun(str(tx.tid), tx.tid.snapshot, tx.lease_s), 201)
 
     async def list(self, _request: web.Request) -> web.Response:
         """Show open and recently ended transactions of this replica."""
@@ -125,8 +99,8 @@ class TransactionRoutes:
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Begin the lease anew; of a transaction that takes no statements tell why."""
         tx = find(self._agent, request)
-        told = {"lease_s": tx.lease_s, "state": tx.state.value}
-        return answer(told if tx.error is None else {**told, "why": tx.error.to_wire()})
+        why = None if tx.error is None else Failure(**tx.error.to_wire())
+        return answer(LeaseAnswer(tx.lease_s, tx.state.value, why))
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
@@ -143,11 +117,11 @@ class TransactionRoutes:
                 partition=None if partition is None else partition_values(partition),
             )
         find(self._agent, request)
-        return answer({"rows": rows, "parts": parts})
+        return answer(InsertResult(rows, parts))
 
     async def commit(self, request: web.Request) -> web.Response:
         """Commit, or repeat the answer of a commit."""
-        asked = await body(request, CommitBody)
+        asked = await body(request, CommitRequest)
         wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(request.match_info["tid"])
         if self._agent.transactions.is_open(str(tid)):  # what was asked for before is answered in any state
@@ -158,13 +132,13 @@ class TransactionRoutes:
             tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
         )
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
-        return answer({"tid": str(tid), "csn": csn, "time_ms": time_ms, "state": "committed"})
+        return answer(CommitAnswer(str(tid), csn, time_ms, "committed"))
 
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when it is rolled back already."""
         tx = find(self._agent, request)
         await self._agent.commits.rollback(tx)
-        return answer({"tid": str(tx.tid), "state": tx.state.value})
+        return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def kill(self, request: web.Request) -> web.Response:
         """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
@@ -175,7 +149,7 @@ class TransactionRoutes:
             state=TxState.ROLLED_BACK.value,
         )
         await self._agent.commits.rollback(tx, killed)
-        return answer({"tid": str(tx.tid), "state": tx.state.value})
+        return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell how a transaction of any replica ended; of a committed one, when it is applied as asked."""
@@ -187,21 +161,20 @@ class TransactionRoutes:
         if wait is not None and isinstance(found, Committed):
             bound_s = timeout_s or self._agent.settings.wait_bound_s
             found = await self._agent.commits.applied(tid, found, wait, bound_s)
-        shown: dict[str, Any] = {"tid": str(tid)}
         match found:
             case Committed():
-                shown |= {"outcome": "committed", "csn": found.csn, "time_ms": found.time_ms}
+                return answer(OutcomeAnswer(str(tid), "committed", csn=found.csn, time_ms=found.time_ms))
             case Aborted():
-                shown |= {"outcome": "aborted"}
+                return answer(OutcomeAnswer(str(tid), "aborted"))
             case Running():
-                shown |= {"outcome": "running"}
+                return answer(OutcomeAnswer(str(tid), "running"))
             case TooOld():
-                shown |= {"outcome": "too_old", "floor": found.floor}
-        return answer(shown)
+                return answer(OutcomeAnswer(str(tid), "too_old", floor=found.floor))
 
     async def label(self, request: web.Request) -> web.Response:
         """Tell what is committed under a label; ``tid`` is null for one that is free."""
         label = request.match_info["label"]
         found = await self._agent.labels.status(label)
-        fields = ("tid", "batch", "csn", "time_ms")
-        return answer({"label": label} | {name: getattr(found, name, None) for name in fields})
+        if found is None:
+            return answer(LabelAnswer(label, None, None, None, None))
+        return answer(LabelAnswer(label, found.tid, found.batch, found.csn, found.time_ms))

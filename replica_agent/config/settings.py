@@ -419,6 +419,12 @@ class AgentSettings(BaseSettings):
     audit_timeout_s: Positive = Field(3600.0, description="Longest run of an audit that reads all bytes.")
     audit_bytes_per_s: Bytes = Field(128 << 20, description="Most bytes that an audit reads in a second.")
     audit_findings_max: Count = Field(1000, description="Most findings in the answer to an audit.")
+    check_invariants: bool = Field(
+        False,
+        description="Check all invariants of the state machines of commits, log and copies after every step, "
+        "not only those that take constant time. Either way an agent that finds one broken stops, with the "
+        "last steps of the machine in its log.",
+    )
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."
     )

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Aborted
 from tidelock.csnlog.log import LogState
@@ -242,6 +243,12 @@ class Agent:
                 else:
                     self._become(AgentState.STARTING, self._behind)
 
+    def broken(self, error: InvariantError) -> None:
+        """Stop (I15): a state machine contradicts itself. The log keeps the story of its last steps."""
+        _log.critical("machine_broken", reason=error.message, **error.details)
+        self._become(AgentState.STOPPED, error.message)
+        self._end(Ended.STOPPED)
+
     def _members_changed(self) -> None:
         machinery, membership = self.machinery, self.operations.membership
         membership.changed()
@@ -307,6 +314,9 @@ class Agent:
         if task.cancelled():
             return
         error = task.exception()
+        if isinstance(error, InvariantError):
+            self.broken(error)
+            return
         reason = f"{task.get_name()}: {error}" if error else f"{task.get_name()} ended"
         _log.error("stopped", reason=reason, exc_info=error)
         self._become(AgentState.STOPPED, reason)

@@ -11,6 +11,7 @@ from typing import Protocol
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.cluster.members import Members
 from tidelock.csnlog.core.ids import PartId, ReplicaId
+from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.log import CsnLog, LogLimits, LogState
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
@@ -53,6 +54,9 @@ class Events(Protocol):
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """A query has found wrong bytes."""
+
+    def broken(self, error: InvariantError) -> None:
+        """A state machine contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,12 @@ def make_base(
         limits=_limits(settings, session),
         deliver=events.deliver,
         on_state=events.log_state,
+        thorough=settings.check_invariants,
     )
     stack.push_async_callback(log.close)
     membership = _membership(local, session, members, client)
-    copies = CopyMaker(Copies(replica, session.cluster.copies, {}), stager, pusher, fetcher)
+    counting = Copies(replica, session.cluster.copies, {}, thorough=settings.check_invariants)
+    copies = CopyMaker(counting, stager, pusher, fetcher, on_broken=events.broken)
     transactions = Transactions(replica, session.boot, settings, time.monotonic)
     shared = Shared(local, session, metrics, numbers, stager, log, membership, transactions)
     return Base(shared, ledger, client, fetcher, pusher, applier, members, copies)
@@ -165,6 +171,7 @@ def _applier(local: Local, ledger: ReplicaCatalogPort, fetcher: Fetcher, events:
         missing_parts_max=local.settings.apply_missing_parts_max,
         retry_wait_max_s=local.settings.retry_wait_max_s,
         on_applied=events.applied,
+        thorough=local.settings.check_invariants,
     )
 
 

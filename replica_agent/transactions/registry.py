@@ -32,6 +32,7 @@ from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.staged_files import TableWrites
 from tidelock.replication.core.model import PartMeta
+from tidelock.wire.transactions import TransactionInfo
 
 
 class TxState(Enum):
@@ -199,27 +200,26 @@ class Transaction:
             self.upload_ended.clear()
             await self.upload_ended.wait()
 
-    def describe(self, now: float) -> dict[str, Any]:
+    def describe(self, now: float) -> TransactionInfo:
         """Return what GET /transactions shows."""
         rows, parts, removed = self.totals or _totals(self)
-        return {
-            "tid": str(self.tid),
-            "state": self.state.value,
-            "snapshot_csn": self.tid.snapshot,
-            "statement_csn": max(self.statement_csn, self.tid.snapshot),
-            "isolation": self.isolation.value,
-            "label": self.label,
-            "batch": self.batch,
-            "tables": sorted(self.tables),
-            "rows": rows,
-            "parts": parts,
-            "removed_parts": removed,
-            "csn": self.outcome.csn if self.outcome else None,
-            "error": self.error.message if self.error else None,
-            "lease_left_s": max(0.0, round(self.lease_until - now, 3))
-            if self.state in {TxState.OPEN, TxState.FAILED}
-            else None,
-        }
+        leased = self.state in {TxState.OPEN, TxState.FAILED}
+        return TransactionInfo(
+            tid=str(self.tid),
+            state=self.state.value,
+            snapshot_csn=self.tid.snapshot,
+            statement_csn=max(self.statement_csn, self.tid.snapshot),
+            isolation=self.isolation.value,
+            label=self.label,
+            batch=self.batch,
+            tables=sorted(self.tables),
+            rows=rows,
+            parts=parts,
+            removed_parts=removed,
+            csn=self.outcome.csn if self.outcome else None,
+            error=self.error.message if self.error else None,
+            lease_left_s=max(0.0, round(self.lease_until - now, 3)) if leased else None,
+        )
 
 
 def _totals(tx: Transaction) -> tuple[int, int, int]:

@@ -2,6 +2,6 @@
 
 May import: csnlog/core.
 Entry points: `Copies`, `Prefix`, `wire` (bytes of a push), `lock_rules`, `horizon_rules`.
-On failure: a machine that meets a state no correct history leads to raises AssertionError; bytes it cannot
-    read are CorruptError.
+On failure: a machine whose state no correct history leads to raises InvariantError with its last steps;
+    bytes it cannot read are CorruptError.
 """

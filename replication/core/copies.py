@@ -1,107 +1,75 @@
-"""The pure core of the way to a commit: how many durable copies a sealed transaction has, and who lags. Pure.
+"""Durable copies: how many a sealed transaction has, and which replicas lag behind. Pure.
 
-Events in, instructions out: ``step(event)`` returns a tuple of instructions for the shell and does nothing
-else. No clock, no threads, no sockets, no files. The machine can be copied and turned into a hashable
-value, so that an explorer can visit its states, and it checks its own invariants.
+A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
+:mod:`tidelock.replication.core.messages`.
 
-:class:`Copies` calls a transaction ready only when at least ``copies`` replicas, the home among them, hold
-all its parts on the disks that the member list shows at that moment (rules seal, copies;
-I4). It does not decide what is committed: that is the log's business. The way back from the log
-is :mod:`tidelock.replication.core.prefix`.
+**Promises.** :class:`Copies` calls a transaction ready only when at least ``copies`` replicas, the home
+among them, hold all its parts on the disks that the member list shows at that moment (rules seal,
+copies; I4). It does not decide what is committed: that is the log's business. The way back from the
+log is :mod:`tidelock.replication.core.prefix`.
+
+**State.** :class:`CopiesState`: the disks of the other members, and for each open transaction who has
+acknowledged it, and whether it was called ready or short.
+
+**Events.** The steps of a transaction at its home, the acknowledgements of peers, and changes of their disks.
+**Instructions.** A transaction is ready, or did not get its copies in time; each is said once.
+
+**Invariants.** A transaction that waits does not have enough copies. The home acknowledges nothing: its own
+copy is what it has persisted.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never
+from typing import Final, assert_never
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of, sequence_of
+from tidelock.csnlog.core.machine import Machine
+from tidelock.replication.core import messages as msg
 from tidelock.replication.core.model import Held, PartMeta, Peer
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """A transaction of this home takes no more statements; ``parts`` is everything that it adds."""
+class Stage(enum.Enum):
+    """What was said of a transaction."""
 
-    tid: Tid
-    parts: tuple[PartMeta, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PersistedAtHome:
-    """Files, rows and prepared mark of the transaction are durable at its home."""
-
-    tid: Tid
+    WAITING = "waiting"
+    READY = "ready"
+    SHORT = "short"
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
-    """A peer says what it holds. It is a state: a later answer may take a transaction back."""
+class Copying:
+    """An open transaction of this home.
 
-    held: Held
+    Attributes:
+        tid: The transaction.
+        persisted: Its parts are durable here.
+        acks: Who has acknowledged it, on which disk.
+        stage: What was said of it.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class DiskChanged:
-    """``replicas/<id>/session`` shows this disk; None = no member any more, or struck."""
-
-    replica: ReplicaId
-    disk: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """The commit timeout of the transaction is over."""
-
-    tid: Tid
-
-
-@dataclass(frozen=True, slots=True)
-class RolledBack:
-    """The home has rolled the transaction back."""
-
-    tid: Tid
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The log has decided the transaction; nobody waits for its copies any more."""
-
-    tid: Tid
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The transaction may go into a commit record, with these holders (home first)."""
-
-    tid: Tid
-    holders: tuple[ReplicaId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NotEnough:
-    """The transaction did not get its copies in time: ``have`` of ``need``; ``missing`` did not confirm."""
-
-    tid: Tid
-    have: int
-    need: int
-    missing: tuple[ReplicaId, ...]
-
-
-CopiesEvent = Sealed | PersistedAtHome | Ack | DiskChanged | Deadline | RolledBack | Decided
-CopiesInstruction = Ready | NotEnough
-
-
-@dataclass(frozen=True, slots=True)
-class _Copying:
     tid: Tid
     persisted: bool = False
     acks: frozenset[tuple[ReplicaId, str]] = frozenset()
-    phase: Literal["waiting", "ready", "short"] = "waiting"
+    stage: Stage = Stage.WAITING
 
 
-class Copies:
+@dataclass(frozen=True, slots=True)
+class CopiesState:
+    """The whole state of a :class:`Copies`.
+
+    Attributes:
+        disks: The disk of each other member.
+        open: The open transactions, in the order of their tids: it does not matter which was first.
+    """
+
+    disks: tuple[tuple[ReplicaId, str], ...]
+    open: tuple[Copying, ...]
+
+
+class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
     """Counts the durable copies of this home's sealed transactions.
 
     Args:
@@ -109,93 +77,108 @@ class Copies:
         copies: Durable copies that a commit needs, the home's own among them. Nothing but an operator
             lowers it.
         disks: The other members with the disk that each has now.
+        thorough: Check all invariants after every step.
     """
 
-    def __init__(self, home: ReplicaId, copies: int, disks: Mapping[ReplicaId, str]) -> None:
-        self.home = home
-        self.copies = copies
-        self._disks = {replica: disk for replica, disk in disks.items() if replica != home}
-        self._open: dict[str, _Copying] = {}
+    __slots__ = ("_disks", "_open", "copies", "home")
 
-    def step(self, event: CopiesEvent) -> tuple[CopiesInstruction, ...]:
-        """Take one event; events about transactions that are not open here change nothing."""
-        match event:
-            case Sealed(tid, parts):
-                return self._sealed(tid, parts)
-            case PersistedAtHome(tid):
-                return self._change(str(tid), persisted=True)
-            case Ack(held):
-                return self._acked(held)
-            case DiskChanged(replica, disk):
-                return self._disk_changed(replica, disk)
-            case Deadline(tid):
-                return self._deadline(str(tid))
-            case RolledBack(tid) | Decided(tid):
-                self._open.pop(str(tid), None)
-                return ()
-            case _:
-                assert_never(event)
+    def __init__(
+        self, home: ReplicaId, copies: int, disks: Mapping[ReplicaId, str], *, thorough: bool = True
+    ) -> None:
+        super().__init__(thorough=thorough)
+        self.home: Final = home
+        self.copies: Final = copies
+        self._disks = {replica: disk for replica, disk in disks.items() if replica != home}
+        self._open: dict[str, Copying] = {}
 
     def holders(self, tid: Tid) -> tuple[ReplicaId, ...]:
         """Return the replicas whose copies of an open transaction count now, the home first."""
         state = self._open.get(str(tid))
         return () if state is None else self._holders(state)
 
-    def copy(self) -> Copies:
-        """Return an independent machine in the same state."""
-        twin = Copies(self.home, self.copies, self._disks)
-        twin._open = dict(self._open)
-        return twin
+    def snapshot(self) -> CopiesState:
+        """Return the whole state."""
+        opened = sorted(self._open.values(), key=lambda one: one.tid)
+        return CopiesState(tuple(sorted(self._disks.items())), tuple(opened))
 
-    def state(self) -> tuple[object, ...]:
-        """Return the state as one hashable value."""
-        return (frozenset(self._disks.items()), frozenset(self._open.values()))
+    def restore(self, state: CopiesState) -> None:
+        """Go back to a state that :meth:`snapshot` has returned."""
+        self._disks = dict(state.disks)
+        self._open = {str(one.tid): one for one in state.open}
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if the machine contradicts itself."""
+        """Raise AssertionError if the state is one that no correct history leads to."""
+        self._check_step()
         for text, state in self._open.items():
-            assert str(state.tid) == text, state
-            assert all(replica != self.home for replica, _ in state.acks), state
+            assert str(state.tid) == text, f"{state.tid} is known as {text}"
+            assert all(replica != self.home for replica, _ in state.acks), f"the home acknowledged {text}"
             enough = state.persisted and len(self._holders(state)) >= self.copies
-            assert state.phase != "waiting" or not enough, state
+            assert state.stage is not Stage.WAITING or not enough, f"{text} waits, and has enough copies"
 
-    def _sealed(self, tid: Tid, parts: tuple[PartMeta, ...]) -> tuple[CopiesInstruction, ...]:
+    def _check_step(self) -> None:
+        assert self.home not in self._disks, "the home counts as its own peer"
+
+    def _react(self, events: tuple[msg.CopiesEvent, ...]) -> tuple[msg.CopiesInstruction, ...]:
+        """Take the events; those about transactions that are not open here change nothing."""
+        if len(events) == 1:
+            return self._take(events[0])
+        return tuple(said for event in events for said in self._take(event))
+
+    def _take(self, event: msg.CopiesEvent) -> tuple[msg.CopiesInstruction, ...]:
+        match event:
+            case msg.Sealed(tid, parts):
+                return self._sealed(tid, parts)
+            case msg.PersistedAtHome(tid):
+                return self._change(str(tid), persisted=True)
+            case msg.Ack(held):
+                return self._acked(held)
+            case msg.DiskChanged(replica, disk):
+                return self._disk_changed(replica, disk)
+            case msg.Deadline(tid):
+                return self._deadline(str(tid))
+            case msg.RolledBack(tid) | msg.Decided(tid):
+                self._open.pop(str(tid), None)
+                return ()
+            case _:
+                assert_never(event)
+
+    def _sealed(self, tid: Tid, parts: tuple[PartMeta, ...]) -> tuple[msg.CopiesInstruction, ...]:
         if str(tid) in self._open:
             return ()
         if not parts:  # nothing to copy: a definition travels in the record itself
-            self._open[str(tid)] = _Copying(tid, persisted=True, phase="ready")
-            return (Ready(tid, (self.home,)),)
-        self._open[str(tid)] = _Copying(tid)
+            self._open[str(tid)] = Copying(tid, persisted=True, stage=Stage.READY)
+            return (msg.Ready(tid, (self.home,)),)
+        self._open[str(tid)] = Copying(tid)
         return ()
 
-    def _acked(self, held: Held) -> tuple[CopiesInstruction, ...]:
+    def _acked(self, held: Held) -> tuple[msg.CopiesInstruction, ...]:
         if held.replica == self.home:
             return ()
         ack = (held.replica, held.disk)
         for text in held.refused:
             if (state := self._open.get(text)) is not None:
                 self._open[text] = replace(state, acks=state.acks - {ack})
-        done: list[CopiesInstruction] = []
+        done: list[msg.CopiesInstruction] = []
         for text in held.held:
             if (state := self._open.get(text)) is not None:
                 done += self._change(text, acks=state.acks | {ack})
         return tuple(done)
 
-    def _disk_changed(self, replica: ReplicaId, disk: str | None) -> tuple[CopiesInstruction, ...]:
+    def _disk_changed(self, replica: ReplicaId, disk: str | None) -> tuple[msg.CopiesInstruction, ...]:
         if disk is None or replica == self.home:
             self._disks.pop(replica, None)
         else:
             self._disks[replica] = disk
         return tuple(done for text in list(self._open) for done in self._change(text))
 
-    def _deadline(self, text: str) -> tuple[CopiesInstruction, ...]:
+    def _deadline(self, text: str) -> tuple[msg.CopiesInstruction, ...]:
         state = self._open.get(text)
-        if state is None or state.phase != "waiting":
+        if state is None or state.stage is not Stage.WAITING:
             return ()
-        self._open[text] = replace(state, phase="short")
+        self._open[text] = replace(state, stage=Stage.SHORT)
         holders = self._holders(state)
         missing = sorted({self.home, *self._disks}.difference(holders))
-        return (NotEnough(state.tid, len(holders), self.copies, tuple(missing)),)
+        return (msg.NotEnough(state.tid, len(holders), self.copies, tuple(missing)),)
 
     def _change(
         self,
@@ -203,7 +186,7 @@ class Copies:
         *,
         persisted: bool | None = None,
         acks: frozenset[tuple[ReplicaId, str]] | None = None,
-    ) -> tuple[CopiesInstruction, ...]:
+    ) -> tuple[msg.CopiesInstruction, ...]:
         state = self._open.get(text)
         if state is None:
             return ()
@@ -213,11 +196,11 @@ class Copies:
             acks=state.acks if acks is None else acks,
         )
         holders = self._holders(state)
-        ready = state.phase == "waiting" and state.persisted and len(holders) >= self.copies
-        self._open[text] = replace(state, phase="ready") if ready else state
-        return (Ready(state.tid, holders),) if ready else ()
+        ready = state.stage is Stage.WAITING and state.persisted and len(holders) >= self.copies
+        self._open[text] = replace(state, stage=Stage.READY) if ready else state
+        return (msg.Ready(state.tid, holders),) if ready else ()
 
-    def _holders(self, state: _Copying) -> tuple[ReplicaId, ...]:
+    def _holders(self, state: Copying) -> tuple[ReplicaId, ...]:
         acked = sorted(replica for replica, disk in state.acks if self._disks.get(replica) == disk)
         return (self.home, *acked) if state.persisted else tuple(acked)
 

@@ -1,13 +1,23 @@
 """The executed prefix of the log: which records may be applied here, and what is missing. Pure.
 
-Events in, instructions out, as in :mod:`tidelock.replication.core.copies`. It promises that records are
-applied in the order of the log without a gap, each only when every part that it adds is held here (I2, I9);
-that a tid counts once, at its first record (I1); and that effective times never decrease. A record that
-cannot be applied holds back all later ones, and :class:`Blocked` says which part of which tid of which CSN is
-the reason.
+A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
+:mod:`tidelock.replication.core.messages`.
 
-What is held, and which tids the catalog knows, comes as data with the events: the shell looks it up and
-must not apply anything between that look and the step.
+**Promises.** Records are applied in the order of the log without a gap, each only when every part that it
+adds is held here (I2, I9). A tid counts once, at its first record (I1). Effective times never decrease. A
+record that cannot be applied holds back all later ones, and ``Blocked`` says which part of which tid of which
+CSN is the reason.
+
+**State.** :class:`PrefixState`: the snapshot CSN with its time, and the records that were read and are not
+applied, each with the parts that are missing and the manifests that are not read.
+
+**Events.** Commands: a record of the log, a part that is held or lost. Answers: a manifest that was read, a
+batch that was applied or not. What is held, and which tids the catalog knows, comes as data with the events:
+the shell looks it up and must not apply anything between that look and the step. **Instructions.** Parts to
+fetch, manifests to read, one batch at a time to apply, and whether something holds the log back.
+
+**Invariants.** The records that wait follow the snapshot CSN in the order of the log. Every part that a
+record misses is awaited. The first record that waits is being applied, or something of it is missing.
 """
 
 from __future__ import annotations
@@ -20,93 +30,11 @@ import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid, epoch_of, sequence_of
 from tidelock.csnlog.core.ids import csn as make_csn
+from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import AddPart, Entry, Kind, LogRecord, TidRecord
 from tidelock.errors import CorruptError
+from tidelock.replication.core import messages as msg
 from tidelock.replication.core.model import PartMeta, ResolvedRecord, Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRead:
-    """The next record of the log, with those of its parts that are held and of its tids that are applied."""
-
-    record: LogRecord
-    held: frozenset[PartId]
-    known: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PartHeld:
-    """A part or manifest is durable and verified here now, however it came."""
-
-    part: PartId
-
-
-@dataclass(frozen=True, slots=True)
-class PartLost:
-    """A part or manifest was found damaged or gone."""
-
-    part: PartId
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestRead:
-    """The entries that a held manifest holds. ``held``: those of their parts that are held."""
-
-    part: PartId
-    entries: tuple[Entry, ...]
-    held: frozenset[PartId]
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The batch of the last :class:`Apply` is durable and visible; ``csn`` is its last."""
-
-    csn: Csn
-
-
-@dataclass(frozen=True, slots=True)
-class NotApplied:
-    """The batch of the last :class:`Apply` could not be made durable; nothing of it is visible."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPart:
-    """Get this part (or manifest) from any replica that has it."""
-
-    wanted: Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class ReadManifest:
-    """Read the entries out of this held manifest and come back with :class:`ManifestRead`."""
-
-    part: PartId
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Make these contiguous, executed records visible in one durable transaction."""
-
-    records: tuple[ResolvedRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """The next record cannot be applied: ``part`` of ``tid`` is missing, for ``reason``."""
-
-    csn: Csn
-    tid: str
-    part: PartId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unblocked:
-    """Nothing that has been read is held back any more."""
-
-
-PrefixEvent = RecordRead | PartHeld | PartLost | ManifestRead | Applied | NotApplied
-PrefixInstruction = FetchPart | ReadManifest | Apply | Blocked | Unblocked
 
 
 @dataclass(slots=True)
@@ -123,32 +51,85 @@ class _Waiting:
         return not self.missing and not self.unread
 
 
-class Prefix:
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """A record that was read and is not applied.
+
+    Attributes:
+        record: The record.
+        tids: Those of its transactions that count, with the entries of manifests that were read.
+        missing: Parts and manifests that are not held.
+        unread: Manifests whose entries are not known, each with its tid.
+    """
+
+    record: LogRecord
+    tids: tuple[TidRecord, ...]
+    missing: tuple[Wanted, ...]
+    unread: tuple[tuple[PartId, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixState:
+    """The whole state of a :class:`Prefix`.
+
+    Attributes:
+        applied: The snapshot CSN.
+        time_ms: Its effective time.
+        read: The last record that was read.
+        at_end: Whether that was an END record; None until the first one is read.
+        waiting: The records that were read and are not applied, in their order.
+        applying: The batch that is being applied.
+        blocked: What was said last of what holds the log back.
+    """
+
+    applied: Csn
+    time_ms: int
+    read: Csn
+    at_end: bool | None
+    waiting: tuple[WaitingState, ...]
+    applying: msg.Applied | None
+    blocked: msg.Blocked | None
+
+
+class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
     """Turns records and parts, in whatever order they come, into batches to apply.
 
     Args:
         applied: The snapshot CSN of this replica.
         time_ms: The effective time of that CSN.
         apply_records_max: Most records of one batch.
+        thorough: Check all invariants after every step.
     """
 
-    def __init__(self, applied: Csn, time_ms: int, *, apply_records_max: int) -> None:
+    __slots__ = (
+        *("applied", "time_ms", "blocked", "_apply_records_max", "_read", "_at_end", "_waiting"),
+        *("_csn_of", "_tids", "_applying"),
+    )
+
+    def __init__(self, applied: Csn, time_ms: int, *, apply_records_max: int, thorough: bool = True) -> None:
+        super().__init__(thorough=thorough)
         self.applied = applied
         self.time_ms = time_ms
-        self.blocked: Blocked | None = None
+        self.blocked: msg.Blocked | None = None
         self._apply_records_max = apply_records_max
         self._read = applied
-        #: Whether the last record read was an END; unknown until the first one is read.
         self._at_end: bool | None = None
         self._waiting: dict[Csn, _Waiting] = {}
+        #: The record that misses each part; follows from what waits.
         self._csn_of: dict[PartId, Csn] = {}
+        #: The tids that wait; follow from what waits.
         self._tids: set[str] = set()
-        self._applying: Applied | None = None
+        self._applying: msg.Applied | None = None
 
     @property
     def waiting(self) -> int:
         """Number of records that were read and are not applied."""
         return len(self._waiting)
+
+    @property
+    def missing(self) -> int:
+        """Number of their parts that are not held."""
+        return len(self._csn_of)
 
     def find(self, tid: str) -> Csn | None:
         """Return the CSN of a transaction in records that were read and are not applied, or None."""
@@ -158,13 +139,62 @@ class Prefix:
             (csn for csn, item in self._waiting.items() if any(t.tid == tid for t in item.tids)), None
         )
 
-    @property
-    def missing(self) -> int:
-        """Number of their parts that are not held."""
-        return len(self._csn_of)
+    def snapshot(self) -> PrefixState:
+        """Return the whole state."""
+        waiting = tuple(
+            WaitingState(
+                item.record, tuple(item.tids), tuple(item.missing.values()), tuple(item.unread.items())
+            )
+            for item in self._waiting.values()
+        )
+        return PrefixState(
+            self.applied, self.time_ms, self._read, self._at_end, waiting, self._applying, self.blocked
+        )
 
-    def step(self, *events: PrefixEvent) -> tuple[PrefixInstruction, ...]:
-        """Take events that are known together; what is to be applied is decided after the last of them.
+    def restore(self, state: PrefixState) -> None:
+        """Go back to a state that :meth:`snapshot` has returned."""
+        self.applied, self.time_ms, self.blocked = state.applied, state.time_ms, state.blocked
+        self._read, self._at_end, self._applying = state.read, state.at_end, state.applying
+        self._waiting = {
+            item.record.csn: _Waiting(
+                item.record,
+                list(item.tids),
+                {wanted.meta.part: wanted for wanted in item.missing},
+                dict(item.unread),
+            )
+            for item in state.waiting
+        }
+        self._csn_of = {part: csn for csn, item in self._waiting.items() for part in item.missing}
+        self._tids = {tid.tid for item in state.waiting for tid in item.tids}
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state is one that no correct history leads to."""
+        self._check_step()
+        csns = list(self._waiting)
+        assert csns == sorted(csns), f"records wait out of order: {csns}"
+        lacking = {part: csn for csn, item in self._waiting.items() for part in item.missing}
+        assert lacking == self._csn_of, f"missing are {lacking}, awaited are {self._csn_of}"
+        tids = [tid.tid for item in self._waiting.values() for tid in item.tids]
+        assert sorted(tids) == sorted(self._tids), f"{tids} wait, {sorted(self._tids)} are known to wait"
+
+    def _check_step(self) -> None:
+        read, applied = self._read, self.applied
+        if not self._waiting:
+            assert read == applied, f"read to {read}, applied to {applied}, and nothing waits"
+            assert self._applying is None, f"{self._applying} is applied, and nothing waits"
+            assert self.blocked is None, f"{self.blocked} is held back, and nothing waits"
+            return
+        csn, head = next(iter(self._waiting.items()))
+        assert applied < csn <= read, f"{csn} waits, applied to {applied}, read to {read}"
+        assert next(reversed(self._waiting)) == read, f"read to {read}, which does not wait"
+        if self._applying is not None:
+            assert self._applying.csn in self._waiting, f"{self._applying} does not wait"
+        else:
+            assert not head.executed, f"{csn} could be applied, and is not"
+        assert self.blocked is None or self.blocked.csn in self._waiting, f"{self.blocked} does not wait"
+
+    def _react(self, events: tuple[msg.PrefixEvent, ...]) -> tuple[msg.PrefixInstruction, ...]:
+        """Take the events; what is to be applied is decided after the last of them.
 
         Raises:
             CorruptError: A record is missing from the log; the agent stops, it never skips (I15).
@@ -172,59 +202,21 @@ class Prefix:
         done = [said for event in events for said in self._take(event)]
         return (*done, *self._next())
 
-    def copy(self) -> Prefix:
-        """Return an independent machine in the same state."""
-        twin = Prefix(self.applied, self.time_ms, apply_records_max=self._apply_records_max)
-        twin.blocked, twin._read, twin._at_end = self.blocked, self._read, self._at_end
-        twin._applying, twin._csn_of, twin._tids = self._applying, dict(self._csn_of), set(self._tids)
-        twin._waiting = {
-            csn: _Waiting(item.record, list(item.tids), dict(item.missing), dict(item.unread))
-            for csn, item in self._waiting.items()
-        }
-        return twin
-
-    def state(self) -> tuple[object, ...]:
-        """Return the state as one hashable value."""
-        waiting = (
-            (csn, frozenset(item.missing), frozenset(item.unread), tuple(tid.tid for tid in item.tids))
-            for csn, item in self._waiting.items()
-        )
-        return (self.applied, self.time_ms, self._read, self._at_end, self._applying, tuple(waiting))
-
-    def check_invariants(self) -> None:
-        """Raise AssertionError if the machine contradicts itself."""
-        csns = list(self._waiting)
-        assert csns == sorted(csns), csns
-        assert not csns or (self.applied < csns[0] and csns[-1] == self._read), (
-            self.applied,
-            csns,
-            self._read,
-        )
-        assert csns or self._read == self.applied, (self._read, self.applied)
-        assert self._applying is None or self._applying.csn in self._waiting, self._applying
-        lacking = {part: csn for csn, item in self._waiting.items() for part in item.missing}
-        assert lacking == self._csn_of, (lacking, self._csn_of)
-        tids = [tid.tid for item in self._waiting.values() for tid in item.tids]
-        assert sorted(tids) == sorted(self._tids), (tids, self._tids)
-        head = next(iter(self._waiting.values()), None)
-        assert head is None or self._applying is not None or not head.executed, head
-        assert self.blocked is None or self.blocked.csn in self._waiting, self.blocked
-
     # -- events --------------------------------------------------------------------------------------------
 
-    def _take(self, event: PrefixEvent) -> tuple[PrefixInstruction, ...]:
+    def _take(self, event: msg.PrefixEvent) -> tuple[msg.PrefixInstruction, ...]:
         match event:
-            case RecordRead(record, held, known):
+            case msg.RecordRead(record, held, known):
                 return self._record_read(record, held, known)
-            case PartHeld(part):
+            case msg.PartHeld(part):
                 return self._part_held(part)
-            case PartLost(part):
+            case msg.PartLost(part):
                 return self._part_lost(part)
-            case ManifestRead(part, entries, held):
+            case msg.ManifestRead(part, entries, held):
                 return self._manifest_read(part, entries, held)
-            case Applied(csn):
+            case msg.Applied(csn):
                 return self._applied(csn)
-            case NotApplied():
+            case msg.NotApplied():
                 self._applying = None
                 return ()
             case _:
@@ -232,14 +224,14 @@ class Prefix:
 
     def _record_read(
         self, read: LogRecord, held: frozenset[PartId], known: frozenset[str]
-    ) -> tuple[PrefixInstruction, ...]:
+    ) -> tuple[msg.PrefixInstruction, ...]:
         if read.csn <= self._read:
             return ()  # delivered twice
         self._check_next(read.csn)
         self._read, self._at_end = read.csn, read.record.kind is Kind.END
         item = _Waiting(read, [], {}, {})
         self._waiting[read.csn] = item
-        done: list[PrefixInstruction] = []
+        done: list[msg.PrefixInstruction] = []
         for tid in read.record.tids:
             if tid.tid in known or tid.tid in self._tids:
                 continue  # the first occurrence was the commit
@@ -251,7 +243,7 @@ class Prefix:
             part = tid.manifest.part
             item.unread[part] = tid.tid
             if part in held:
-                done.append(ReadManifest(part))
+                done.append(msg.ReadManifest(part))
             else:
                 done.append(self._lack(item, tid, _manifest_meta(tid)))
         return tuple(done)
@@ -269,15 +261,15 @@ class Prefix:
                 found=csn,
             )
 
-    def _part_held(self, part: PartId) -> tuple[PrefixInstruction, ...]:
+    def _part_held(self, part: PartId) -> tuple[msg.PrefixInstruction, ...]:
         csn = self._csn_of.pop(part, None)
         if csn is None:
             return ()
         item = self._waiting[csn]
         del item.missing[part]
-        return (ReadManifest(part),) if part in item.unread else ()
+        return (msg.ReadManifest(part),) if part in item.unread else ()
 
-    def _part_lost(self, part: PartId) -> tuple[PrefixInstruction, ...]:
+    def _part_lost(self, part: PartId) -> tuple[msg.PrefixInstruction, ...]:
         for item in self._waiting.values():
             for tid in item.tids:
                 if tid.manifest is not None and tid.manifest.part == part and part in item.unread:
@@ -289,7 +281,7 @@ class Prefix:
 
     def _manifest_read(
         self, part: PartId, entries: tuple[Entry, ...], held: frozenset[PartId]
-    ) -> tuple[PrefixInstruction, ...]:
+    ) -> tuple[msg.PrefixInstruction, ...]:
         for item in self._waiting.values():
             if item.unread.pop(part, None) is None:
                 continue
@@ -299,14 +291,13 @@ class Prefix:
                     return self._need(item, tid, entries, held)
         return ()
 
-    def _applied(self, csn: Csn) -> tuple[PrefixInstruction, ...]:
-        assert self._applying == Applied(csn), (self._applying, csn)
+    def _applied(self, csn: Csn) -> tuple[msg.PrefixInstruction, ...]:
+        assert self._applying == msg.Applied(csn), f"CSN {csn} was applied, {self._applying} was expected"
         for done in [number for number in self._waiting if number <= csn]:
             item = self._waiting.pop(done)
             self._tids.difference_update(tid.tid for tid in item.tids)
-            for (
-                part
-            ) in item.missing:  # found damaged after it had been made visible: repaired, not waited for
+            # Found damaged after it had been made visible: repaired, not waited for.
+            for part in item.missing:
                 del self._csn_of[part]
             self.time_ms = max(self.time_ms, item.record.record.time_ms)
         self.applied, self._applying = csn, None
@@ -316,24 +307,24 @@ class Prefix:
 
     def _need(
         self, item: _Waiting, tid: TidRecord, entries: Iterable[Entry], held: frozenset[PartId]
-    ) -> tuple[PrefixInstruction, ...]:
+    ) -> tuple[msg.PrefixInstruction, ...]:
         added = (entry for entry in entries if isinstance(entry, AddPart))
         return tuple(self._lack(item, tid, _meta(entry)) for entry in added if entry.part not in held)
 
-    def _lack(self, item: _Waiting, tid: TidRecord, meta: PartMeta) -> FetchPart:
+    def _lack(self, item: _Waiting, tid: TidRecord, meta: PartMeta) -> msg.FetchPart:
         wanted = Wanted(meta, Tid.parse(tid.tid), item.record.csn, tid.holders)
         item.missing[meta.part] = wanted
         self._csn_of[meta.part] = item.record.csn
-        return FetchPart(wanted)
+        return msg.FetchPart(wanted)
 
-    def _next(self) -> Iterator[PrefixInstruction]:
+    def _next(self) -> Iterator[msg.PrefixInstruction]:
         if self._applying is None and (batch := self._executed()):
-            self._applying = Applied(batch[-1].csn)
-            yield Apply(batch)
+            self._applying = msg.Applied(batch[-1].csn)
+            yield msg.Apply(batch)
         blocked = self._why_blocked() if self._applying is None else None
         if blocked != self.blocked:
             self.blocked = blocked
-            yield Unblocked() if blocked is None else blocked
+            yield msg.Unblocked() if blocked is None else blocked
 
     def _executed(self) -> tuple[ResolvedRecord, ...]:
         batch: list[ResolvedRecord] = []
@@ -346,16 +337,16 @@ class Prefix:
             batch.append(ResolvedRecord(csn, record.kind, record.home, time_ms, tuple(item.tids)))
         return tuple(batch)
 
-    def _why_blocked(self) -> Blocked | None:
+    def _why_blocked(self) -> msg.Blocked | None:
         for csn, item in self._waiting.items():
             for part, wanted in item.missing.items():
                 holders = ", ".join(wanted.holders)
                 reason = (
                     f"this {wanted.meta.kind} is not held here; it was committed with copies on {holders}"
                 )
-                return Blocked(csn, str(wanted.tid), part, reason)
+                return msg.Blocked(csn, str(wanted.tid), part, reason)
             for part, tid in item.unread.items():
-                return Blocked(csn, tid, part, "this manifest is being read")
+                return msg.Blocked(csn, tid, part, "this manifest is being read")
         return None
 
 

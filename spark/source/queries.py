@@ -12,6 +12,7 @@ from tidelock.client.transport import Timeouts, Transport
 from tidelock.errors import UnavailableError
 from tidelock.spark.source.patience import patiently
 from tidelock.spark.source.rows import shaped
+from tidelock.wire.reads import QueryRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,13 @@ class Query:
             transport.close()
 
     def _open(self, transport: Transport, parts: Sequence[str]) -> BatchStream:
-        body = {
-            "csn": self.csn,
-            "table": self.table,
-            "columns": self.wanted.names,
-            "where": self.where,
-            "parts": list(parts),
-        }
+        body = QueryRequest(
+            csn=self.csn,
+            table=self.table,
+            columns=self.wanted.names,
+            where=self.where,
+            parts=list(parts),
+        )
 
         def attempt() -> BatchStream:
             last: UnavailableError | None = None

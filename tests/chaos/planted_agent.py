@@ -16,8 +16,10 @@ from tidelock.replication.core.copies import Copies
 _as_it_is = Copies.__init__
 
 
-def _one_copy_is_enough(self: Copies, home: ReplicaId, copies: int, disks: Mapping[ReplicaId, str]) -> None:
-    _as_it_is(self, home, min(copies, 1), disks)
+def _one_copy_is_enough(
+    self: Copies, home: ReplicaId, copies: int, disks: Mapping[ReplicaId, str], *, thorough: bool = True
+) -> None:
+    _as_it_is(self, home, min(copies, 1), disks, thorough=thorough)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
+import msgspec
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
@@ -22,6 +23,7 @@ from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, NoSuchCsnError, SnapshotTooOldError, UnknownTableError
+from tidelock.wire.changes import ChangedRowsRequest
 
 SCHEMA = pa.schema([pa.field("p", pa.date32()), pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 NUMBERS = itertools.count(1)
@@ -186,7 +188,8 @@ def test_rows_by_http_are_of_a_commit_or_a_range(db: Database, table: str) -> No
     member, *_ = db._connection.members.in_order()
 
     def ask(**body: int) -> pa.Table:
-        response = db._connection.transport.stream(member.api, path, body)
+        asked = msgspec.convert(body, ChangedRowsRequest)
+        response = db._connection.transport.stream(member.api, path, asked)
         return pa.ipc.open_stream(response.read()).read_all()
 
     assert ask(csn=csn).equals(ask(**{"from": csn - 1, "to": csn}))

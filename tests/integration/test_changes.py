@@ -35,6 +35,7 @@ from tidelock.errors import (
     UnknownTableError,
     UnsupportedInTransactionError,
 )
+from tidelock.wire.tables import PartInfo
 
 SCHEMA = pa.schema(
     [
@@ -88,8 +89,8 @@ def table(one: Database) -> str:
 def parts(db: Database, table: str) -> set[str]:
     """The ids of a table's parts."""
     csn = db.status()["snapshot_csn"]
-    found = db._connection.ask("GET", "/parts", query={"csn": csn, "table": table})
-    return {part["part"] for part in found}
+    query = {"csn": csn, "table": table}
+    return {part.part for part in db._connection.ask("GET", "/parts", answer=list[PartInfo], query=query)}
 
 
 def test_each_statement_alone_rewrites_only_parts_with_its_rows(

@@ -26,17 +26,17 @@ from tidelock.errors import (
     TidelockError,
     TransactionClosedError,
 )
-from tidelock.replica_agent.sql.mutation import DeleteRows, Literal, MergeRows, UpdateRows
+from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
 from tidelock.replica_agent.transactions.registry import Isolation
-from tidelock.replica_agent.transactions.statements.removals import Removed
+from tidelock.wire.statements import Literal, RemoveResult
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from tests.sim.world import World
     from tidelock.replica_agent.api.operations import Operations
-    from tidelock.replica_agent.transactions.statements.mutations import Mutated
+    from tidelock.wire.statements import ChangeResult
 
 #: What the stand-in of the SQL processes can do, and what needs none (tests/sim/sql.py).
 STATEMENTS: Final = (
@@ -64,7 +64,7 @@ async def _removed(operations: Operations, tid: Tid, statement: model.Statement)
     tx, removals = find(operations, tid), operations.removals
     match statement:
         case model.DropPartition(table, p) | model.ReplacePartition(table, p):
-            done: Removed = await removals.drop_partition(tx, table, {"p": p})
+            done: RemoveResult = await removals.drop_partition(tx, table, {"p": p})
         case model.MovePartition(table, p, into):
             done = await removals.move_partition(tx, table, into, {"p": p})
         case _:
@@ -72,7 +72,7 @@ async def _removed(operations: Operations, tid: Tid, statement: model.Statement)
     return tx.statement_csn, done.rows
 
 
-async def _changed(operations: Operations, tid: Tid, statement: model.Statement) -> tuple[Csn, Mutated]:
+async def _changed(operations: Operations, tid: Tid, statement: model.Statement) -> tuple[Csn, ChangeResult]:
     """POST delete, update, upsert; returns the CSN that was read, and what was done."""
     tx, mutations = find(operations, tid), operations.mutations
     with operations.reading(str(tid)):

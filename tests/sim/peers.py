@@ -12,7 +12,8 @@ from tidelock.csnlog.core.results import HomeAnswer
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.config.states import Action
 from tidelock.replication.core.model import Held, Location, PartMeta
-from tidelock.replication.peers import PeerClient, PeerStatus, answer_of, word_of
+from tidelock.replication.peers import PeerClient, answer_of, word_of
+from tidelock.wire.peers import PeerStatus
 
 if TYPE_CHECKING:
     from tidelock.replica_agent.api.operations import Operations

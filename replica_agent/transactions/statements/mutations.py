@@ -32,27 +32,17 @@ from tidelock.replica_agent.transactions.statements.removals import TRIES, Remov
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, keeping_keys
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
+from tidelock.wire.statements import ChangeResult
 
 #: Bytes of a body that are written at a time.
 _WRITE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Mutated:
-    """What a statement has changed; parts of its own that it has replaced count too."""
-
-    rows_deleted: int = 0
-    rows_updated: int = 0
-    rows_inserted: int = 0
-    parts_removed: int = 0
-    parts_added: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Changed:
     """What a statement has changed, and the parts that it has added."""
 
-    counts: Mutated
+    counts: ChangeResult
     added: Sequence[PartMeta]
 
 
@@ -75,7 +65,7 @@ class Mutations:
         self._transactions, self._inserts, self._removals = transactions, inserts, removals
         self._keys, self._sql = keys, sql
 
-    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> Mutated:
+    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
         """Delete the rows of a table for which a condition is true.
 
         Raises:
@@ -86,14 +76,14 @@ class Mutations:
         async with self._transactions.removing(tx):
             return (await self._change(tx, full_name(table), action)).counts
 
-    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> Mutated:
+    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
         """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`."""
         async with self._transactions.removing(tx):
             return (await self._change(tx, full_name(table), action)).counts
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
-    ) -> Mutated:
+    ) -> ChangeResult:
         """Bring the rows of an Arrow IPC stream into a table by key; errors as :meth:`delete`.
 
         Args:
@@ -124,12 +114,12 @@ class Mutations:
             done = await self._change(tx, schema.name, found, path)
         return done.counts.rows_inserted + done.counts.rows_updated, done.added
 
-    async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> Mutated:
+    async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> ChangeResult:
         """Add the rows of an INSERT INTO ... SELECT that a SQL process has begun to read at ``at``."""
         async with self._transactions.removing(tx):
             _, parts = await self._inserts.adding(tx, rows.affected.table, rows.pieces(), at=at)
             tx.note_reads(rows.ended.read_set())
-            return Mutated(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
+            return ChangeResult(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
 
     async def _change(
         self, tx: Transaction, table: TableName, action: Action, path: str | None = None
@@ -163,7 +153,7 @@ class Mutations:
         await self._removals.remove_parts(tx, table, own)
         tx.note_reads(ended.read_set())
         rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)
-        return _Changed(Mutated(*rows, len(parts), len(added)), added)
+        return _Changed(ChangeResult(*rows, len(parts), len(added)), added)
 
     def _part(self, part: Any) -> PartRow:
         row = self._catalog.reader.part(part)

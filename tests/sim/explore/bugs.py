@@ -126,12 +126,6 @@ class ForgetsWhatItMet(Commits):
 class CountsAnyDisk(Copies):
     """A copy counts on whatever disk it was made."""
 
-    def copy(self) -> CountsAnyDisk:
-        """As the product's, of this class."""
-        twin = CountsAnyDisk(self.home, self.copies, self._disks)
-        twin._open = dict(self._open)
-        return twin
-
     def _holders(self, state: Any) -> tuple[ReplicaId, ...]:
         acked = sorted({replica for replica, _ in state.acks})
         return (self.home, *acked) if state.persisted else tuple(acked)

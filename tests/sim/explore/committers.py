@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tests.sim.explore.ensemble import Numbered
 from tidelock.csnlog.core.batch import LogLimits
-from tidelock.csnlog.core.committer import Committer
+from tidelock.csnlog.core.committer import Committer, CommitterState
 from tidelock.csnlog.core.committer_messages import (
     Answer,
     CommitDecision,
@@ -58,7 +58,7 @@ class Committers:
 
     def __init__(self, limits: LogLimits, kind: type[Committer] = Committer) -> None:
         self._limits, self._kind = limits, kind
-        self._states: Numbered[tuple[ReplicaId, tuple[object, ...]]] = Numbered()
+        self._states: Numbered[tuple[ReplicaId, CommitterState]] = Numbered()
         self._steps: dict[tuple[int, Hashable], tuple[int, Said]] = {}
         self._fences: dict[int, int | None] = {}
 
@@ -90,7 +90,6 @@ class Committers:
         return known
 
     def _save(self, machine: Committer) -> int:
-        machine.check_invariants()
         return self._states.number((machine.home, machine.snapshot()))
 
     def _step(self, machine: Committer, event: Event) -> Said:

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.acceptors import HOME, Acceptors, part_of, tid_of
+from tests.sim.explore.ensemble import Numbered
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Broken, Move, State
 from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
-from tidelock.replication.core.copies import (
+from tidelock.replication.core.copies import Copies, CopiesState
+from tidelock.replication.core.messages import (
     Ack,
-    Copies,
     CopiesEvent,
     Deadline,
     Decided,
@@ -123,9 +124,9 @@ class Copying:
         self._names = [ReplicaId(f"r{number + 2}") for number in range(peers)]
         self._acceptors, self._early = Acceptors(replays), early
         self._first = Home(0, (Peer(),) * peers, (OPEN,) * txs, lost=(0,) * txs, mishaps=mishaps)
-        machine = kind(HOME, self.copies, {name: _disk(name, 1) for name in self._names})
-        self._machines: list[Copies] = [machine]
-        self._numbers: dict[tuple[object, ...], int] = {machine.state(): 0}
+        self._kind, self._states = kind, Numbered[CopiesState]()
+        disks = {name: _disk(name, 1) for name in self._names}
+        self._states.number(kind(HOME, self.copies, disks).snapshot())
 
     def initial(self) -> State:
         """All are up, nothing is sealed."""
@@ -173,12 +174,13 @@ class Copying:
 
     def _unheld(self, h: Home, peer: int) -> tuple[int, ...]:
         """What the pusher has for a peer: sealed, not decided, and not said to be held on its disk."""
-        machine, name = self._machines[h.machine], self._names[peer]
+        name = self._names[peer]
+        acks = {str(one.tid): one.acks for one in self._states.values[h.machine].open}
         ack = (name, _disk(name, h.peers[peer].known))
         return tuple(
             tx
             for tx, phase in enumerate(h.phases)
-            if phase in {SEALED, READY} and ack not in machine._open[str(tid_of(tx))].acks
+            if phase in {SEALED, READY} and ack not in acks[str(tid_of(tx))]
         )
 
     def _of_peer(self, h: Home, peer: int, found: Peer) -> Iterator[Next]:
@@ -230,16 +232,13 @@ class Copying:
 
     def _step(self, h: Home, event: CopiesEvent) -> Home | Broken:
         """Give the machine an event; what is ready may be committed, what is short is rolled back."""
-        machine = self._machines[h.machine].copy()
+        machine = self._kind(HOME, self.copies, {})
+        machine.restore(self._states.values[h.machine])
         said = list(machine.step(event))
         for one in said:
             if isinstance(one, NotEnough):
                 machine.step(RolledBack(one.tid))
-        machine.check_invariants()
-        number = self._numbers.setdefault(machine.state(), len(self._machines))
-        if number == len(self._machines):
-            self._machines.append(machine)
-        h = h._replace(machine=number)
+        h = h._replace(machine=self._states.number(machine.snapshot()))
         for one in said:
             tx = one.tid.counter - 1
             if isinstance(one, NotEnough):

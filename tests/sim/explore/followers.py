@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tests.sim.explore.ensemble import Numbered
-from tidelock.csnlog.core.follower import Follower
+from tidelock.csnlog.core.follower import Follower, FollowerState
 from tidelock.csnlog.core.follower_messages import (
     Failed,
     FollowEvent,
@@ -21,7 +21,8 @@ from tidelock.csnlog.core.follower_messages import (
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import Record
-from tidelock.replication.core.prefix import Prefix, PrefixEvent, PrefixInstruction
+from tidelock.replication.core.messages import PrefixEvent, PrefixInstruction
+from tidelock.replication.core.prefix import Prefix, PrefixState
 
 Asked = Get | Look | Inquire
 
@@ -35,10 +36,8 @@ class Followers:
 
     def __init__(self, read_ahead: int) -> None:
         self._read_ahead = read_ahead
-        self._states: Numbered[tuple[object, ...]] = Numbered()
-        self._steps: dict[
-            tuple[int, FollowEvent], tuple[tuple[object, ...], tuple[FollowInstruction, ...]]
-        ] = {}
+        self._states: Numbered[FollowerState] = Numbered()
+        self._steps: dict[tuple[int, FollowEvent], tuple[FollowerState, tuple[FollowInstruction, ...]]] = {}
 
     def begin(self, position: Csn) -> int:
         """Return the number of a follower that starts behind a record."""
@@ -58,27 +57,25 @@ class Followers:
         if known is None:
             machine = self.at(number)
             said = machine.step(event)
-            machine.check_invariants()
             known = self._steps[number, event] = (machine.snapshot(), said)
-        snapshot, said = known
-        asked = (*asked, *(one for one in said if isinstance(one, Asked)))
-        machine = Follower(CSN_NONE, self._read_ahead)
-        machine.restore(snapshot)
-        asked = _renumbered(machine, asked)
+        state, said = known
+        state, asked = _renumbered(state, (*asked, *(one for one in said if isinstance(one, Asked))))
         others: tuple[FollowInstruction, ...] = tuple(one for one in said if not isinstance(one, Asked))
-        return self._states.number(machine.snapshot()), asked, others
+        return self._states.number(state), asked, others
 
 
-def _renumbered(machine: Follower, asked: tuple[Asked, ...]) -> tuple[Asked, ...]:
-    inquiry = machine.inquiry
+def _renumbered(state: FollowerState, asked: tuple[Asked, ...]) -> tuple[FollowerState, tuple[Asked, ...]]:
+    inquiry = state.inquiry
     numbers = {one.number for one in asked if isinstance(one, Inquire)}
     if inquiry is not None:
         numbers.add(inquiry.number)
     new = {number: place for place, number in enumerate(sorted(numbers), 1)}
-    machine.numbers = len(new)
     if inquiry is not None:
-        machine.inquiry = replace(inquiry, number=new[inquiry.number])
-    return tuple(replace(one, number=new[one.number]) if isinstance(one, Inquire) else one for one in asked)
+        inquiry = replace(inquiry, number=new[inquiry.number])
+    state = replace(state, numbers=len(new), inquiry=inquiry)
+    return state, tuple(
+        replace(one, number=new[one.number]) if isinstance(one, Inquire) else one for one in asked
+    )
 
 
 class PrefixSaid(NamedTuple):
@@ -93,33 +90,30 @@ class Prefixes:
 
     def __init__(self, apply_records_max: int) -> None:
         self._apply_records_max = apply_records_max
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._machines: list[Prefix] = []
+        self._states: Numbered[PrefixState] = Numbered()
         self._steps: dict[tuple[int, tuple[PrefixEvent, ...]], PrefixSaid] = {}
 
     def begin(self, applied: Csn) -> int:
         """Return the number of a prefix that has this snapshot CSN."""
-        return self._save(Prefix(applied, 0, apply_records_max=self._apply_records_max))
+        return self._states.number(self._machine(applied).snapshot())
 
     def at(self, number: int) -> Prefix:
-        """A prefix in a state; not to be changed."""
-        return self._machines[number]
+        """A prefix in a state."""
+        machine = self._machine(CSN_NONE)
+        machine.restore(self._states.values[number])
+        return machine
 
     def step(self, number: int, *events: PrefixEvent) -> PrefixSaid:
         """Take events that are known together."""
         known = self._steps.get((number, events))
         if known is None:
-            machine = self._machines[number].copy()
+            machine = self.at(number)
             said = machine.step(*events)
-            machine.check_invariants()
-            known = self._steps[number, events] = PrefixSaid(self._save(machine), said)
+            known = self._steps[number, events] = PrefixSaid(self._states.number(machine.snapshot()), said)
         return known
 
-    def _save(self, machine: Prefix) -> int:
-        number = self._numbers.setdefault(machine.state(), len(self._machines))
-        if number == len(self._machines):
-            self._machines.append(machine)
-        return number
+    def _machine(self, applied: Csn) -> Prefix:
+        return Prefix(applied, 0, apply_records_max=self._apply_records_max)
 
 
 def failure(asked: Asked, session: int) -> FollowEvent:

@@ -52,12 +52,13 @@ from tidelock.csnlog.core.follower_messages import (
 )
 from tidelock.csnlog.core.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
 from tidelock.csnlog.core.model import AddPart, LogRecord, Record, TidRecord
+from tidelock.csnlog.core.phase import Phase
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 from tidelock.csnlog.core.visibility import PartVersions, visible
 from tidelock.csnlog.reading import find_out
 from tidelock.errors import CorruptError
-from tidelock.replication.core.prefix import (
+from tidelock.replication.core.messages import (
     Applied,
     Apply,
     NotApplied,
@@ -226,7 +227,7 @@ class Following:
                     yield ("watch", at), self._tell(after, Woken(s.watched))
                     break
         machine = self._followers.at(s.machine)
-        if machine.resting and machine.inquiry is None:
+        if machine.phase is Phase.RESTING and machine.inquiry is None:
             yield ("tick", 0), self._tell(s, Tick())
         if s.trouble.session:
             for seen in range(len(s.history)):

@@ -20,11 +20,11 @@ from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core import batch, codec, tree
 from tidelock.csnlog.core.commit_errors import to_error
-from tidelock.csnlog.core.committer import CAUSES
 from tidelock.csnlog.core.committer_messages import Rejected
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, Tid
 from tidelock.csnlog.core.model import ClusterState, LabelState, LogRecord, TidRecord
+from tidelock.csnlog.core.refusals import Reject, judge
 from tidelock.csnlog.core.results import Committed, Ok, Refused
 from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.log import CsnLog, Proposal
@@ -106,7 +106,9 @@ class RunLog(CsnLog):
                 return Committed(tree.csn_of(str(values[-1])))
             case Refused(reason, index):
                 element = plan.elements[index]
-                raise to_error(proposal, Rejected(CAUSES[element.part, reason], element.path))
+                judgement = judge(element.part, reason)
+                assert isinstance(judgement, Reject)
+                raise to_error(proposal, Rejected(judgement.cause, element.path))
         raise AssertionError("a multi without an answer")
 
     async def barrier(self) -> Csn:

@@ -8,7 +8,7 @@ from tests.sim.explore.ensemble import LogEntry
 from tests.sim.explore.followers import Asked
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import LogRecord
-from tidelock.replication.core.prefix import PrefixEvent
+from tidelock.replication.core.messages import PrefixEvent
 
 #: What the disk of the follower has of a part.
 ABSENT_PART, WRITTEN, DURABLE = range(3)

@@ -63,7 +63,7 @@ class _Factory:
             epoch_limit: Records of an epoch.
             zk: A ZooKeeper (host:port, no root) other than the session's, e.g. a proxy's address.
             own_zookeeper: Take an embedded ZooKeeper of the cluster's own.
-            settings: Settings of all agents, by the names of their fields.
+            settings: Settings of all agents, by the names of their fields; all invariants are checked.
             faults: Fault points to arm at the first start (TIDELOCK_FAULTS), by replica.
             environment_of: More variables, by replica.
             start: Whether to start it.
@@ -78,7 +78,10 @@ class _Factory:
             copies=copies,
             zk=None if own_zookeeper else f"{zk or self._zookeeper.connect_string}/{root}",
             epoch_limit=epoch_limit,
-            environment={f"TIDELOCK_{name.upper()}": str(value) for name, value in (settings or {}).items()},
+            environment={
+                f"TIDELOCK_{name.upper()}": str(value)
+                for name, value in ({"check_invariants": True} | dict(settings or {})).items()
+            },
             environment_of=per_replica,
         )
         self._made.append(cluster)

@@ -17,7 +17,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tests.support.project import openapi
+from tests.support.project import openapi_markdown
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: Pages outside docs/: path in the repository, and in the site.
@@ -89,7 +89,7 @@ def http_page() -> str:
     document = ROOT / "docs/openapi.json"
     if not document.exists():
         return "# HTTP API\n\n[The protocol](../protocol.md) has all routes and bodies.\n"
-    return openapi.page(json.loads(document.read_text(encoding="utf-8")))
+    return openapi_markdown.page(json.loads(document.read_text(encoding="utf-8")))
 
 
 def _listing(folder: str) -> str:

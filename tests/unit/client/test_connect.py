@@ -18,6 +18,7 @@ import pytest
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, connect
+from tidelock.client.transport import NoAnswerError
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -240,6 +241,8 @@ def other_server(status: int, body: bytes) -> Iterator[str]:
     ("status", "body", "error"),
     [
         (200, b"<html>", BadRequestError),
+        (200, b"{}", NoAnswerError),
+        (200, b'{"id": 7, "cluster_id": "c1", "snapshot_csn": 1, "replicas": []}', NoAnswerError),
         (404, b"<html>", RefusedError),
         (502, b"bad gateway", UnavailableError),
         (503, b"[]", UnavailableError),

@@ -56,76 +56,6 @@ def doubting(bench: Bench) -> Bench:
 # --------------------------------------------------------------------------- Unknown: write, then read
 
 
-def test_unknown_is_resolved_by_writing_then_reading(doubting: Bench) -> None:
-    """F1: after Unknown come, in this order, a raise of the own fence and a read of the log; nothing else."""
-    doubting.propose(proposal(2))
-    doubting.lose_request()
-    seen = []
-    while not doubting.awaits(SendCommit):
-        seen.append(type(doubting.request))
-        doubting.serve()
-    assert seen == [DrawNonce, SendRaise, ReadLog]
-    doubting.serve_all()
-    assert doubting.log() == {tid(1): [2], tid(2): [2]}
-
-
-def test_a_lost_reply_commits_once(doubting: Bench) -> None:
-    """S01: the record is found behind the fence, so its CSN is the answer and nothing is sent again."""
-    doubting.lose_reply()
-    doubting.serve_all()
-    assert doubting.verdict(1) == Committed(Csn(2))
-    assert doubting.log() == {tid(1): [2]}
-
-
-def test_a_lost_request_commits_once(doubting: Bench) -> None:
-    """S02: the record is not there behind the fence, so it never will be, and the commit is sent again."""
-    doubting.lose_request()
-    doubting.serve_all()
-    assert doubting.verdict(1) == Committed(Csn(2))
-    assert doubting.log() == {tid(1): [2]}
-
-
-def test_replies_that_are_lost_again_and_again(doubting: Bench) -> None:
-    """S03: on the commit, on the raise twice, and on the next commit: one record in the end."""
-    doubting.lose_request()
-    doubting.serve_until(SendRaise)
-    doubting.lose_reply()
-    doubting.serve_until(SendRaise)
-    doubting.lose_request()
-    doubting.serve_until(SendCommit)
-    doubting.lose_reply()
-    doubting.serve_all()
-    assert doubting.log() == {tid(1): [2]}
-    assert doubting.verdict(1) == Committed(Csn(2))
-
-
-@pytest.mark.parametrize("lands", ["before the raise", "after the raise"])
-def test_a_late_request_lands_before_the_raise_or_never(doubting: Bench, lands: str) -> None:
-    """F1: the read behind the raise misses nothing, and nothing lands behind it."""
-    doubting.delay()
-    doubting.serve_until(SendRaise)
-    if lands == "before the raise":
-        assert isinstance(doubting.land(), Ok)
-    doubting.serve()
-    if lands == "after the raise":
-        assert doubting.land() == Refused(Reason.BAD_VERSION, 0)
-    doubting.serve_all()
-    assert doubting.log() == {tid(1): [2]}
-
-
-def test_the_log_is_not_read_before_the_raise_is_decided(doubting: Bench) -> None:
-    """A read without the write decides nothing: an unknown raise is repeated, and nothing is read."""
-    doubting.delay()
-    for _ in range(3):
-        doubting.serve_until(SendRaise)
-        doubting.lose_request()
-    doubting.resume()
-    assert doubting.awaits(SendRaise)
-    doubting.land()
-    doubting.serve_all()
-    assert doubting.log() == {tid(1): [2]}
-
-
 def test_a_raise_is_repeated_as_it_was(doubting: Bench) -> None:
     """The same compare-and-set with the same nonce, so that at most one of them applies."""
     doubting.lose_request()
@@ -157,27 +87,6 @@ def test_a_session_change_during_the_read_raises_again(doubting: Bench) -> None:
     assert doubting.awaits(DrawNonce)
     doubting.serve_all()
     assert doubting.raised == [1, 2, 3]
-    assert doubting.log() == {tid(1): [2]}
-
-
-def test_a_read_of_another_session_decides_nothing(doubting: Bench) -> None:
-    """Read in a session that has not seen the raise: stale, whatever it says."""
-    doubting.lose_reply()
-    doubting.serve_until(ReadLog)
-    doubting.request = None
-    doubting.tell(LogRead({}, 99))
-    assert doubting.awaits(ReadLog)
-    doubting.serve_all()
-    assert doubting.log() == {tid(1): [2]}
-
-
-def test_a_raise_whose_session_changed_meanwhile_is_raised_again(doubting: Bench) -> None:
-    """It counts as fence, but no session is known to have seen it."""
-    doubting.lose_request()
-    doubting.serve_until(SendRaise)
-    doubting.answer_multi(doubting.apply(doubting.ops()), session=0)
-    assert doubting.awaits(DrawNonce)
-    doubting.serve_all()
     assert doubting.log() == {tid(1): [2]}
 
 
@@ -273,14 +182,6 @@ def test_a_raise_that_finds_a_foreign_nonce_does_not_hide_it(doubting: Bench) ->
     assert (doubting.fenced, doubting.verdict(1)) == (True, FENCED)
     state = codec.decode_session(doubting.tree.get(tree.session(R1)).data)  # type: ignore[union-attr]
     assert (state.nonce, state.state) == ("foreign", "fenced")
-
-
-def test_fenced_but_committed_before(doubting: Bench) -> None:
-    """I17: the commit landed, then the fence was raised: the caller is told of the commit, no abort."""
-    doubting.lose_reply()
-    doubting.fence_by_another()
-    doubting.serve_all()
-    assert (doubting.fenced, doubting.verdict(1)) == (True, Committed(Csn(2)))
 
 
 def test_fenced_and_in_doubt_across_a_session_change(doubting: Bench) -> None:

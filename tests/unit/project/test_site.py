@@ -11,7 +11,7 @@ from mkdocs.config import load_config
 
 import tidelock.client
 import tidelock.spark
-from tests.support.project import openapi, pages, site
+from tests.support.project import openapi_markdown, pages, site
 from tests.support.project.source import ROOT
 
 #: Pages that hooks make.
@@ -136,7 +136,7 @@ DOCUMENT: Final[dict[str, Any]] = {
 )
 def test_a_document_of_openapi_becomes_a_page_of_tables(line: str) -> None:
     """Routes, parameters, bodies and answers each have their row, and types are told in words."""
-    assert line in openapi.page(DOCUMENT).splitlines()
+    assert line in openapi_markdown.page(DOCUMENT).splitlines()
 
 
 def test_the_page_of_the_http_api_is_made_of_the_document_that_is_there() -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from tests.support.aio import until
-from tests.support.machines.scripts import HOME, part, tid
+from tests.support.machines.names import HOME, part, tid
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.codec import encode_entries
 from tidelock.csnlog.core.ids import Csn, PartId, TableName

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.aio import until
-from tests.support.machines.scripts import part, tid
+from tests.support.machines.names import part, tid
 from tests.support.replicas.part_holder import PartHolder
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.aio import until
-from tests.support.machines.scripts import HOME, part, tid
+from tests.support.machines.names import HOME, part, tid
 from tests.support.replicas.stage_peer import StagePeer
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName

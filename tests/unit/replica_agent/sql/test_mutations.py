@@ -31,11 +31,10 @@ from tidelock.replica_agent.sql.mutation import (
     CompactParts,
     DeleteRows,
     DerivedRows,
-    Literal,
     MergeRows,
     UpdateRows,
-    Value,
 )
+from tidelock.wire.statements import Literal, Value
 
 T = TableName("default.t")
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.int32()), ("s", pa.string())])

@@ -37,7 +37,7 @@ from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.replication.core.model import PartMeta, Peer, Wanted
 from tidelock.replication.partfs import BUFFER_BYTES, PartFs
-from tidelock.replication.peers import UploadBegun
+from tidelock.wire.peers import UploadBegun
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 TABLE = TableName("default.t")

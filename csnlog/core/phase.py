@@ -1,0 +1,121 @@
+"""The phases of a follower, and the one table of what each event leads to. Pure.
+
+A phase says what is known of the next record. Its *hinted* half says that something may have created that
+record since: a watch that fired, an own commit, a new link. A hinted follower reads without looking first,
+and does not believe a "no" that was asked for before the hint.
+
+A pair that is not in the table cannot come of a correct history.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+
+class _Fast(enum.Enum):
+    """An enum whose members are hashed by identity, since each is a key in every step."""
+
+    __hash__ = object.__hash__
+
+
+class Phase(_Fast):
+    """What is known of the next record. Until the start position was read again, that is the next one."""
+
+    #: The record at the start position is to be read again.
+    ANCHORING = "anchoring"
+    ANCHORING_HINTED = "anchoring, hinted"
+    #: It was not there: a chain of questions tells why.
+    ANCHOR_MISSED = "anchor missed"
+    ANCHOR_MISSED_HINTED = "anchor missed, hinted"
+    #: Records are read ahead while they stream in; at their end the follower looks whether there is more.
+    READING = "reading"
+    HINTED = "hinted"
+    #: The next record was not there when it was read: not written yet, or a gap.
+    MISSED = "missed"
+    MISSED_HINTED = "missed, hinted"
+    #: It is being asked whether the next record exists, and its creation is watched from then on.
+    LOOKING = "looking"
+    LOOKING_HINTED = "looking, hinted"
+    #: The next record did not exist, and a watch is armed.
+    RESTING = "resting"
+
+
+class Sign(_Fast):
+    """What an event says about the next record."""
+
+    #: It may be there.
+    HINT = "hint"
+    #: It was not there when it was read.
+    MISSED_NEXT = "missed next"
+    #: One behind it was not there when it was read.
+    MISSED_LATER = "missed later"
+    #: The start position was explained.
+    ANCHORED = "anchored"
+    #: It was taken, so another one is next.
+    TAKEN = "taken"
+    #: It is missing, and none behind it is known to exist.
+    NO_GAP = "no gap"
+    #: The look has begun.
+    LOOK = "look"
+    #: The look has failed, or another record is next by now.
+    LOOK_VOID = "look void"
+    LOOK_FOUND = "look found"
+    LOOK_FOUND_NONE = "look found none"
+    #: A listing shows a record behind it.
+    LISTED = "listed"
+
+
+# Every phase is in one of these sets. They tell what is to be done next.
+#: The start position is not explained yet.
+ANCHORING: Final = frozenset({Phase.ANCHORING, Phase.ANCHORING_HINTED})
+ANCHOR_MISSED: Final = frozenset({Phase.ANCHOR_MISSED, Phase.ANCHOR_MISSED_HINTED})
+UNANCHORED: Final = ANCHORING | ANCHOR_MISSED
+#: Records may be read.
+STREAMING: Final = frozenset({Phase.READING, Phase.HINTED})
+#: It is to be explained why the next record is missing.
+MISSED: Final = frozenset({Phase.MISSED, Phase.MISSED_HINTED})
+#: Nothing is to be read, and no read is under way.
+QUIET: Final = frozenset({Phase.LOOKING, Phase.LOOKING_HINTED, Phase.RESTING})
+
+TABLE: Final[dict[tuple[Phase, Sign], Phase]] = {
+    (Phase.ANCHORING, Sign.HINT): Phase.ANCHORING_HINTED,
+    (Phase.ANCHORING_HINTED, Sign.HINT): Phase.ANCHORING_HINTED,
+    (Phase.ANCHOR_MISSED, Sign.HINT): Phase.ANCHOR_MISSED_HINTED,
+    (Phase.ANCHOR_MISSED_HINTED, Sign.HINT): Phase.ANCHOR_MISSED_HINTED,
+    (Phase.READING, Sign.HINT): Phase.HINTED,
+    (Phase.HINTED, Sign.HINT): Phase.HINTED,
+    (Phase.MISSED, Sign.HINT): Phase.MISSED_HINTED,
+    (Phase.MISSED_HINTED, Sign.HINT): Phase.MISSED_HINTED,
+    (Phase.LOOKING, Sign.HINT): Phase.LOOKING_HINTED,
+    (Phase.LOOKING_HINTED, Sign.HINT): Phase.LOOKING_HINTED,
+    (Phase.RESTING, Sign.HINT): Phase.HINTED,
+    (Phase.ANCHORING, Sign.MISSED_NEXT): Phase.ANCHOR_MISSED,
+    (Phase.ANCHORING_HINTED, Sign.MISSED_NEXT): Phase.ANCHOR_MISSED,
+    (Phase.READING, Sign.MISSED_NEXT): Phase.MISSED,
+    (Phase.HINTED, Sign.MISSED_NEXT): Phase.MISSED,
+    (Phase.READING, Sign.MISSED_LATER): Phase.READING,
+    (Phase.HINTED, Sign.MISSED_LATER): Phase.READING,
+    (Phase.MISSED, Sign.MISSED_LATER): Phase.MISSED,
+    (Phase.MISSED_HINTED, Sign.MISSED_LATER): Phase.MISSED,
+    (Phase.ANCHORING, Sign.ANCHORED): Phase.READING,
+    (Phase.ANCHORING_HINTED, Sign.ANCHORED): Phase.HINTED,
+    (Phase.ANCHOR_MISSED, Sign.ANCHORED): Phase.READING,
+    (Phase.ANCHOR_MISSED_HINTED, Sign.ANCHORED): Phase.HINTED,
+    (Phase.READING, Sign.TAKEN): Phase.READING,
+    (Phase.HINTED, Sign.TAKEN): Phase.READING,
+    (Phase.MISSED, Sign.TAKEN): Phase.READING,
+    (Phase.MISSED_HINTED, Sign.TAKEN): Phase.READING,
+    (Phase.LOOKING, Sign.TAKEN): Phase.LOOKING,
+    (Phase.LOOKING_HINTED, Sign.TAKEN): Phase.LOOKING,
+    (Phase.MISSED, Sign.NO_GAP): Phase.READING,
+    (Phase.MISSED_HINTED, Sign.NO_GAP): Phase.HINTED,
+    (Phase.READING, Sign.LOOK): Phase.LOOKING,
+    (Phase.LOOKING, Sign.LOOK_VOID): Phase.READING,
+    (Phase.LOOKING_HINTED, Sign.LOOK_VOID): Phase.HINTED,
+    (Phase.LOOKING, Sign.LOOK_FOUND): Phase.HINTED,
+    (Phase.LOOKING_HINTED, Sign.LOOK_FOUND): Phase.HINTED,
+    (Phase.LOOKING, Sign.LOOK_FOUND_NONE): Phase.RESTING,
+    (Phase.LOOKING_HINTED, Sign.LOOK_FOUND_NONE): Phase.HINTED,
+    (Phase.RESTING, Sign.LISTED): Phase.READING,
+}

@@ -1,0 +1,71 @@
+"""What a refused commit multi means: one table from the refused element and the reason. Pure.
+
+A refused multi was certainly not applied. Its first refused element tells whom the refusal is about; all
+other transactions of the batch are sent again (F10, F21).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from tidelock.csnlog.core import committer_messages as msg
+from tidelock.csnlog.core.batch import Part
+from tidelock.csnlog.core.results import Reason
+
+
+class Requeue(enum.Enum):
+    """Nobody is rejected: the whole batch is sent again, after this."""
+
+    #: A pause: the request was not sent.
+    PAUSE = "pause"
+    #: With half of the transactions: the store finds the request too large. One alone is rejected.
+    HALVE = "halve"
+    #: With the epoch read anew: it was closed.
+    READ_EPOCH = "read epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The transactions that the element stands for are rejected; the others are sent again."""
+
+    cause: msg.Cause
+
+
+class Doubt(enum.Enum):
+    """Somebody has raised the own fence: find out who, then send the batch again."""
+
+    FENCE = "fence"
+
+
+class Corrupt(enum.Enum):
+    """No correct history explains the refusal: the log stops (I15)."""
+
+    CORRUPT = "corrupt"
+
+
+Judgement = Requeue | Reject | Doubt | Corrupt
+
+#: What a reason means whichever element was refused.
+_BY_REASON: Final = {Reason.NOT_CONNECTED: Requeue.PAUSE, Reason.TOO_LARGE: Requeue.HALVE}
+
+_BY_ELEMENT: Final[dict[tuple[Part, Reason], Judgement]] = {
+    (Part.FENCE, Reason.BAD_VERSION): Doubt.FENCE,
+    (Part.EPOCH, Reason.BAD_VERSION): Requeue.READ_EPOCH,
+    (Part.TABLE, Reason.BAD_VERSION): Reject(msg.Cause.TABLE_CHANGED),
+    (Part.TABLE, Reason.NO_NODE): Reject(msg.Cause.TABLE_CHANGED),
+    (Part.DEFINITION, Reason.BAD_VERSION): Reject(msg.Cause.TABLE_CHANGED),
+    (Part.DEFINITION, Reason.NO_NODE): Reject(msg.Cause.TABLE_CHANGED),
+    (Part.DEFINITION, Reason.NODE_EXISTS): Reject(msg.Cause.TABLE_EXISTS),
+    (Part.LABEL, Reason.NODE_EXISTS): Reject(msg.Cause.LABEL_EXISTS),
+    (Part.LABEL, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
+    (Part.LABEL, Reason.NO_NODE): Reject(msg.Cause.LABEL_MOVED),
+    (Part.LABELS, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
+    (Part.HEAD, Reason.BAD_VERSION): Reject(msg.Cause.HEAD_MOVED),
+}
+
+
+def judge(part: Part, reason: Reason) -> Judgement:
+    """Return what the refusal of an element of this kind means for the batch."""
+    return _BY_REASON.get(reason) or _BY_ELEMENT.get((part, reason), Corrupt.CORRUPT)

@@ -1,0 +1,206 @@
+"""The events that the machines of replication take and the instructions that they give. Pure.
+
+``brief`` stands for a message in the story of a machine (:mod:`tidelock.csnlog.core.machine`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.model import Entry, LogRecord
+from tidelock.replication.core.model import Held, PartMeta, ResolvedRecord, Wanted
+
+# ------------------------------------------------------------------------------- the executed prefix: events
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRead:
+    """The next record of the log, with those of its parts that are held and of its tids that are applied."""
+
+    record: LogRecord
+    held: frozenset[PartId]
+    known: frozenset[str]
+
+    @property
+    def brief(self) -> tuple[str, Csn]:
+        """The number."""
+        return "RecordRead", self.record.csn
+
+
+@dataclass(frozen=True, slots=True)
+class PartHeld:
+    """A part or manifest is durable and verified here now, however it came."""
+
+    part: PartId
+
+
+@dataclass(frozen=True, slots=True)
+class PartLost:
+    """A part or manifest was found damaged or gone."""
+
+    part: PartId
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRead:
+    """The entries that a held manifest holds. ``held``: those of their parts that are held."""
+
+    part: PartId
+    entries: tuple[Entry, ...]
+    held: frozenset[PartId]
+
+    @property
+    def brief(self) -> tuple[str, PartId, int]:
+        """The manifest, and how many entries it has."""
+        return "ManifestRead", self.part, len(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The batch of the last :class:`Apply` is durable and visible; ``csn`` is its last."""
+
+    csn: Csn
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """The batch of the last :class:`Apply` could not be made durable; nothing of it is visible."""
+
+
+#: What has happened to the log or to parts.
+PrefixCommand = RecordRead | PartHeld | PartLost
+#: The result of an instruction.
+PrefixAnswer = ManifestRead | Applied | NotApplied
+PrefixEvent = PrefixCommand | PrefixAnswer
+
+# ------------------------------------------------------------------------- the executed prefix: instructions
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPart:
+    """Get this part (or manifest) from any replica that has it."""
+
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ReadManifest:
+    """Read the entries out of this held manifest and come back with :class:`ManifestRead`."""
+
+    part: PartId
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make these contiguous, executed records visible in one durable transaction."""
+
+    records: tuple[ResolvedRecord, ...]
+
+    @property
+    def brief(self) -> tuple[str, Csn, Csn]:
+        """First and last number."""
+        return "Apply", self.records[0].csn, self.records[-1].csn
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The next record cannot be applied: ``part`` of ``tid`` is missing, for ``reason``."""
+
+    csn: Csn
+    tid: str
+    part: PartId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unblocked:
+    """Nothing that has been read is held back any more."""
+
+
+PrefixInstruction = FetchPart | ReadManifest | Apply | Blocked | Unblocked
+
+# ---------------------------------------------------------------------------------- durable copies: events
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A transaction of this home takes no more statements; ``parts`` is everything that it adds."""
+
+    tid: Tid
+    parts: tuple[PartMeta, ...]
+
+    @property
+    def brief(self) -> tuple[str, str, int]:
+        """The transaction, and how many parts it has."""
+        return "Sealed", str(self.tid), len(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PersistedAtHome:
+    """Files, rows and prepared mark of the transaction are durable at its home."""
+
+    tid: Tid
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A peer says what it holds. It is a state: a later answer may take a transaction back."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChanged:
+    """``replicas/<id>/session`` shows this disk; None = no member any more, or struck."""
+
+    replica: ReplicaId
+    disk: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The commit timeout of the transaction is over."""
+
+    tid: Tid
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The home has rolled the transaction back."""
+
+    tid: Tid
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The log has decided the transaction; nobody waits for its copies any more."""
+
+    tid: Tid
+
+
+#: All of these are commands: what the machine says is told to whoever waits, and has no answer.
+CopiesEvent = Sealed | PersistedAtHome | Ack | DiskChanged | Deadline | RolledBack | Decided
+
+# ---------------------------------------------------------------------------- durable copies: instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The transaction may go into a commit record, with these holders (home first)."""
+
+    tid: Tid
+    holders: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotEnough:
+    """The transaction did not get its copies in time: ``have`` of ``need``; ``missing`` did not confirm."""
+
+    tid: Tid
+    have: int
+    need: int
+    missing: tuple[ReplicaId, ...]
+
+
+CopiesInstruction = Ready | NotEnough

@@ -1,0 +1,79 @@
+"""Stories of the durable copies: the commands of tests/testdata/copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from tests.support.machines.names import HOME, part, short, tid
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.replication.core import messages as msg
+from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.messages import NotEnough, Ready
+from tidelock.replication.core.model import Held, PartMeta
+
+
+class CopiesStory:
+    """Tells one story of r1 in a shard of three, where a commit needs two copies.
+
+    A machine that was restored from a snapshot says the same in every step.
+    """
+
+    def __init__(self) -> None:
+        self._machine = three()
+
+    def __call__(self, words: list[str]) -> list[str]:
+        """Give the machine an event; return what it said."""
+        event = copies_event(words[0], words[1:])
+        twin = three()
+        twin.restore(self._machine.snapshot())
+        said = told(self._machine.step(event))
+        assert told(twin.step(event)) == said
+        assert twin.snapshot() == self._machine.snapshot()
+        return said
+
+
+def meta(name: str) -> PartMeta:
+    """Describe a part."""
+    return PartMeta(part(name), TableName("db.t"), "", 1, 10, "0" * 32)
+
+
+def copies_event(command: str, words: list[str]) -> msg.CopiesEvent:
+    """Read one event of a script about copies."""
+    match command, words:
+        case "seal", [name, *parts]:
+            return msg.Sealed(tid(name), tuple(map(meta, parts)))
+        case "home", [name]:
+            return msg.PersistedAtHome(tid(name))
+        case "ack", [replica, disk, *tids]:
+            held = tuple(str(tid(name)) for name in tids if name[0] == "t")
+            refused = {str(tid(name[1:])): "disk full" for name in tids if name[0] == "!"}
+            return msg.Ack(Held(ReplicaId(replica), disk, 1, Csn(1), held, refused))
+        case "disk", [replica, disk]:
+            return msg.DiskChanged(ReplicaId(replica), None if disk == "none" else disk)
+        case "deadline", [name]:
+            return msg.Deadline(tid(name))
+        case "rollback", [name]:
+            return msg.RolledBack(tid(name))
+        case "decided", [name]:
+            return msg.Decided(tid(name))
+    raise AssertionError(command)
+
+
+def told(instructions: Iterable[msg.CopiesInstruction]) -> list[str]:
+    """Write what the machine said as in a script."""
+    said = []
+    for item in instructions:
+        match item:
+            case Ready(who, holders):
+                said.append(f"ready {short(str(who))} {','.join(holders)}")
+            case NotEnough(who, have, need, missing):
+                said.append(f"short {short(str(who))} {have}/{need} {','.join(missing)}")
+            case _:
+                assert_never(item)
+    return said
+
+
+def three(copies: int = 2) -> Copies:
+    """Return the machine of r1 in a shard of three."""
+    return Copies(HOME, copies, {ReplicaId("r2"): "d2", ReplicaId("r3"): "d3"})

@@ -1,0 +1,65 @@
+"""An agent whose state machine contradicts itself stops, and tells the last steps of the machine (I15)."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.rows import settings
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.machine import InvariantError
+from tidelock.replica_agent.config.states import AgentState
+from tidelock.replica_agent.lifecycle.agent import Agent, Ended
+from tidelock.replica_agent.transactions.ending.copies import CopyMaker
+from tidelock.replication.apply import Applier
+from tidelock.replication.core.copies import Copies
+
+R1 = ReplicaId("r1")
+TID = Tid(Csn(1), R1, 1, 1)
+
+
+async def test_a_broken_prefix_stops_the_agent() -> None:
+    """The applier ends with the contradiction, and so does the life of the agent."""
+    agent = Agent(settings())
+    unused: Any = SimpleNamespace(arrived=lambda _part: None)
+    applier = Applier(
+        unused,
+        unused,
+        applied=Csn(1),
+        time_ms=0,
+        apply_records_max=1,
+        ahead_records=1,
+        missing_parts_max=1,
+        retry_wait_max_s=1.0,
+        on_applied=lambda _records: None,
+    )
+    applier._prefix._read = Csn(5)
+    with capture_logs() as logs:
+        agent.keep("apply", applier.run())
+        applier.part_held(PartId("r1-1-1"))
+        assert await asyncio.wait_for(agent.until_ended(), 30) is Ended.STOPPED
+    assert agent.condition.state is AgentState.STOPPED
+    assert "read to 5, applied to 1, and nothing waits" in agent.condition.reason
+    [told] = [line for line in logs if line["event"] == "machine_broken"]
+    assert (told["machine"], told["story"]) == ("Prefix", ["> PartHeld(part='r1-1-1')"])
+    await agent.close()
+
+
+async def test_broken_copies_stop_the_agent() -> None:
+    """Whoever has met the contradiction gets the error; the agent ends beside."""
+    agent = Agent(settings())
+    machine = Copies(R1, 2, {})
+    machine._disks[R1] = "d1"
+    unused: Any = SimpleNamespace(decided=lambda _tid: None)
+    copies = CopyMaker(machine, unused, unused, unused, on_broken=agent.broken)
+    with capture_logs() as logs, pytest.raises(InvariantError):
+        copies.release(TID)
+    assert await asyncio.wait_for(agent.until_ended(), 30) is Ended.STOPPED
+    [told] = [line for line in logs if line["event"] == "machine_broken"]
+    assert told["machine"] == "Copies"
+    assert len(told["story"]) == 1
+    await agent.close()
