@@ -172,7 +172,9 @@ def server(tmp_path: Path) -> Iterator[LocalZooKeeper]:
 
 
 @pytest.mark.slow
-def test_a_frozen_zookeeper(cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path) -> None:
+def test_a_frozen_zookeeper_stops_commits_but_no_reads(
+    cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path
+) -> None:
     """Nobody begins or acknowledges meanwhile, snapshots are read on; then all commits are decided."""
     local = cluster(zk=server.connect_string, settings=SETTINGS)
     (process,) = (one.process for one in server.servers)

@@ -197,7 +197,7 @@ def test_small_inserts_become_few_parts_and_no_row_changes(local: LocalCluster, 
         assert len(keys) == part["rows"]
 
 
-def test_optimize_on_request(local: LocalCluster, db: Database) -> None:
+def test_optimize_on_request_merges_the_named_partition(local: LocalCluster, db: Database) -> None:
     """An operator has one partition merged, by a program, and another, by the command line."""
     table = create(db, compaction="off")
     expected = fill(db, table, 6)

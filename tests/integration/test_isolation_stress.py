@@ -154,7 +154,7 @@ def check_pairs(reader: Transaction, src: str, dst: str) -> None:
     assert pairs == list(range(1, len(pairs) + 1)), "a pair is missing"
 
 
-def test_partitions_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
+def test_partitions_move_whole_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
     """01169: rows move between two tables all the time, and none is ever seen twice, or not at all.
 
     Kinds 1 and 2 are inserted in pairs. Three movers bring a row of their own with each move: two copy all

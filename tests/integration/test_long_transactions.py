@@ -80,7 +80,9 @@ def churn(sessions: list[Database], numbers: Sequence[int], *tables: str) -> Non
         pytest.param([*STATEMENTS], marks=pytest.mark.slow, id="all"),
     ],
 )
-def test_whatever_it_removes(local: LocalCluster, sessions: list[Database], statements: list[str]) -> None:
+def test_whatever_it_removes_is_found_in_merged_parts(
+    local: LocalCluster, sessions: list[Database], statements: list[str]
+) -> None:
     """Each statement finds the rows of its snapshot in merged parts; rows that came later stay."""
     tables = {name: make(sessions, *([n] for n in OLD)) for name in statements}
     source, target = make(sessions, *([n] for n in OLD)), make(sessions)

@@ -77,7 +77,7 @@ def _half_read(host: ReaderHost, part: PartRow) -> Iterator[http.client.HTTPResp
         connection.close()
 
 
-def test_workers_stay_small(host: ReaderHost) -> None:
+def test_readers_stay_small_and_without_pyarrow(host: ReaderHost) -> None:
     """Readers do without pyarrow and its hundred megabytes."""
     assert len(host.pids) == 2
     for pid in host.pids:

@@ -103,7 +103,7 @@ async def test_a_client_that_goes_away(make_pool: MakePool) -> None:
     assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
 
 
-async def test_a_cancelled_statement(make_pool: MakePool) -> None:
+async def test_a_cancelled_statement_ends_its_process(make_pool: MakePool) -> None:
     """Cancelling the task that waits for the first rows ends the process, too."""
     pool = make_pool(sql_workers=1)
     await rows(pool, "SELECT 1")
@@ -160,7 +160,7 @@ async def test_the_queue_is_bounded(make_pool: MakePool) -> None:
     assert await waiting == [(1,)]
 
 
-async def test_a_closed_pool(make_pool: MakePool, directory: DataDir) -> None:
+async def test_a_closed_pool_leaves_no_process_or_folder(make_pool: MakePool, directory: DataDir) -> None:
     """Closing ends all processes, idle and busy, removes their folders, and refuses what comes later."""
     pool = make_pool(sql_workers=2)
     await rows(pool, "SELECT 1")

@@ -70,7 +70,7 @@ class Changes:
 
         Raises:
             SchemaMismatchError: A new value does not fit its column (`column` in its details).
-            Others as `delete`.
+            TidelockError: Others, as `delete`.
         """
         return self._change("update", table, lambda: UpdateRequest(_literals(values), where, list(params)))
 
@@ -85,7 +85,7 @@ class Changes:
         Raises:
             SchemaMismatchError: The rows do not fit the table.
             BadRequestError: A key comes twice among the rows (`key` in its details).
-            Others as `delete` and `insert`.
+            TidelockError: Others, as `delete` and `insert`.
         """
         names = [on] if isinstance(on, str) else list(on)
         return self._merge("upsert", table, data, lambda: f"on={quote(','.join(names), safe='')}")
@@ -118,7 +118,7 @@ class Changes:
 
         Raises:
             BadRequestError: SQL is wrong, or a row of the table meets several rows (`key` in its details).
-            Others as `upsert`.
+            TidelockError: Others, as `upsert`.
         """
 
         def spec() -> str:

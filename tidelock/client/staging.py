@@ -97,7 +97,7 @@ class Staging:
 
         Raises:
             UnsealedWriteError: One of them is not there, or is still being written.
-            Others as `seal`.
+            TidelockError: Others, as `seal`.
         """
         return self._seal(table, SealRequest(job, list(files)))
 

@@ -157,7 +157,7 @@ class Transaction(Reader, Staging, Changes):
 
         Raises:
             BadRequestError: The tables differ in columns, partitions or sort order.
-            Others as `drop_partition`.
+            TidelockError: Others, as `drop_partition`.
         """
         return self._remove("move_partition", table, MoveRequest(plain(partition), into))
 
@@ -166,7 +166,7 @@ class Transaction(Reader, Staging, Changes):
 
         Raises:
             SchemaMismatchError: The rows do not fit the table, or are of another partition.
-            Others as `drop_partition` and `insert`.
+            TidelockError: Others, as `drop_partition` and `insert`.
         """
         self.drop_partition(table, partition)
         return self._insert(table, data, json.dumps(plain(partition)))

@@ -38,7 +38,7 @@ def test_cluster_of_another_shape(tmp_path: Path, asked: dict[str, object]) -> N
 
 
 @pytest.mark.parametrize("asked", [{"replicas": 0}, {"replicas": 2, "copies": 3}, {"copies": 0}])
-def test_impossible_cluster(tmp_path: Path, asked: dict[str, int]) -> None:
+def test_an_impossible_cluster_is_refused_before_any_write(tmp_path: Path, asked: dict[str, int]) -> None:
     """An impossible cluster is refused before a file is written."""
     with pytest.raises(ConfigError):
         LocalCluster.create(tmp_path, **asked)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def test_impossible_cluster(tmp_path: Path, asked: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "replicas": [{}], "copies": 1}']
 )
-def test_damaged_layout(tmp_path: Path, text: str) -> None:
+def test_a_damaged_layout_is_named_with_the_next_step(tmp_path: Path, text: str) -> None:
     """The error of a damaged layout names the file and the remedy."""
     (tmp_path / "cluster.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"cluster\.json is damaged"):
@@ -62,7 +62,7 @@ def test_layout_of_another_version(tmp_path: Path) -> None:
         LocalCluster.open(tmp_path)
 
 
-def test_folder_without_cluster(tmp_path: Path) -> None:
+def test_a_folder_without_a_cluster_is_said_to_be_one(tmp_path: Path) -> None:
     """The error of a folder without a cluster says so."""
     with pytest.raises(ConfigError, match="there is no cluster"):
         LocalCluster.open(tmp_path / "missing")

@@ -19,7 +19,7 @@ def settings(server: zookeeper.Server) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-def test_one_server(tmp_path: Path) -> None:
+def test_one_server_listens_on_loopback_without_members(tmp_path: Path) -> None:
     """A single server has a port on the loopback address, forced writes, and no members."""
     created = zookeeper.create(tmp_path / "zk", options=Options(tick_time_ms=300, heap_mb=99))
     (server,) = created.servers
@@ -34,7 +34,7 @@ def test_one_server(tmp_path: Path) -> None:
     assert (server.folder / "jvm.options").read_text(encoding="utf-8") == "-Xmx99m\n"
 
 
-def test_three_servers(tmp_path: Path) -> None:
+def test_three_servers_know_each_other_on_distinct_ports(tmp_path: Path) -> None:
     """Three servers know each other by their numbers; all nine ports differ."""
     created = zookeeper.create(tmp_path / "zk", size=3)
     members = [{k: v for k, v in settings(s).items() if k.startswith("server.")} for s in created.servers]
@@ -61,7 +61,7 @@ def test_another_size_is_refused(tmp_path: Path) -> None:
         zookeeper.create(tmp_path / "zk", size=3)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_half_made_ensemble_is_completed(tmp_path: Path) -> None:
     """A folder without an ensemble, or with an incomplete one, has none; creation completes it."""
     assert zookeeper.load(tmp_path / "zk") is None
     created = zookeeper.create(tmp_path / "zk")

@@ -52,6 +52,8 @@ PURE_PARTS = ("http.HTTPStatus", "urllib.parse")
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
+#: Of the name of a test, behind `test_`: fewer do not say what holds.
+TEST_NAME_WORDS_MIN = 4
 #: Folders whose docstring is a card: job, may import, entry points, failure.
 WITH_ROOM_CARD = ("csnlog/", "replication/", "replica_agent/")
 
@@ -184,6 +186,16 @@ def long_modules(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+def vague_test_names(modules: Iterable[Module]) -> list[str]:
+    """Names of tests that say nothing when they stand in a list of failures."""
+    return [
+        f"{module.path}:{line} {name}"
+        for module in modules
+        for name, line, _ in source.functions(module)
+        if name.startswith("test_") and len(name.split("_")) - 1 < TEST_NAME_WORDS_MIN
+    ]
+
+
 def hidden_results(modules: Iterable[Module]) -> list[str]:
     """`with client.transaction()` of kazoo, which hides what every element of the multi ended with."""
     return [
@@ -244,6 +256,7 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     ),
     long_functions: (("spark/x.py", "def f():\n" + "    a()\n" * FUNCTION_LINES_MAX),),
     long_modules: (("spark/x.py", "a()\n" * (MODULE_LINES_MAX + 1)),),
+    vague_test_names: (("tests/unit/x.py", "def test_every_column_type() -> None: ..."),),
     hidden_results: (
         (
             "csnlog/zookeeper/kazoo_store.py",
@@ -252,7 +265,7 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     ),
 }
 #: Rules that hold for the tests, benchmarks and examples as well.
-RULES_FOR_ALL = (short_names, long_functions, long_modules)
+RULES_FOR_ALL = (short_names, long_functions, long_modules, vague_test_names)
 #: Rules that hold for what stands beside the product and has walls too.
 RULES_FOR_WALLED = (walls, unknown_rooms, impure_cores)
 
@@ -334,7 +347,7 @@ def test_every_package_is_seen_once(package: str) -> None:
         ("tests/support/project/source.py", "tests.support.project.source"),
     ],
 )
-def test_import_names(path: str, name: str) -> None:
+def test_a_file_has_one_import_name(path: str, name: str) -> None:
     """A file is known by the one name under which it may be imported."""
     assert Module.parse(path, "").name == name
 

@@ -59,13 +59,13 @@ def test_the_wheel_holds_no_demo_and_no_workloads(wheel: zipfile.ZipFile) -> Non
     assert folders.isdisjoint({*source.BESIDE, "tests"})
 
 
-def test_version_is_one() -> None:
+def test_the_version_stands_in_one_place() -> None:
     """`tidelock.__version__` is what pyproject.toml says."""
     project = tomllib.loads(Path(source.ROOT, "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert tidelock.__version__ == project["version"]
 
 
-def test_import_is_lazy() -> None:
+def test_the_import_of_tidelock_is_lazy() -> None:
     """Importing `tidelock` loads none of its dependencies and none of its own modules."""
     heavy = ("tidelock.", "kazoo", "pyspark", "pyarrow", "duckdb", "aiohttp", "pydantic", "typer", "urllib3")
     code = f"import sys, tidelock; print([name for name in sys.modules if name.startswith({heavy})])"

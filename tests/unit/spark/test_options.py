@@ -111,7 +111,7 @@ def _ids(rows: list[dict[str, Any]], pinned: str | None = None, rotation: int = 
     return [replica.id for replica in order(rows, pinned=pinned, rotation=rotation)]
 
 
-def test_readers_spread() -> None:
+def test_readers_spread_over_replicas_without_a_pin() -> None:
     """Without a pinned replica the order is rotated."""
     assert [_ids(_rows(), rotation=number)[0] for number in range(4)] == ["r1", "r2", "r3", "r1"]
     assert _ids(_rows(), rotation=5) == ["r3", "r1", "r2"]

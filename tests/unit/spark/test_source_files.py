@@ -148,7 +148,9 @@ def test_another_replica_goes_on(replicas: Callable[..., list[Replica]], mode: s
     found.close()
 
 
-def test_when_none_can(replicas: Callable[..., list[Replica]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_no_replica_can_all_are_asked_again(
+    replicas: Callable[..., list[Replica]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All replicas are asked several times; a refusal of the snapshot itself ends the read at once."""
     monkeypatch.setattr(files, "PAUSE_S", 0.0)
     one, two = replicas("standby", "cut")
@@ -233,7 +235,7 @@ def batch(ids: range, partitions: int) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("rows", "waiting", "length", "open_"), [(100, 1 << 20, 1 << 20, 3), (7, 600, 900, 2)]
 )
-def test_rows_become_files(
+def test_rows_become_bounded_files_of_their_partitions(
     monkeypatch: pytest.MonkeyPatch, rows: int, waiting: int, length: int, open_: int
 ) -> None:
     """No row is lost, each is in its partition; files and memory are bounded, row groups are sorted."""

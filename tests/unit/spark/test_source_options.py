@@ -12,7 +12,7 @@ from tidelock.spark.source.options import OPTIONS, Use, check, read_options, wri
 GIVEN: Mapping[str, str] = {"table": "orders", "url": "http://a:1, http://b:2"}
 
 
-def test_what_is_given() -> None:
+def test_options_are_taken_in_any_case() -> None:
     """Values of all kinds are parsed, and names are accepted in any case."""
     found = read_options(
         {**GIVEN, "CSNASOF": "7", "partitionbytes": "64m", "leaseSeconds": "1.5", "failOver": "False"}, {}
@@ -24,7 +24,7 @@ def test_what_is_given() -> None:
     assert write_options({**GIVEN, "overwritePartitions": "true", "label": "x"}, {}).overwrite_partitions
 
 
-def test_the_environment() -> None:
+def test_the_environment_gives_address_and_secret() -> None:
     """URL and secret may come from the environment, the table from load(); `repr` hides the secret."""
     environ = {"TIDELOCK_URL": "zk://a:1,b:2/root", "TIDELOCK_SECRET": "hush"}
     target = read_options({"path": "sales.orders"}, environ).target
@@ -55,13 +55,13 @@ def test_the_environment() -> None:
         ({"table": " "}, r"option table is ' '; expected some text"),
     ],
 )
-def test_what_is_wrong(wrong: dict[str, str], message: str) -> None:
+def test_what_is_wrong_is_told_by_option(wrong: dict[str, str], message: str) -> None:
     """Every message names the option and what was expected."""
     with pytest.raises(BadRequestError, match=message):
         read_options({**GIVEN, **wrong}, {})
 
 
-def test_what_is_missing() -> None:
+def test_a_missing_table_or_address_is_refused() -> None:
     """A table and a URL are required."""
     with pytest.raises(BadRequestError, match="option table is missing"):
         read_options({"url": "http://a:1"}, {})

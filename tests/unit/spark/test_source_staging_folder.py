@@ -106,7 +106,9 @@ def agent() -> Iterator[Agent]:
 
 
 @pytest.mark.parametrize("chunks", [[], [10], [7, 5, 0, 12, 3], [100], [100, 100, 1]])
-def test_files_arrive(agent: Agent, monkeypatch: pytest.MonkeyPatch, chunks: list[int]) -> None:
+def test_files_arrive_whole_or_piece_by_piece(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, chunks: list[int]
+) -> None:
     """Small files arrive whole, large files in chunks, at their paths."""
     monkeypatch.setattr(staging_folder, "CHUNK_BYTES", 10)
     upload = agent.folder.upload(PATH)
@@ -144,7 +146,9 @@ def test_what_is_abandoned_does_not_arrive(agent: Agent, monkeypatch: pytest.Mon
     ],
 )
 @pytest.mark.parametrize("size", [5, 10_000_000])
-def test_refusals(agent: Agent, mode: str, error: type[Exception], message: str, size: int) -> None:
+def test_refusals_are_told_without_the_token(
+    agent: Agent, mode: str, error: type[Exception], message: str, size: int
+) -> None:
     """The error has the agent's reason, whenever the agent gives it, and does not contain the token."""
     agent.mode = mode
     upload = agent.folder.upload(PATH)
@@ -161,7 +165,7 @@ def test_refusals(agent: Agent, mode: str, error: type[Exception], message: str,
     assert TOKEN not in f"{found.value}{agent.folder!r}{upload!r}"
 
 
-def test_nobody_is_there(agent: Agent) -> None:
+def test_an_agent_that_has_gone_is_told(agent: Agent) -> None:
     """An upload to an agent that does not run is an error."""
     folder = agent.folder
     agent.shutdown()
@@ -170,7 +174,7 @@ def test_nobody_is_there(agent: Agent) -> None:
         folder.upload(PATH).finish()
 
 
-def test_rename(agent: Agent) -> None:
+def test_rename_sends_the_target_encoded_twice(agent: Agent) -> None:
     """The path of the target is sent in the query, percent-encoded twice where its names are encoded."""
     agent.folder.rename("_temporary/0/_temporary/a", "_temporary/0/task_a")
     ((path, query),) = agent.asked

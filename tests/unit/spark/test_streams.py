@@ -125,7 +125,9 @@ def test_what_is_added_beside_a_removal() -> None:
         (RemovalPolicy.REFUSE, [1], 2),
     ],
 )
-def test_commits_that_remove(removals: RemovalPolicy, taken: list[int], blocking: int | None) -> None:
+def test_commits_that_remove_are_treated_as_asked(
+    removals: RemovalPolicy, taken: list[int], blocking: int | None
+) -> None:
     """Commits that remove rows are read, skipped, or end the query, as the policy says."""
     sets = [
         commit(1, "a"),
@@ -143,7 +145,7 @@ def test_commits_that_remove(removals: RemovalPolicy, taken: list[int], blocking
     assert "readChangeFeed" in message
 
 
-def test_places_of_files() -> None:
+def test_places_of_files_are_csn_file_and_partition() -> None:
     """The path of a file is split into CSN, file and partition."""
     assert split_path("/snapshots/9/default/t/x.parquet") == (9, "default/t/x.parquet", "")
     assert split_path("/snapshots/9/a/t/p=1/q=b%2Fc/x.parquet") == (

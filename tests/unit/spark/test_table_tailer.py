@@ -169,7 +169,7 @@ def test_what_is_there_and_what_comes(db: StubDatabase) -> None:
     assert [changes.csn for changes in again.plan(Position(5), Position(8)).sets] == [7, 8]
 
 
-def test_nothing_is_there(db: StubDatabase) -> None:
+def test_an_empty_table_has_no_first_batch(db: StubDatabase) -> None:
     """An empty table has no first batch; a query that begins with the latest does not get existing rows."""
     db.end = 4
     assert tailer_with().begin() == Position(4)

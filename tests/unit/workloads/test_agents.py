@@ -90,7 +90,7 @@ def served() -> Iterator[tuple[Server, Agents]]:
         thread.join()
 
 
-def test_metrics_are_read(served: tuple[Server, Agents]) -> None:
+def test_metrics_are_read_out_of_prometheus_text(served: tuple[Server, Agents]) -> None:
     """Counters of the readers and the snapshot CSN come out of the text for Prometheus."""
     server, agents = served
     server.answers["/metrics"] = (200, METRICS.encode())

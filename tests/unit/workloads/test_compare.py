@@ -32,7 +32,7 @@ from workloads.compare import first_difference, same_value
         ("1.0", 1.0, False),
     ],
 )
-def test_same_value(one: object, other: object, same: bool) -> None:
+def test_the_same_value_is_exact_but_for_doubles(one: object, other: object, same: bool) -> None:
     """Exact values must be equal; doubles nearly, and as near as a rounded decimal can be."""
     assert same_value(one, other) is same
     assert same_value(other, one) is same
@@ -64,6 +64,6 @@ def test_missing_rows_and_columns_are_differences(
     assert first_difference(left, right) == told
 
 
-def test_order_counts() -> None:
+def test_the_order_of_rows_counts() -> None:
     """The same rows in another order are different: the queries say how to sort."""
     assert first_difference([(1,), (2,)], [(2,), (1,)]) is not None

@@ -37,7 +37,7 @@ def asked(tables: duckdb.DuckDBPyConnection) -> list[Row]:
     return tables.execute(queries.orders_and_lines(LAST_LOADED).for_duckdb).fetchall()
 
 
-def test_whole_orders_pass(tables: duckdb.DuckDBPyConnection) -> None:
+def test_whole_orders_pass_the_check(tables: duckdb.DuckDBPyConnection) -> None:
     """Loaded orders share a row with their totals, each new one has its own."""
     rows = asked(tables)
     assert [row[0] for row in rows] == [0, 101, 102, 103, 104, 105]
@@ -78,7 +78,9 @@ DAMAGES: dict[str, str] = {
 
 @pytest.mark.parametrize("key", [97, 103], ids=["loaded", "new"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_found(tables: duckdb.DuckDBPyConnection, damage: str, key: int) -> None:
+def test_damage_is_found_and_names_its_order(
+    tables: duckdb.DuckDBPyConnection, damage: str, key: int
+) -> None:
     """Whatever is wrong with one order, loaded or new, the finding names that order."""
     tables.execute(DAMAGES[damage].format(key=key))
     finding = every_order_is_whole(asked(tables))

@@ -84,7 +84,7 @@ def test_refusals_name_the_class_twice() -> None:
         ("fenced", errors.FencedError),
     ],
 )
-def test_each_availability_but_ready_is_one_error(state: str, error: type[Exception] | None) -> None:
+def test_verdicts_of_the_agent_become_errors_with_reasons(state: str, error: type[Exception] | None) -> None:
     """Each word of the agent becomes one error, with the agent's reason."""
     refusal = ReadAvailability(state, "why").refusal(Csn(5))  # type: ignore[arg-type] # the table's words
     assert refusal is None if error is None else (type(refusal) is error and str(refusal) == "why")
@@ -157,7 +157,9 @@ def test_an_answer_with_an_unknown_availability_is_refused() -> None:
         ("bytes=٣-", None),
     ],
 )
-def test_ranges(header: str | None, found: tuple[int, int] | None) -> None:
+def test_ranges_are_cut_and_malformed_ones_mean_the_whole(
+    header: str | None, found: tuple[int, int] | None
+) -> None:
     """A single range is honoured, cut at the end; anything malformed means the whole (RFC 9110)."""
     assert ranges.parse(header, 100) == found
 
@@ -165,7 +167,7 @@ def test_ranges(header: str | None, found: tuple[int, int] | None) -> None:
 @pytest.mark.parametrize(
     ("header", "length"), [("bytes=100-", 100), ("bytes=100-200", 100), ("bytes=-0", 100), ("bytes=0-", 0)]
 )
-def test_unsatisfiable_ranges(header: str, length: int) -> None:
+def test_ranges_of_nothing_are_refused(header: str, length: int) -> None:
     """A range of which nothing exists is refused."""
     with pytest.raises(UnsatisfiableRangeError):
         ranges.parse(header, length)

@@ -28,7 +28,7 @@ def test_reads_of_a_table(table: str, columns: list[str] | None, where: str | No
 
 
 @pytest.mark.parametrize(("table", "columns"), [("a b", None), ('a"; select 1', None), ("orders", [])])
-def test_reads_of_nothing(table: str, columns: list[str] | None) -> None:
+def test_reads_of_nothing_are_refused(table: str, columns: list[str] | None) -> None:
     """What is no table name, or no column at all, is refused."""
     with pytest.raises(BadRequestError):
         select_statement(table, columns, None)
