@@ -1,4 +1,4 @@
-"""Runs the Python of README.md as one program, in a folder where `tidelock up --data-dir my-cluster` has been run.
+"""Runs the Python of README.md as one program, in a folder where `tidelock up` has made `my-cluster`.
 
     python -m tests.support.project.readme_tour FOLDER
 
