@@ -193,7 +193,7 @@ def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, 
     """No commit without it; after the abort nothing is left, and a late attempt is refused."""
     job = writer(db, options)
     done = write(job, rows(1))
-    with pytest.raises(UnsealedWriteError, match="1 tasks have not told"):
+    with pytest.raises(UnsealedWriteError, match="1 tasks have not reported"):
         elsewhere(job).commit([done, None])
     elsewhere(job).abort([done, None])
     elsewhere(job).abort([done, None])
