@@ -257,8 +257,7 @@ class CsnLog:
         """Return the largest CSN that exists: no commit that was acknowledged before the call is above it.
 
         This is a fenced write, then a read of the log to its end in the same session: a read alone may be
-            stale,
-        even after sync() (Z7).
+        stale, even after sync() (Z7).
 
         Raises:
             FencedError: Another replica has raised the fence.

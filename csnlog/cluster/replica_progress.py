@@ -52,8 +52,7 @@ class ReplicaProgress:
         """Return the CSN from which on locks of committed removals are needed; ``tail`` is ``csn/tail``.
 
         The bound is the CSN up to which the tail may move: the tail itself stays ``log_keep_records`` behind
-            it,
-        for people. Where a replica is left out, which may return, the bound is the tail itself.
+        it, for people. Where a replica is left out, which may return, the bound is the tail itself.
         """
         return tail if self.left_out else max(tail, Csn(self.applied + 1))
 
