@@ -310,7 +310,7 @@ class Fetcher:
         return item.sink
 
     def _right(self, item: _Fetch, sources: set[ReplicaId], found: str) -> bool:
-        """Compare the checksum of the received bytes; holders that sent wrong ones are asked last from now on."""
+        """Compare the checksum of the received bytes; senders of wrong ones are asked last from now on."""
         meta = item.wanted.meta
         if found == meta.checksum:
             return True

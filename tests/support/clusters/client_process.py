@@ -59,7 +59,7 @@ class ClientProcess:
         self._child.send("commit")
 
     def told(self) -> str:
-        """What it was told of its commit: the CSN, or the class of the error."""
+        """The answer to its commit: the CSN, or the class of the error."""
         return str(self._child.receive())
 
     def kill(self) -> None:

@@ -78,7 +78,7 @@ class Cluster:
         own = {"TIDELOCK_API_PORT": str(api), "TIDELOCK_DATA_PORT": str(data)}
         agent = _container(self._image, network, aliases=(replica, *service.aliases), init=service.init)
         agent.with_envs(**{**service.environment, **own})
-        # What compose publishes, with other numbers. A bare number would be published to the whole world.
+        # The ports of compose under other numbers. A bare number would be published to the whole world.
         agent.ports = {str(port): (names.LOOPBACK, port) for port in (api, data)}  # type: ignore[misc]
         return agent
 

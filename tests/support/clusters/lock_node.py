@@ -110,7 +110,7 @@ class LockNode(LogNode):
         return await self.outcome(tid, policy=LOCK)
 
     def registered(self, tid: Tid) -> Aborted | Running | None:
-        """What the registry says: rolled back if it is over."""
+        """Return the registry's answer: rolled back if the transaction is over."""
         return Aborted() if tid in self.over else super().registered(tid)
 
     async def _fence_home(self, home: ReplicaId) -> int | None:

@@ -98,7 +98,7 @@ class LogNode:
         return (await self.log.commit(self.proposal(counter), timeout_s=timeout_s)).csn
 
     def known(self, tid: Tid) -> Committed | None:
-        """What a catalog would know: the outcomes of all that was delivered."""
+        """Return what a catalog would know: the outcomes of all that was delivered."""
         csns = tids_of(self.delivered).get(str(tid), [])
         return Committed(csns[0]) if csns else None
 
@@ -121,7 +121,7 @@ class LogNode:
         return await resolver_over(self.log, local).outcome(tid, policy)
 
     def registered(self, tid: Tid) -> Aborted | Running | None:
-        """What a registry would say: here no transaction of the present life ends but by its commit."""
+        """Return a registry's answer: here a transaction of the present boot ends only by its commit."""
         return Running() if (tid.home, tid.boot) == (self.replica, self.own.boot) else None
 
     @property

@@ -71,7 +71,7 @@ def new_tree(*replicas: ReplicaId) -> Tree:
 
 
 def begun(replica: ReplicaId, boot: int = 1) -> SessionState:
-    """What the start of an agent has written to its session znode."""
+    """Return the data that the start of an agent has written to its session znode."""
     return SessionState(boot, f"disk-{replica}", f"start-{replica}-{boot}", "serving")
 
 

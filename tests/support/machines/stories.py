@@ -5,7 +5,7 @@ up to an empty line. Lines that begin with ``#`` tell the reader what happens an
 title. tests/testdata/README.md has the commands of each machine.
 
 A test follows every story and compares what the machine says with what the file says. With
-``pytest --rewrite-scripts`` it writes the file anew instead: review the difference as you would review code.
+``pytest --rewrite-scripts`` it writes the file again instead: review the difference as you would review code.
 """
 
 from __future__ import annotations

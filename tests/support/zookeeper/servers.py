@@ -44,7 +44,7 @@ def zk_connect(zookeeper: str, zk_root: str) -> str:
 
 @pytest.fixture
 def zk_proxy(zookeeper: str) -> Iterator[Proxy]:
-    """A proxy in front of the session's ZooKeeper: `zk_proxy.address` in the place of `zookeeper`."""
+    """A proxy in front of the session's ZooKeeper: use `zk_proxy.address` instead of `zookeeper`."""
     with Proxy(zookeeper) as proxy:
         yield proxy
 

@@ -1,4 +1,4 @@
-"""What every store must do: one suite, run against the store in memory and against a real ZooKeeper.
+"""The duties of every store: one suite, run against the store in memory and against a real ZooKeeper.
 
 A test class inherits from `StoreSuite` and provides the fixture `world`, which makes stores on one ensemble.
 Where a test says that something did not happen, it first reads through the same session: ZooKeeper delivers a

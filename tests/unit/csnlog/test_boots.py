@@ -200,7 +200,7 @@ async def test_a_restored_backup_is_refused(ensemble: MemoryEnsemble, cluster: C
 
 
 async def test_an_emptied_ensemble_is_refused() -> None:
-    """Nothing is made anew where something was: the data directory would be forgotten (S22)."""
+    """No cluster is created again where one was: the data directory would be forgotten (S22)."""
     ensemble = MemoryEnsemble()
     with pytest.raises(ClusterMismatchError, match="no cluster, and c1 is expected"):
         await begin(ensemble.store(), known=KnownState("c1", 1, 1))
@@ -210,7 +210,7 @@ async def test_an_emptied_ensemble_is_refused() -> None:
 async def test_a_backup_from_before_the_registration_is_refused(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """A replica that has had a fence is registered for ever; so ZooKeeper is older."""
+    """A replica that has had a fence is registered forever; so ZooKeeper is older."""
     with pytest.raises(ClusterMismatchError, match="no session of r9"):
         await begin(ensemble.store(), R9, known=KnownState(cluster.cluster_id, 1, 1))
 
@@ -245,7 +245,7 @@ async def test_an_unregistered_replica_is_told_who_is_registered(
 async def test_a_replica_that_was_taken_out_does_not_start(
     ensemble: MemoryEnsemble, cluster: ClusterState, state: str, named: str
 ) -> None:
-    """Its znode stays for ever, so that its numbers never repeat; it cannot be registered again either."""
+    """Its znode stays forever, so that its numbers never repeat; it cannot be registered again either."""
     store = ensemble.store()
     out = SessionState(boot=3, disk="d", nonce="n", state=state)
     await done(store, SetData(tree.session(R1), codec.encode_session(out)))

@@ -78,7 +78,7 @@ async def test_a_fault_does_what_it_is_called(
     applied: bool,
     same_session: bool,
 ) -> None:
-    """What the caller learns, whether the write is there, and which session goes on."""
+    """Each fault decides the answer, whether the write is applied, and which session goes on."""
     ensemble.plan = nth(1, fault)
     session = store.session
     answer = await store.multi((SetData("a", b"x", 0),))
@@ -200,7 +200,7 @@ async def test_a_call_in_a_session_that_has_ended_is_unknown(
 
 
 async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
-    """At 2^31-1 one prefix is refused for ever, and another gets the same number: hence epochs."""
+    """At 2^31-1 one prefix is refused forever, and another gets the same number: hence epochs."""
     tree = Tree()
     tree._znodes["a"] = Znode(b"", creates=2**31 - 2)
     made = [tree.apply((Create(f"a/{prefix}-", sequential=True),), 0)[0] for prefix in ("s", "s", "s", "t")]

@@ -182,7 +182,7 @@ def test_the_session_timeout_is_read_out_of_the_first_answer(chunk: int) -> None
 
 
 class Clock:
-    """A clock that a test sets, in the place of the module `time`."""
+    """A clock that a test sets, instead of the module `time`."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -291,7 +291,7 @@ async def test_a_lost_connection_is_told_once(wire: Wire) -> None:
 
 
 async def test_a_closed_link_does_not_come_up(wire: Wire) -> None:
-    """What kazoo reports after the end counts for nothing."""
+    """A report of kazoo after the end has no effect."""
     wire.keeper.close()
     wire.keeper.came_up(9)
     assert (wire.keeper.link, wire.keeper.session) == (Link.SUSPENDED, 7)

@@ -29,7 +29,7 @@ SMALL = b"small part"
 
 
 class Store:
-    """What the catalog would know; `steps` is the order in which it was told."""
+    """The knowledge of a catalog; `steps` is the order of the calls to it."""
 
     def __init__(self, files: PartFs) -> None:
         self.files = files
@@ -163,7 +163,7 @@ async def test_small_and_large_parts(here: Here, r1: PartHolder) -> None:
 async def test_a_broken_transfer_goes_on_with_another_holder(
     here: Here, r1: PartHolder, r2: PartHolder
 ) -> None:
-    """What has come of a large part is kept: the next holder is asked for the rest only (S39)."""
+    """The received bytes of a large part are kept: the next holder is asked for the rest only (S39)."""
     r1.parts = r2.parts = {part("p1"): LARGE}
     r1.breaks_after = 100_000
     here.fetcher.members([r1.peer, r2.peer])
@@ -301,7 +301,7 @@ async def test_an_early_fetch_is_taken_back_by_its_part(here: Here, r1: PartHold
 
 
 async def test_a_rollback_stops_early_fetches(here: Here, r1: PartHolder) -> None:
-    """What is fetched for a transaction that was rolled back is given up and leaves the disk."""
+    """A fetch for a transaction that was rolled back is given up and leaves nothing on the disk."""
     r1.parts = {part("p1"): LARGE, part("p2"): SMALL, part("p3"): SMALL}
     r1.breaks_after = 1000
     here.fetcher.members([r1.peer])

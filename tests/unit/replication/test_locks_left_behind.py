@@ -128,7 +128,7 @@ async def pass_tail(ensemble: MemoryEnsemble, tail: Csn) -> None:
 
 
 async def test_the_next_life_deletes_what_the_former_has_left(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """What was not committed at once, what was when the tail has passed it."""
+    """Uncommitted locks are deleted at once, committed ones when the tail has passed them."""
     async with LockNode(ensemble.store("r1")) as former:
         await former.take(1, part_ask(1))
         await former.take(2, part_ask(2))

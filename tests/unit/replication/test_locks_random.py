@@ -37,7 +37,7 @@ ROUNDS = 40
 
 
 class Held:
-    """Who holds what, by the word of those who took it."""
+    """The locks of each transaction, as their takers report them."""
 
     def __init__(self) -> None:
         self._scopes: dict[Tid, tuple[Scope, ...]] = {}

@@ -205,7 +205,7 @@ async def test_a_peer_that_comes_back_gets_what_is_undecided(home: Home, r3: Sta
 
 
 async def test_a_new_disk_gets_everything_again(home: Home, r2: StagePeer) -> None:
-    """What a peer confirmed on a disk that was replaced is pushed again while it is undecided (F7 c)."""
+    """A copy confirmed on a disk that was replaced is pushed again while it is undecided (F7 c)."""
     home.pusher.members([r2.peer])
     home.push("t1", "t2")
     await until(lambda: len(home.held()) == 2)
@@ -304,7 +304,7 @@ async def test_hints_go_to_those_who_lack_the_parts(home: Home, r2: StagePeer, r
 
 
 async def test_a_rollback_overtakes_its_hints(home: Home, r2: StagePeer) -> None:
-    """Nobody fetches early what is rolled back."""
+    """A rolled-back transaction is not fetched early."""
     home.pusher.members([r2.peer])
     for name in ("t1", "t2"):
         home.pusher.hint(tid(name), [])
@@ -387,7 +387,7 @@ async def test_an_answer_about_a_former_disk_is_no_end(home: Home, r2: StagePeer
 
 
 async def test_hints_have_a_bound(home: Home, r2: StagePeer) -> None:
-    """What a slow peer does not take in time is dropped, oldest first: its parts come later."""
+    """Hints that a slow peer does not take in time are dropped, oldest first: its parts arrive later."""
     home.pusher.members([r2.peer])
     r2.gate.clear()
     home.push("t9")
