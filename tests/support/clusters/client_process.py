@@ -55,7 +55,7 @@ class ClientProcess:
         self.kill()
 
     def commit(self) -> None:
-        """Let it ask for the commit; `told` waits for what comes of that."""
+        """Let it request the commit; `told` waits for the answer."""
         self._child.send("commit")
 
     def told(self) -> str:
@@ -63,7 +63,7 @@ class ClientProcess:
         return str(self._child.receive())
 
     def kill(self) -> None:
-        """SIGKILL; harmless when it has ended."""
+        """Send SIGKILL; harmless when it has ended."""
         self._child.kill()
 
 

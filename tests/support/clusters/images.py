@@ -22,7 +22,7 @@ LABEL: Final = "tidelock.test.image"
 
 
 def build_agent() -> str:
-    """Build the agent's image from this checkout and return its name; its predecessor goes."""
+    """Build the agent's image from this checkout and return its name; its predecessor is deleted."""
     command = ["docker", "build", "--network", "host", "--tag", AGENT, "--label", LABEL]
     if base := _base():
         command += ["--build-arg", f"BASE={base}"]

@@ -29,7 +29,7 @@ async def make_cluster(store: Store, replicas: Sequence[ReplicaId] = (R1, R2, R3
 
 
 class LogNode:
-    """A replica's log. Use it as a context manager; the store is its owner's to close."""
+    """A replica's log. Use it as a context manager; the owner of the store closes it."""
 
     def __init__(
         self,
@@ -79,18 +79,18 @@ class LogNode:
         await self.log.close()
 
     async def deliver(self, records: list[LogRecord]) -> None:
-        """Take records, when allowed to."""
+        """Accept records, when allowed to."""
         await self.taking.wait()
         self.delivered += records
 
     def tid(self, counter: int) -> Tid:
-        """A tid of this replica's present life."""
+        """Return a tid of this replica's present boot."""
         return Tid(Csn(1), self.replica, self.own.boot, counter)
 
     def proposal(
         self, counter: int, tables: Mapping[TableName, int] | None = None, **more: object
     ) -> Proposal:
-        """A small transaction."""
+        """Return a small transaction."""
         return Proposal(TidRecord(str(self.tid(counter))), tables or {}, **more)  # type: ignore[arg-type]
 
     async def commit(self, counter: int, *, timeout_s: float = 30.0) -> Csn:
@@ -110,7 +110,7 @@ class LogNode:
         known: Callable[[Tid], Committed | None] | None = None,
         policy: Policy = AUDIT,
     ) -> Outcome:
-        """Find out what became of a transaction with the product's resolver; homes say nothing."""
+        """Return the outcome of a transaction by the product's resolver; homes do not answer."""
         local = GivenLocal(
             replica=self.replica,
             boot=self.own.boot,
@@ -131,7 +131,7 @@ class LogNode:
 
 
 def tids_of(records: Iterable[LogRecord]) -> dict[str, list[Csn]]:
-    """Every tid with the CSNs at which it stands; more than one is a violation of I1."""
+    """Return every tid with its CSNs; more than one CSN is a violation of I1."""
     found: dict[str, list[Csn]] = {}
     for one in records:
         for tid in one.record.tids:

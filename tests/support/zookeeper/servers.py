@@ -20,7 +20,7 @@ READY_TIMEOUT_S: Final = 60.0
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.LocalZooKeeper]:
-    """One server for the whole session. Tests must not stop it; those that do so take `ensemble`."""
+    """One server for the whole session. Tests must not stop it; tests that do so use `ensemble`."""
     yield from _running(tmp_path_factory.mktemp("zookeeper"), size=1)
 
 

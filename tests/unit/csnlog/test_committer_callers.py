@@ -39,7 +39,7 @@ def doubting(bench: Bench) -> Bench:
 
 
 def test_a_deadline_while_it_is_sent_is_an_unknown_commit(doubting: Bench) -> None:
-    """The caller is told so once; the machine finds out, remembers, and answers a repeated commit()."""
+    """The caller gets Undecided once; the machine finds out, remembers, and answers a repeated commit()."""
     doubting.tell(DeadlinePassed(tid(1)))
     doubting.tell(DeadlinePassed(tid(1)))
     assert doubting.verdicts[tid(1)] == [Undecided()]
@@ -97,7 +97,7 @@ def test_callers_of_a_stopped_committer_are_told_the_truth(doubting: Bench) -> N
 
 
 def test_a_committed_transaction_stays_committed_for_callers_of_a_fenced_replica(bench: Bench) -> None:
-    """I17: a repeated commit() after the fence is told of its CSN, not of an abort."""
+    """I17: a repeated commit() after the fence gets its CSN, not an abort."""
     bench.propose(proposal(1))
     bench.serve_all()
     bench.fence_by_another()

@@ -104,7 +104,7 @@ class World:
             bench.serve(self.history[self.seen[which]])
 
     def propose(self, _: int, bench: Bench) -> None:
-        """A new transaction, or one again whose caller was not told that it is aborted."""
+        """Propose a new transaction, or again one whose caller did not get an abort."""
         unsure = sorted(
             one for one, heard in self.heard.items() if not isinstance(heard, Rejected) and bench.home in one
         )

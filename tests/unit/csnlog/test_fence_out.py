@@ -1,4 +1,4 @@
-"""A replica that fences another's life: what that decides, who wins a race, whom it must not touch."""
+"""A replica that fences another's boot: what the fence decides, who wins a race, which boots are safe."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ async def members(store: MemoryStore) -> AsyncIterator[Members]:
 
 
 async def start(store: MemoryStore, replica: ReplicaId, disk: str) -> OwnSession:
-    """Begin a life of a replica."""
+    """Begin a boot of a replica."""
     return await open_session(
         store,
         replica=replica,

@@ -294,7 +294,7 @@ async def test_a_client_never_reconnects_to_a_server_behind_what_it_has_seen() -
 
 
 async def test_an_answer_whose_connection_breaks_on_its_way_is_lost() -> None:
-    """The write was applied, and nobody hears of it."""
+    """The write was applied, and no caller gets its answer."""
     turn = asyncio.Event()
     ensemble = MemoryEnsemble(turn=turn.wait)  # type: ignore[arg-type]
     store = ensemble.store()
@@ -308,7 +308,7 @@ async def test_an_answer_whose_connection_breaks_on_its_way_is_lost() -> None:
 
 
 async def test_a_client_whose_process_is_gone_leaves_its_session(ensemble: MemoryEnsemble) -> None:
-    """Its ephemeral znodes stand until the servers end the session."""
+    """Its ephemeral znodes exist until the servers end the session."""
     store, other = ensemble.store(), ensemble.store()
     await done(store, Create("e", ephemeral=True))
     store.abandon()

@@ -38,7 +38,7 @@ class Store:
         self.steps: list[str] = []
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
-        """Return those that are kept."""
+        """Return the parts that are kept."""
         return {name for name in parts if name in self.small or name in self.large}
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Store:
         self.steps.append(f"undo {path}")
 
     async def forget_undo(self, path: str) -> None:
-        """Note that a file is gone, which must be so."""
+        """Note that a file is deleted; assert that it is."""
         assert not (self.files.data_dir / path).exists()
         self.steps.append(f"forget {path}")
 
@@ -243,7 +243,7 @@ async def test_the_next_holder_is_asked(here: Here, r1: PartHolder, r2: PartHold
 
 
 async def test_a_dead_and_a_frozen_holder(here: Here, r1: PartHolder, r2: PartHolder) -> None:
-    """A holder that is gone, or takes the request and says nothing, is given up for the next."""
+    """A holder that has ended, or accepts the request and never answers, is given up for the next."""
     here.client._timeout_s = 0.1
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -259,7 +259,7 @@ async def test_a_dead_and_a_frozen_holder(here: Here, r1: PartHolder, r2: PartHo
 
 
 async def test_it_goes_on_until_somebody_has_it(here: Here, r1: PartHolder, r2: PartHolder) -> None:
-    """While nobody has the part the fetch says why it waits, and takes it as soon as somebody has it."""
+    """While no holder has the part the fetch says why it waits, and takes it as soon as one has it."""
     here.fetcher.want(wanted("p1", SMALL, "r1"))
     await until(lambda: "no other replica is known" in str(here.fetcher.trouble(part("p1"))))
     here.fetcher.members([r1.peer])

@@ -110,7 +110,7 @@ def test_a_partition_may_hold_any_character(path: str) -> None:
 
 
 def test_what_is_no_lock_is_refused() -> None:
-    """A newer version is told from damage."""
+    """A newer version is distinguished from damage."""
     wide = f"{tree.wide_dir(ORDERS)}/range-00-1-r1-1-1"
     with pytest.raises(UpgradeNeededError):
         read_lock(ORDERS, tree.lock(ORDERS, PartId("r1-1-1")), b'{"v":2,"tid":"1-r1-1-1"}')

@@ -54,7 +54,7 @@ async def r2(ensemble: MemoryEnsemble) -> AsyncIterator[LockNode]:
 
 
 async def test_the_first_locker_wins(r1: LockNode, r2: LockNode) -> None:
-    """The second hears at once who holds which part, and has nothing of what it asked for."""
+    """The second locker learns at once who holds which part, and gets nothing of its request."""
     await r1.take(1, part_ask(1, 2))
     error = await refused(r2, 1, part_ask(0, 2, 3))
     assert error.details == {"table": ORDERS, "part": "r9-1-2", "holder": str(r1.tid(1)), "merge": False}
@@ -330,7 +330,7 @@ async def test_a_cancelled_take_leaves_nothing(
 
 
 async def swept(node: LockNode) -> bool:
-    """Whether nothing is left after a sweep."""
+    """Return whether nothing is left after a sweep."""
     await node.locks.sweep(TAIL_NEVER)
     return node.locks.held == 0
 

@@ -97,7 +97,7 @@ async def lag(servers: Sequence[Server], source: random.Random, enough: asyncio.
 
 
 async def swept(node: LockNode) -> bool:
-    """Whether nothing is held after a sweep."""
+    """Return whether nothing is held after a sweep."""
     await node.locks.sweep(Csn(0))
     return node.locks.held == 0
 

@@ -159,7 +159,7 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_failing_disk_leaves_nothing(
     files: PartFs, point: str, kind: str, expected: type[Exception]
 ) -> None:
-    """After an error at any step the file is gone, and the step is not tried again on it (S54, S55)."""
+    """After an error at any step the file is deleted, and the step is not tried again on it (S54, S55)."""
     kept = files.write_pack(files.pack_path(PartId("r1-3-1")), [b"kept"])[0]
     with faults.armed(point, kind):
         with pytest.raises(expected):
@@ -396,7 +396,7 @@ def test_a_process_that_is_short_of_files_condemns_no_part(
 
 
 def test_a_whole_part_is_verified_in_pieces(files: PartFs) -> None:
-    """Every byte is looked at, those of the last block too."""
+    """Every byte is checked, also the bytes of the last block."""
     data = content(17 * BLOCK_BYTES + 5)
     location = write(files, data)
     files.verify(location)

@@ -95,7 +95,7 @@ def names(*tids: str) -> list[str]:
 
 
 def dead(replica: str) -> Peer:
-    """Return a peer at whose address nobody listens."""
+    """Return a peer whose address no process listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return Peer(ReplicaId(replica), f"127.0.0.1:{found.getsockname()[1]}", "", f"d{replica[1:]}")
@@ -273,7 +273,7 @@ async def test_a_slow_peer_still_gets_what_is_decided(home: Home, r2: StagePeer,
 
 
 async def test_what_is_rolled_back_is_pushed_no_more_and_forgotten(home: Home, r2: StagePeer) -> None:
-    """Peers are told of a rollback, after the push that was under way; dead ones are not waited for."""
+    """Peers are notified of a rollback, after the push that was under way; dead peers are not waited for."""
     home.pusher.members([r2.peer, dead("r3")])
     r2.gate.clear()
     home.push("t1")
