@@ -1,4 +1,4 @@
-"""What a transaction has staged in one table's folder: the area, and the location of its files."""
+"""The staged files of one table in a transaction: the area, and the location of its files."""
 
 from __future__ import annotations
 

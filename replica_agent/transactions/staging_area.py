@@ -74,7 +74,7 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a delete has done.
+    """The result of a delete.
 
     Attributes:
         existed: Whether anything existed there.

@@ -52,7 +52,7 @@ class InvalidTransitionError(RuntimeError):
 
 
 class Isolation(Enum):
-    """What the statements of a transaction see of others' commits (docs/transactions.md)."""
+    """How the statements of a transaction see the commits of others (docs/transactions.md)."""
 
     #: Each statement sees what was committed when the transaction was begun.
     SNAPSHOT = "snapshot"
@@ -62,7 +62,8 @@ class Isolation(Enum):
     SERIALIZABLE = "serializable"
 
 
-#: What a transaction has read of a table: None for all of it, else the partitions that it certainly did not.
+#: The reads of a table by a transaction: None for all of it, else the partitions that it did certainly not
+#: read.
 Excluded = frozenset[str] | None
 
 
@@ -85,7 +86,7 @@ class Lease:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StagedChanges:
-    """What a transaction would change if it were committed now.
+    """The changes that a transaction would make if it were committed now.
 
     Attributes:
         tables: Version of each table's definition that its statements have used; the commit checks them.

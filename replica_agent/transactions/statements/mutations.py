@@ -42,7 +42,7 @@ _WRITE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """What a statement has changed, and the parts that it has added."""
+    """The result of a statement, and the parts that it has added."""
 
     counts: ChangeResult
     added: Sequence[PartMeta]

@@ -196,7 +196,7 @@ class Removals:
         self.locks.committed(tx.tid, csn)
 
     async def release(self, tx: Transaction) -> None:
-        """Release the locks of a rolled-back transaction; those that cannot be deleted now are deleted later."""
+        """Release the locks of a rolled-back transaction; a lock that cannot go now goes later."""
         await self.locks.release(tx.tid)
 
     async def _lock(self, tx: Transaction, ask: LockAsk) -> None:
