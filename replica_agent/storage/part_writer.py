@@ -57,7 +57,7 @@ class EncodedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartMaker:
-    """The common needs of all parts of an insert: the table, the limits, an id, and a sink if it becomes large.
+    """The common needs of the parts of an insert: the table, the limits, an id, a sink for a large part.
 
     ``open_file`` is called in the thread that encodes, before the first byte of the part that it names.
     """
