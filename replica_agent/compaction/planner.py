@@ -43,8 +43,7 @@ class Candidate:
         csn: The CSN that made it visible.
         age_s: Seconds since then, by the time of the log.
         era: Number of the long transactions to respect that do not see its rows. Each of them sees all parts
-        of
-            one era or none, and the same is true for their merged part.
+            of one era or none, and the same is true for their merged part.
     """
 
     part: PartId
@@ -65,8 +64,7 @@ class Limits:
         parts_max: Most parts of a group.
         bytes_max: Most bytes of a group.
         target_bytes: A part of this size is not merged. At most a third of ``bytes_max``: a full group then
-        has
-            twice the bytes of any part in it, so that no set of parts is left unmerged for lack of room.
+            has twice the bytes of any part in it, so that no set of parts is left unmerged for lack of room.
         quiet_s: A partition that got no part for so long is merged completely.
     """
 

@@ -53,9 +53,11 @@ class ChangeFeed:
 
         Raises:
             BadRequestError: ``since`` is above ``until``, a limit is not above 0, or the wait is out of
-            range. UnknownTableError: The table does not exist at ``until``. SnapshotTooOldError: ``since`` is
-            below the horizon of the table. NoSuchCsnError: ``since`` or ``until`` is above the end of the
-            log. StandbyError: It was not applied here within `wait_bound_s`.
+                range.
+            UnknownTableError: The table does not exist at ``until``.
+            SnapshotTooOldError: ``since`` is below the horizon of the table.
+            NoSuchCsnError: ``since`` or ``until`` is above the end of the log.
+            StandbyError: It was not applied here within `wait_bound_s`.
         """
         files = _limit("files_max", files_max, self.settings.changes_files_max)
         size = _limit("bytes_max", bytes_max, self.settings.changes_bytes_max)

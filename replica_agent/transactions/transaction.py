@@ -272,7 +272,7 @@ class Transaction:
         """Accept the label of the request to commit; the label that it already has may be repeated.
 
         Raises:
-            BadRequestError: It has another label, or its commit was requested with another or none.
+            BadRequestError: It has another label, or its commit was already requested without a label.
         """
         if self.label is None and self.ending.commit_task is None:
             self.label, self.batch = label, batch

@@ -57,8 +57,7 @@ class Commits:
 
     Attributes:
         lagging: Waits while a live replica is more than ``max_lag`` behind; returns the replicas that still
-        are
-            after the given seconds.
+            are after the given seconds.
         applied_on: Waits until the CSN is applied on ``copies`` (False) or on all live (True) replicas.
         clock: Monotonic seconds.
     """
