@@ -1,8 +1,8 @@
-"""What each round of Spark has to show, and how it becomes part of the clients' history.
+"""The checks of each round of Spark, and the conversion of a round to a part of the clients' history.
 
-An order counts as one write of the history, whose key it bears, and all loaded orders together count as the
-write with key "0". So the invariants of workloads/checker.py say what must be visible at which CSN: what was
-acknowledged and loaded, once and whole, and nothing else.
+An order counts as one write of the history, with the key of the order. All loaded orders together count as
+the write with key "0". So the invariants of workloads/checker.py define which rows must be visible at which
+CSN: all acknowledged and loaded rows, once and whole, and no others.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from workloads.tpch.orders import Scale
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a client process works with.
+    """The settings of a client process.
 
     Attributes:
         urls: API addresses of all agents.

@@ -106,7 +106,7 @@ class _Process:
             return answer
 
     def end(self) -> None:
-        """Close its standard input, upon which it ends; kill it if it does not."""
+        """Close the standard input of the process, which then ends; kill it if it does not."""
         self._child.end(END_GRACE_S)
 
     @contextmanager

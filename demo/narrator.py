@@ -1,4 +1,4 @@
-"""What the demo says while it runs: a line for each step, and on a terminal what it is at now."""
+"""The output of the demo while it runs: a line for each step, and on a terminal the current activity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Narrator:
 
     @contextmanager
     def busy(self, now: Callable[[], str]) -> Iterator[None]:
-        """Show what is going on, drawn anew several times a second; nothing where there is no terminal."""
+        """Show the current activity, redrawn several times a second; nothing is shown without a terminal."""
         if not self.console.is_terminal:
             yield
             return

@@ -1,9 +1,9 @@
-"""What befalls replica 1: killed or frozen in the middle of a query that reads from it.
+"""The faults of replica 1: it is killed or frozen in the middle of a query that reads from it.
 
-"In the middle" is taken literally. A watcher asks Spark which stage runs, and replica 1's /metrics how many
-reads it has begun. It strikes when only one stage has running tasks, replica 1 has begun reads since that
-stage was first seen, some of its tasks have finished and at least one has not even started: so replica 1 has
-answered an OPEN of this stage, and what is left has to be read from somebody else.
+"In the middle" is taken literally. A watcher reads from Spark which stage runs, and from replica 1's /metrics
+how many reads it has begun. It strikes when only one stage has running tasks, replica 1 has begun reads since
+that stage was first seen, some tasks of the stage have finished and at least one has not even started: so
+replica 1 has answered an OPEN of this stage, and the rest must be read from another replica.
 """
 
 from __future__ import annotations

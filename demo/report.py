@@ -1,4 +1,4 @@
-"""What the demo has shown, as a table for people and as JSON for programs."""
+"""The results of the demo, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demo.rounds import Kind, Round
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commits:
-    """What was committed.
+    """The commits of the demo.
 
     Attributes:
         writers: Threads that wrote.
@@ -48,11 +48,11 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What one strike cost the reader.
+    """The cost of one strike for the reader.
 
     Attributes:
         kind: What was done.
-        csn: That the query read at, before and after the strike.
+        csn: The CSN at which the query read, before and after the strike.
         query: Its name.
         duration_s: How long it took.
         undisturbed_s: How long the same query took at the same CSN before the strike.
@@ -103,7 +103,7 @@ class Report:
 
 
 def disturbance(struck: Round, victim: str) -> Disturbance:
-    """What the strike of a round cost."""
+    """Return the cost of the strike of a round."""
     assert struck.strike is not None
     assert struck.calm is not None
     assert struck.catch_up_s is not None

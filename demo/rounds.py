@@ -27,7 +27,7 @@ _POLL_S: Final = 0.05
 
 
 class Kind(Enum):
-    """What happens to replica 1 in a round."""
+    """The fault of replica 1 in a round."""
 
     UNDISTURBED = "undisturbed"
     KILLED = "killed"

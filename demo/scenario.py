@@ -72,11 +72,11 @@ Log = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the writers left behind.
+    """The results of the writers.
 
     Attributes:
-        begin_ms: When they began, in ms since 1970.
-        commits: Before the burst.
+        begin_ms: Time at which they began, in ms since 1970.
+        commits: Number of commits before the burst.
         burst_csn: The largest CSN before the burst.
         burst_s: How long the burst took.
         sent_again: See `report.Commits`.
@@ -139,7 +139,7 @@ class Scenario:
                 with self._narrator.busy(lambda: "Spark reads what was loaded"):
                     self._round(reader, Kind.UNDISTURBED, asked, load_csn - 1)
                 written = self._rounds_under_writes(db, reader, clients, asked)
-                # What the burst has brought is checked by the one query that looks at every order.
+                # The one query that reads every order checks the rows of the burst.
                 with self._narrator.busy(lambda: "Spark reads what the burst has brought"):
                     self._round(reader, Kind.UNDISTURBED, asked[:1], written.burst_csn)
             return self._conclude(db, load_csn, written)

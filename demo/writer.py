@@ -111,7 +111,7 @@ class Waves:
 
 @dataclass
 class Tally:
-    """What a writer did: batches sent more than once, and outcomes asked for."""
+    """The counts of a writer: batches sent more than once, and outcomes requested."""
 
     sent_again: int = 0
     asked: int = 0
@@ -160,7 +160,7 @@ class Writer:
                 note.ended(End.FAIL, error="the writers were stopped")
                 return
             number += 1
-            # What was missed (its replica was down for a while) is not made up for.
+            # Missed batches (its replica was down for a while) are not sent later.
             due = max(due + self.pace.interval_s, time.monotonic())
 
     def _write(self, batch: Batch, number: int, note: _Notes) -> bool:
@@ -214,7 +214,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Notes:
-    """What a writer notes of one batch; each order of it is a write of its own."""
+    """The notes of a writer about one batch; each order of the batch is a separate write."""
 
     history: Recorder
     process: str

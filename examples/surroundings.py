@@ -1,4 +1,4 @@
-"""What every example needs around it: its arguments, a cluster, tables, and a Spark session."""
+"""The surroundings of every example: its arguments, a cluster, tables, and a Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What single agents of a local cluster say over HTTP: API, metrics, lists and bytes of parts."""
+"""Access to single agents of a local cluster over HTTP: API, metrics, lists and bytes of parts."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _METRIC: Final = re.compile(r"^(tidelock_\w+) (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the reader processes of one replica have served since its start.
+    """The reads that the reader processes of one replica have served since its start.
 
     Attributes:
-        opens: Reads of parts that were begun.
-        byte_count: Bytes of parts handed to the kernel.
+        opens: Number of reads of parts that were begun.
+        byte_count: Number of bytes of parts handed to the kernel.
     """
 
     opens: int
     byte_count: int
 
     def since(self, before: Served) -> Served:
-        """What was served in between."""
+        """Return the reads that were served in between."""
         return Served(self.opens - before.opens, self.byte_count - before.byte_count)
 
 
@@ -119,7 +119,7 @@ class Agents:
         return {name: float(value) for name, value in _METRIC.findall(text)}
 
     def served(self, replica: str) -> Served:
-        """What an agent's readers have served; UnavailableError when it does not answer."""
+        """Return the reads that an agent has served; UnavailableError if it does not answer."""
         metrics = self.metrics(replica)
         return Served(
             int(metrics["tidelock_reader_opens_total"]), int(metrics["tidelock_reader_bytes_total"])

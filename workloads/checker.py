@@ -26,7 +26,7 @@ SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong, and which invariant says so."""
+    """A violation of an invariant, and its description."""
 
     invariant: str
     what: str
@@ -120,7 +120,7 @@ def unique(facts: Facts) -> Iterator[str]:
 
 
 def monotone(facts: Facts) -> Iterator[str]:
-    """The log has no gap, and whoever commits after an acknowledgement gets a larger CSN."""
+    """The log has no gap, and a commit that begins after an acknowledgement gets a larger CSN."""
     for before, after in itertools.pairwise(facts.history.log):
         if after.csn != (following := _number_after(before)):
             yield f"after CSN {before.csn} the log has {after.csn}, expected {following}"
@@ -165,7 +165,7 @@ def atomic(facts: Facts) -> Iterator[str]:
 
 
 def durable(facts: Facts) -> Iterator[str]:
-    """What was acknowledged is visible from its CSN on, and so is all that the log holds."""
+    """Every acknowledged write, and every write in the log, is visible from its CSN on."""
     acknowledged = sorted(facts.acknowledged, key=lambda item: item[1])
     for read in facts.history.reads:
         for write, csn in acknowledged:
@@ -195,7 +195,7 @@ def no_dirty(facts: Facts) -> Iterator[str]:
 
 
 def snapshot(facts: Facts) -> Iterator[str]:
-    """What is read twice at one CSN is the same, on any replica."""
+    """Two reads at one CSN return the same rows, on any replica."""
     rows: dict[int, Read] = {}
     for read in facts.history.reads:
         first = rows.setdefault(read.csn, read)

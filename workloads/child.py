@@ -75,7 +75,7 @@ class Child:
         return json.loads(line)
 
     def end_input(self) -> None:
-        """Close the child's standard input, upon which it is to end."""
+        """Close the child's standard input; the child should then end."""
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             self._input.close()
 

@@ -1,4 +1,4 @@
-"""What clients did and were told, written down by themselves; workloads/checker.py judges it.
+"""The calls and answers of clients, as they record them; workloads/checker.py checks the record.
 
 One JSON object to a line, after the form of Jepsen's Elle: ``type`` (``invoke``, ``ok``, ``fail`` = certainly
 not done, ``info`` = unknown), ``f``, ``process`` (one session of a client), ``ns`` (monotonic clock, the same
@@ -34,7 +34,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-#: What every line of a call that ended well has, and no other.
+#: The beginning of every line of a successful call, and of no other line.
 _OK: Final = b'{"type":"ok",'
 
 
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """What a read found of one write: sum and number of its rows in both tables."""
+    """The rows of one write in a read: their sum and number in both tables."""
 
     sum_a: int
     rows_a: int
@@ -252,7 +252,7 @@ def parse(lines: Iterable[dict[str, Any]]) -> History:
 
 
 def _write(known: Write | None, key: str, number: int, line: dict[str, Any]) -> Write:
-    """What is known of a write after one more line, which has its key as the n-th one."""
+    """Return the known state of a write after one more line, in which its key is the n-th one."""
     if known is None:
         first, second = line["rows"][number] if "keys" in line else line["rows"]
         return Write(key, line["process"], (first, second))

@@ -65,7 +65,7 @@ def session(
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to the JVM of this process
     if gateway is None:
         with (folder / "spark.out").open("ab") as output:
-            # What Java says before its log is set up would otherwise stand between the lines of the caller.
+            # Otherwise the output of Java before its log is set up would appear among the caller's lines.
             launch: Any = launch_gateway
             gateway = launch(conf, popen_kwargs={"stdout": output, "stderr": output})
     interrupt = signal.getsignal(signal.SIGINT)
@@ -75,7 +75,7 @@ def session(
     try:
         yield spark
     except BaseException:
-        # What ended the block may have cut the connection to the JVM, which ends with this process anyway.
+        # The error may have cut the connection to the JVM, which ends with this process anyway.
         with suppress(Exception):
             spark.stop()
         raise
