@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-#: How often the line about the present is drawn, per second.
+#: How often the line about the current activity is drawn, per second.
 _DRAWN_PER_S = 4
 
 
 class Narrator:
-    """Tells the story on a console, each line with the seconds since the beginning."""
+    """The output on a console, each line with the seconds since the beginning."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

@@ -76,13 +76,13 @@ class Disturbance:
 
     @property
     def stall_s(self) -> float:
-        """How much longer the query took than without the strike."""
+        """The additional duration of the query due to the strike."""
         return max(0.0, self.duration_s - self.undisturbed_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything the demo has to tell.
+    """All results of the demo.
 
     Attributes:
         victim: The replica that Spark was pinned to, and that was struck.
@@ -177,12 +177,12 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def megabytes(count: int) -> str:
-    """Bytes for people."""
+    """Return a number of bytes as text for people."""
     return f"{count / 1e6:.2f} MB"
 
 
 def next_steps(folder: Path, *, kept: bool) -> list[str]:
-    """Where a user goes from here: the cluster, if it still runs, or how to have it kept."""
+    """Return the next step for a user: the cluster, if it still runs, or how to keep it."""
     docs = "docs/architecture.md: how it works; docs/protocol.md: every byte and route"
     if not kept:
         return [

@@ -42,8 +42,8 @@ FULL_PACE_S: Final = 0.5
 CALM_PACE_S: Final = 20.0
 #: Fewer commits than this per second of full pace are too few to call them concurrent.
 COMMITS_PER_S_MIN: Final = 20
-#: Group commit is the work of one home: what arrives there while a record is on its way shares the next.
-#: So all threads of the burst commit at one replica, wave by wave.
+#: Group commit is the work of one home: commits that arrive there while a record is being written share the
+#: next one. So all threads of the burst commit at one replica, wave by wave.
 BURST_REPLICA: Final = "r2"
 BURST_THREADS: Final = 64
 BURST_BATCHES: Final = 300
@@ -126,9 +126,9 @@ class Scenario:
         self._rounds: list[Round] = []
 
     def run(self) -> report.Report:
-        """Run everything; what does not hold is in `findings`.
+        """Run everything; failed checks are in `findings`.
 
-        DemoError when something cannot be shown; other errors as they come.
+        DemoError if the demo cannot reach its end; other errors are raised unchanged.
         """
         self._history.mkdir(parents=True)
         with self._cluster.connect() as db, Recorder(self._history / "demo.jsonl") as self._notes:

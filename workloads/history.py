@@ -5,14 +5,15 @@ not done, ``info`` = unknown), ``f``, ``process`` (one session of a client), ``n
 for all processes of the machine), and what belongs to ``f``:
 
     write    key, rows [in table a, in table b]; its end adds tid, csn, error
-    commit   key, tid, snapshot: noted right before the commit is asked for; a write that is certainly not
-             committed may be sent again, then there is a line for each try
-    read     replica, csn, exact (asked for by its number), rows [[key, sum a, rows a, sum b, rows b], ...]
+    commit   key, tid, snapshot: noted right before the commit is requested; a write that is certainly not
+             committed may be sent again, then each attempt has a line
+    read     replica, csn, exact (requested by its number), rows [[key, sum a, rows a, sum b, rows b], ...]
     parts    replica, csn, table, parts [[part, path, rows, length, checksum], ...]
     bytes    replica, csn, part, listed, found: the checksum in the list and that of what was downloaded
     outcome  replica, tid, outcome, csn
     log      records [[csn, end, [[tid, added, removed, compaction], ...]], ...], with added
-             [[table, part, path, rows, length, checksum], ...] and removed [part, ...]; the last two may miss
+             [[table, part, path, rows, length, checksum], ...] and removed [part, ...]; the last two items of
+             a transaction are optional
 
 A write inserts rows into two tables whose numbers add up to 0. One transaction may write several keys:
 its lines have ``keys`` and, where it is invoked, a list of ``rows``, one for each of them. A line is handed
@@ -93,7 +94,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Both tables at one CSN. ``exact``: the client has asked for this very CSN, which may be an old one."""
+    """Both tables at one CSN. ``exact``: the client has requested this very CSN, which may be an old one."""
 
     process: str
     ns: int
@@ -115,7 +116,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A listed part was downloaded; ``found`` is the checksum of its bytes, or why there were none."""
+    """A listed part was downloaded; ``found`` is the checksum of its bytes, or why no bytes were received."""
 
     replica: str
     csn: int
@@ -154,7 +155,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All of it."""
+    """The whole history of a run."""
 
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
@@ -162,11 +163,11 @@ class History:
     downloads: tuple[Download, ...] = ()
     told: tuple[Told, ...] = ()
     log: tuple[LogLine, ...] = ()
-    #: Transactions that others judge (tests/support/histories/replay.py).
+    #: Transactions that another checker judges (tests/support/histories/replay.py).
     elsewhere: frozenset[str] = frozenset()
 
     def ended(self, end: End) -> list[Write]:
-        """Return the writes that ended like this."""
+        """Return the writes that ended in a given way."""
         return [write for write in self.writes if write.end is end]
 
 
@@ -180,7 +181,7 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        # By lines: O_APPEND keeps those of several processes whole.
+        # Line by line: O_APPEND keeps the lines of several processes whole.
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -201,7 +202,7 @@ class Recorder:
 
 
 def load(*paths: Path) -> History:
-    """Read a history from its files; ValueError when a line is none of it."""
+    """Read a history from its files; ValueError if a line is not one of a history."""
     with ExitStack() as opened:
         files = [opened.enter_context(path.open(encoding="utf-8")) for path in paths]
         return parse(json.loads(line) for line in itertools.chain(*files))
@@ -218,7 +219,7 @@ def tids_per_csn(csns: Sequence[int]) -> float:
 
 
 def parse(lines: Iterable[dict[str, Any]]) -> History:
-    """Make a history of its lines, which are in the order in which each process wrote them."""
+    """Make a history from its lines, which are in the order in which each process wrote them."""
     writes: dict[str, Write] = {}
     reads: list[Read] = []
     listings: list[Listing] = []
