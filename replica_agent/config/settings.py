@@ -251,8 +251,8 @@ class AgentSettings(BaseSettings):
     fence_timeout_s: Positive = Field(
         30.0,
         description=(
-            "A home that gives no sign of life for so long is fenced by whoever needs the outcome of one of "
-            "its transactions, which are aborted by that."
+            "A home that gives no sign of life for so long is fenced by any replica that needs the outcome "
+            "of one of its transactions, which are aborted by that."
         ),
     )
     member_refresh_s: Positive = Field(
