@@ -9,6 +9,10 @@ SHELL := /bin/bash
 SF ?= 0.1
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# A folder of tests/unit, e.g. csnlog or replica_agent/storage.
+PART ?=
+# What `make coverage` runs: a folder of tests, or all of them.
+COVERED ?= tests/unit
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 # A peer of the benchmark that needs another DuckDB than the environment (bench/ducklake.in).
@@ -26,13 +30,13 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 # An agent is several processes and tests start hundreds: to compile all modules each time doubles their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all check bench lock clean
+.PHONY: help demo test test-all check lint types unit coverage docs bench lock clean
 
 help: ## list the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica killed (SF=0.1)
-	@$(VENV)/bin/tidelock demo --scale-factor $(SF)
+	@$(PYTHON) -m demo --scale-factor $(SF)
 
 test: $(STAMP) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
@@ -40,11 +44,23 @@ test: $(STAMP) ## all tests except the long runs (PYTEST_ARGS="-k name" for more
 test-all: $(STAMP) $(SPARK35)/stamp ## all tests, the long runs too
 	@$(PYTEST) $(PYTEST_ARGS)
 
-check: $(STAMP) ## format, lint, types, unit tests
+check: lint types unit ## format, lint, types, unit tests: the next three targets
+
+lint: $(STAMP) ## format and lint
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/ruff check
+
+types: $(STAMP) ## static types
 	@$(VENV)/bin/mypy
-	@$(PYTEST) -q tests/unit $(PYTEST_ARGS)
+
+unit: $(STAMP) ## unit tests, of one component with PART=csnlog or PART=replica_agent/storage
+	@$(PYTEST) -q tests/unit$(if $(PART),/$(PART)) $(PYTEST_ARGS)
+
+coverage: $(STAMP) ## lines and branches that the unit tests run (COVERED=tests for all tests)
+	@$(PYTEST) -q -m "not slow" $(COVERED) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 bench: $(STAMP) $(DUCKLAKE)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)
@@ -57,7 +73,7 @@ lock: ## requirements.lock anew, from pyproject.toml (needs uv)
 	@$(LOCK) tests/spark35.in --output-file tests/spark35.lock
 
 clean: ## remove caches and build results; the environment stays (rm -r .venv removes it)
-	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # One recipe line, so that a failure in the middle leaves no stamp. An environment that exists is brought up to the
@@ -82,13 +98,14 @@ $(STAMP): requirements.lock pyproject.toml
 	fi
 	@touch $@
 
-# Packages in a folder of their own, by their lock file: recipe of the stamps below.
+# Packages in a folder of their own, by their lock file: recipe of the stamps below. They are other versions than those
+# of the environment on purpose, which pip would report as errors of its resolver.
 define install_beside
 	@rm -rf $(@D)
 	@if command -v uv >/dev/null; then \
 	    uv pip install --quiet --compile-bytecode --python $(PYTHON) --target $(@D) --require-hashes -r $<; \
 	else \
-	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --target $(@D) --require-hashes -r $<; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-warn-conflicts --target $(@D) --require-hashes -r $<; \
 	fi
 	@touch $@
 endef

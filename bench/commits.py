@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.machine import cpu_s, zookeeper_writes
-from bench.stats import Latencies
 from bench.workload import ROWS, SCHEMA, TABLES, Clients, Done, Pace, clients_of
 from tidelock.cluster import LocalCluster
+from workloads.history import tids_per_csn
+from workloads.stats import Latencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def measure(cluster: LocalCluster, clients: int, pace: Pace) -> Commits:
         commits=len(inside),
         per_s=round(len(inside) / pace.run_s, 1),
         latency=Latencies.of([item.took_s for item in inside]),
-        tids_per_csn=round(len(inside) / len({item.csn for item in inside}), 2),
+        tids_per_csn=round(tids_per_csn([item.csn for item in inside]), 2),
         agent_cpu_ms_per_commit=round(cpu * 1000 / len(inside), 2),
         client_cpu_ms_per_commit=work.cpu_ms_per_commit,
         zookeeper_writes_per_commit=round(writes / len(inside), 3),

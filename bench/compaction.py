@@ -23,17 +23,18 @@ from pyspark.sql import SparkSession
 import tidelock.spark as tl
 from bench import tpch
 from bench.load import program
-from bench.queries import QUERIES
-from bench.spark_reads import download, session
+from bench.spark import session
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.demo.tables import LINEITEM
+from workloads.agents import Agents
+from workloads.tpch.queries import Q1, Q6, Query
+from workloads.tpch.tables import LINEITEM
 
 #: lineitem, to be merged at once, and as it becomes by small inserts.
 MERGED: Final = dataclasses.replace(LINEITEM, name="lineitem_merged")
 INSERTED: Final = dataclasses.replace(LINEITEM, name="lineitem_inserted")
 #: Queries of lineitem alone.
-_QUERIES: Final = ("Q1", "Q6")
+_QUERIES: Final = (Q1, Q6)
 #: What one SQL process of an agent has for its operators, and its threads.
 _DUCKDB: Final = {"memory_limit": "512MiB", "threads": 2}
 #: Compaction has settled when the number of parts has not changed for so long, or after so much time.
@@ -102,7 +103,7 @@ def _rate(cluster: LocalCluster, folder: Path, parts: int) -> Rate:
     tpch.load_small(cluster, parts, name=MERGED.name)
     with cluster.connect("r1") as db:
         with db.snapshot() as snap:
-            download(cluster, snap.csn, [MERGED.name], folder / "merged")
+            Agents(cluster).copy_parts("r1", snap.csn, MERGED.name, folder / "merged")
         begun = time.monotonic()
         done = db.optimize(MERGED.name, timeout_s=_TIMEOUT_S)
         merge_s = time.monotonic() - begun
@@ -163,7 +164,7 @@ def _scans(db: Database, spark: SparkSession, repeats: int) -> Sequence[Scan]:
         return [_scan(spark, query, frames, repeats) for query in _QUERIES]
 
 
-def _scan(spark: SparkSession, query: str, frames: dict[str, Any], repeats: int) -> Scan:
+def _scan(spark: SparkSession, query: Query, frames: dict[str, Any], repeats: int) -> Scan:
     """Time one query over both, in turn; the first turn warms up and compares the answers."""
     taken: dict[str, list[float]] = {kind: [] for kind in frames}
     answers: dict[str, Any] = {}
@@ -171,10 +172,10 @@ def _scan(spark: SparkSession, query: str, frames: dict[str, Any], repeats: int)
         for kind in sorted(frames, reverse=turn % 2 == 0):
             frames[kind].createOrReplaceTempView("lineitem")
             begun = time.monotonic()
-            answers[kind] = spark.sql(QUERIES[query]).collect()
+            answers[kind] = spark.sql(query.for_spark).collect()
             if turn:
                 taken[kind].append(time.monotonic() - begun)
         if answers["inserted"] != answers["loaded"]:
-            raise RuntimeError(f"{query}: many inserts and one load give different rows")
+            raise RuntimeError(f"{query.name}: many inserts and one load give different rows")
     inserted, loaded = statistics.median(taken["inserted"]), statistics.median(taken["loaded"])
-    return Scan(query, round(inserted, 3), round(loaded, 3), round(inserted / loaded, 3))
+    return Scan(query.name, round(inserted, 3), round(loaded, 3), round(inserted / loaded, 3))

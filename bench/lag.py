@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import commits
-from bench.stats import Latencies, reached
 from bench.workload import Clients, Done, Pace, clients_of
 from tidelock.cluster import LocalCluster
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from workloads.stats import Latencies, reached
 
 #: Of the largest rate that the clients reached without a pace.
 SHARE_OF_PEAK: Final = 0.7

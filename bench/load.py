@@ -11,8 +11,8 @@ from typing import Any, Final
 from bench import tpch
 from bench.machine import memory_mb
 from tidelock.cluster import LocalCluster
-from tidelock.demo import data
-from tidelock.demo.tables import LINEITEM, TABLES
+from workloads.tpch import data
+from workloads.tpch.tables import LINEITEM, TABLES
 
 #: A load has settled when this has passed.
 _SETTLE_S: Final = 5.0

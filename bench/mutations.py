@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.demo.tables import LINEITEM
+from workloads.tpch.tables import LINEITEM
 
 _SHARE: Final = 100
 

@@ -12,12 +12,12 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.commits import within
-from bench.stats import Latencies
 from bench.workload import Clients, Commit, Pace
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
+from workloads.stats import Latencies
 
 
 def open_creates(number: int, connect: str) -> Commit:

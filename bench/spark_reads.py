@@ -6,27 +6,23 @@ as many commits. Both sides have listed their files before the clock runs, as `a
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import statistics
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
 from bench import delay, tpch
-from bench.queries import QUERIES, TABLES
-from bench.stats import geometric_mean
-from tidelock import java
+from bench.spark import session
 from tidelock.cluster import LocalCluster
+from workloads.agents import Agents
+from workloads.stats import geometric_mean
+from workloads.tpch.queries import Q1, Q3, Q6, Q18, TABLES, Query
 
+#: The queries that are timed.
+QUERIES: Final = (Q1, Q3, Q6, Q18)
 #: Added to every request and its answer together.
 ROUND_TRIP_S = 0.001
 _REPEATS_OF_SLOW_WAYS = 3
@@ -45,30 +41,6 @@ def run(cluster: LocalCluster, folder: Path, *, repeats: int, small_parts: int) 
     return {"scale_factor": tpch.scale_factor(folder), "small_parts_count": small_parts, **found}
 
 
-@contextlib.contextmanager
-def session(folder: Path) -> Iterator[SparkSession]:
-    """Run Spark in this process, with its files below a folder."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["JAVA_HOME"] = str(java.home_for_spark(java.find(), folder / "java"))
-    builder = SparkSession.builder.master("local[2]").appName("tidelock bench")
-    options = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "4",  # for two cores; the default of 200 suits a cluster
-        "spark.driver.memory": "4g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(folder / "spark"),
-    }
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
 def _compare(
     cluster: LocalCluster, spark: SparkSession, target: Path, renamed: dict[str, str], repeats: int
 ) -> dict[str, Any]:
@@ -78,14 +50,15 @@ def _compare(
         begun = time.monotonic()
         with tl.attach(spark, db, tables=tables.values(), replica="r1") as snap:
             attach_s = time.monotonic() - begun
-            parts = download(cluster, snap.csn, tables.values(), target)
+            agents = Agents(cluster)
+            parts = sum(len(agents.copy_parts("r1", snap.csn, name, target)) for name in tables.values())
             snapshot = {table: tl.read(spark, snap, name) for table, name in tables.items()}
             local = {
                 table: spark.read.schema(snapshot[table].schema).parquet(str(target / "default" / name))
                 for table, name in tables.items()
             }
             kinds = {"tidelock": snapshot, "local": local}
-            queries = [_time(spark, name, text, kinds, repeats) for name, text in QUERIES.items()]
+            queries = [_time(spark, query, kinds, repeats) for query in QUERIES]
     return {
         "attach_s": round(attach_s, 2),
         "parts": parts,
@@ -95,27 +68,8 @@ def _compare(
     }
 
 
-def download(cluster: LocalCluster, csn: int, tables: Any, target: Path) -> int:
-    """Copy the parts of a snapshot into local folders of the same shape, unless they are there."""
-    address = next(item["data"] for item in cluster.status()["replicas"] if item["id"] == "r1")
-    count = 0
-    for table in tables:
-        for part in json.loads(_get(f"{cluster.url('r1')}/api/v1/parts?csn={csn}&table={table}")):
-            count += 1
-            path = target / part["file"]
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(_get(f"http://{address}/snapshots/{csn}/{quote(part['file'])}"))
-    return count
-
-
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an agent of this bench
-        return bytes(answer.read())
-
-
 def _time(
-    spark: SparkSession, name: str, text: str, kinds: dict[str, dict[str, DataFrame]], repeats: int
+    spark: SparkSession, query: Query, kinds: dict[str, dict[str, DataFrame]], repeats: int
 ) -> dict[str, Any]:
     """Time one query, both ways in turn; the first turn warms up and compares the rows."""
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -126,14 +80,16 @@ def _time(
             for table, frame in kinds[kind].items():
                 frame.createOrReplaceTempView(table)
             begun = time.monotonic()
-            answers[kind] = spark.sql(text).collect()
+            answers[kind] = spark.sql(query.for_spark).collect()
             if turn:
                 taken[kind].append(time.monotonic() - begun)
         if answers["tidelock"] != answers["local"]:
-            raise RuntimeError(f"{name}: the snapshot and the local copies of its parts give different rows")
+            raise RuntimeError(
+                f"{query.name}: the snapshot and the local copies of its parts give different rows"
+            )
     medians = {kind: statistics.median(values) for kind, values in taken.items()}
     return {
-        "query": name,
+        "query": query.name,
         "tidelock_s": round(medians["tidelock"], 3),
         "local_s": round(medians["local"], 3),
         "ratio": round(medians["tidelock"] / medians["local"], 3),

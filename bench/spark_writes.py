@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 import tidelock.spark as tl
 from bench import machine, tpch
 from bench.load import program
-from bench.spark_reads import session
+from bench.spark import session
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.demo.tables import LINEITEM
 from tidelock.spark.source.source import TidelockSource
+from workloads.tpch.tables import LINEITEM
 
 #: What is measured: replicas, and so how often plain Parquet is written.
 REPLICAS: Final = (1, 3)

@@ -19,11 +19,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.spark_reads import session
-from bench.stats import Latencies
+from bench.spark import session
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.spark.source.source import TidelockSource
+from workloads.stats import Latencies
 
 ROWS: Final = 10
 _SINK: Final = pa.schema([("timestamp", pa.timestamp("us", "UTC")), ("value", pa.int64())])

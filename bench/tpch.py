@@ -1,4 +1,4 @@
-"""TPC-H data for the bench: the demo's tables, and a lineitem that was committed in many small parts."""
+"""TPC-H data for the bench: the generated tables, and a lineitem that was committed in many small parts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.cluster import LocalCluster
-from tidelock.demo import data
-from tidelock.demo.tables import LINEITEM
+from workloads.tpch import data
+from workloads.tpch.tables import LINEITEM
 
 #: lineitem in many small parts.
 SMALL: Final = dataclasses.replace(LINEITEM, name="lineitem_small")

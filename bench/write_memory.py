@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 
 import tidelock.spark as tl
 from bench import machine
-from bench.spark_reads import session
+from bench.spark import session
 from tidelock.cluster import LocalCluster
 
 _COLUMNS: Final = 16

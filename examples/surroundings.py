@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,8 +16,9 @@ from pyspark.sql import SparkSession
 import tidelock
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.demo import spark_session
 from tidelock.errors import TableExistsError
+from workloads.spark_session import QUICK_START
+from workloads.spark_session import session as spark_session
 
 
 def url_of(arguments: Sequence[str] | None, about: str | None) -> str | None:
@@ -52,10 +52,9 @@ def session() -> Iterator[SparkSession]:
     if (found := SparkSession.getActiveSession()) is not None:
         yield found
         return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with (
         tempfile.TemporaryDirectory(prefix="tidelock-example-spark-") as folder,
-        spark_session.session(Path(folder)) as spark,
+        spark_session(Path(folder), app="tidelock example", jvm=QUICK_START) as spark,
     ):
         yield spark
 

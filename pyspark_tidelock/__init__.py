@@ -1,4 +1,4 @@
-"""Where PySpark finds the data source `tidelock` by itself: it looks into every module called `pyspark_*`."""
+"""Registration of the data source `tidelock`: PySpark imports every module called `pyspark_*`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import (
     Aborted,
     Committed,
@@ -24,7 +24,18 @@ from tidelock.csnlog.core.results import (
     Running,
 )
 from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_wire
-from tidelock.replication.core.model import Held, PartMeta
+from tidelock.wire.peers import (
+    FailedUploadRequest,
+    ForgetRequest,
+    Held,
+    HintRequest,
+    PartMeta,
+    PeerOutcome,
+    PeerStatus,
+    UploadBegun,
+    UploadedRequest,
+    UploadRequest,
+)
 
 T = TypeVar("T")
 
@@ -35,28 +46,6 @@ ANSWER_BYTES_MAX = 16 << 20
 
 _OK, _PARTIAL = 200, 206
 _BROKEN = (ClientError, OSError, TimeoutError)
-
-
-class PeerStatus(msgspec.Struct, frozen=True):
-    """Answer of ``GET /peer/v1/status``; ``free_bytes`` of the disk of its data directory."""
-
-    id: ReplicaId
-    disk: str
-    boot: int
-    state: str
-    snapshot_csn: Csn
-    free_bytes: int = 0
-
-
-class UploadBegun(msgspec.Struct, frozen=True):
-    """Answer of ``POST /peer/v1/uploads``: the part that the file may become, and how long it may be."""
-
-    part: PartId
-    bytes_max: int
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    outcome: str
 
 
 #: The words of ``GET /peer/v1/outcome/{tid}``.
@@ -115,21 +104,19 @@ class PeerClient:
 
     async def forget(self, api: str, tids: Iterable[Tid]) -> None:
         """Hint: these transactions are rolled back."""
-        await self._call("POST", api, "forget", Any, json={"tids": [str(tid) for tid in tids]})
+        await self._call("POST", api, "forget", Any, json=ForgetRequest(tids=[str(tid) for tid in tids]))
 
     async def drop(self, api: str, parts: Iterable[PartId]) -> None:
         """Hint: early copies of these parts are not needed any more, though their transaction goes on."""
-        await self._call("POST", api, "forget", Any, json={"tids": [], "parts": list(parts)})
+        await self._call("POST", api, "forget", Any, json=ForgetRequest(parts=list(parts)))
 
     async def hint(self, api: str, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
         """Hint: these parts of a running transaction are durable at ``holder`` and may be fetched early."""
-        await self._call(
-            "POST", api, "hint", Any, json={"tid": str(tid), "holder": holder, "parts": list(parts)}
-        )
+        await self._call("POST", api, "hint", Any, json=HintRequest(str(tid), holder, list(parts)))
 
     async def outcome(self, api: str, tid: Tid) -> HomeAnswer:
         """Return what a home says of its own transaction."""
-        return answer_of((await self._call("GET", api, f"outcome/{tid}", _Outcome)).outcome)
+        return answer_of((await self._call("GET", api, f"outcome/{tid}", PeerOutcome)).outcome)
 
     async def status(self, api: str) -> PeerStatus:
         """Return who answers at the address, and how far it is."""
@@ -137,20 +124,17 @@ class PeerClient:
 
     async def begin_upload(self, api: str, grant: str, replica: ReplicaId) -> UploadBegun:
         """Tell a home that ``replica`` is to take the file of a grant."""
-        asked = {"grant": grant, "replica": replica}
+        asked = UploadRequest(grant, replica)
         return await self._call("POST", api, "uploads", UploadBegun, json=asked)
 
     async def end_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, meta: PartMeta) -> None:
         """Tell a home that a file is durable at ``replica``; may be repeated."""
-        told = {
-            "tid": str(tid), "table": table, "replica": replica, "length": meta.length,
-            "checksum": meta.checksum,
-        }  # fmt: skip
+        told = UploadedRequest(str(tid), TableName(table), replica, meta.length, meta.checksum)
         await self._call("POST", api, f"uploads/{meta.part}", Any, json=told)
 
     async def fail_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, part: PartId) -> None:
         """Tell a home that a file will not come from ``replica``; a hint."""
-        told = {"tid": str(tid), "table": table, "replica": replica}
+        told = FailedUploadRequest(str(tid), TableName(table), replica)
         await self._call("POST", api, f"uploads/{part}/failed", Any, json=told)
 
     async def _call(
@@ -160,7 +144,7 @@ class PeerClient:
         route: str,
         answer: type[T],
         *,
-        json: object = None,
+        json: msgspec.Struct | None = None,
         data: AsyncIterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
@@ -179,7 +163,7 @@ class PeerClient:
             raise _refusal(url, response.status, raw)
         try:
             return msgspec.json.decode(raw, type=answer)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # msgspec's errors, and bytes that are no UTF-8
             raise UnavailableError(f"{url} does not answer like an agent: {error}", url=url) from error
 
     # -- the bytes of a part: ``data`` is host:port of its reader workers ----------------------
@@ -257,7 +241,7 @@ async def _check_part(url: str, response: ClientResponse, meta: PartMeta, start:
 
 def _refusal(url: str, status: int, raw: bytes) -> TidelockError:
     """Return the error that the answer holds; whoever answered something else is no agent."""
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(ValueError):
         error = from_wire(status, msgspec.json.decode(raw, type=dict[str, Any]))
         error.details.setdefault("url", url)
         return error

@@ -1,10 +1,9 @@
 """Spark on Tidelock: consistent snapshots as DataFrames, read at the speed of Spark's own Parquet reader.
 
-It only configures sessions and builds DataFrames; the rows come over the snapshot file system of the agents.
-It promises that all tables of one attached snapshot are read at one CSN, and that rows are never wrong or
-silently missing, also when a replica dies in the middle of a job (rule readers). It makes no protocol
-decision of its own, and it cannot protect a reader that takes raw paths and its own options: see the
-documentation of those.
+This package only configures sessions and builds DataFrames; the rows come over the snapshot file system of
+the agents. All tables of one attached snapshot are read at one CSN. Rows are never wrong or silently missing,
+even if a replica dies in the middle of a job (rule readers). The package makes no decision of the
+protocol. It cannot protect a read of raw paths with other options; see docs/spark-settings.md.
 """
 
 from __future__ import annotations

@@ -31,22 +31,22 @@ def attach(
 ) -> SparkSnapshot:
     """Make tables of a Tidelock cluster readable in a Spark session: temporary views, all at one CSN.
 
-    A view has the name of its table; of a table outside the namespace `default` it is `<namespace>_<table>`.
-    The snapshot is pinned, so it stays readable, until `close` or the end of a `with` block.
+    A view has the name of its table; for a table outside the namespace `default` it is `<namespace>_<table>`.
+    The snapshot is pinned: it stays readable until `close` or the end of a `with` block.
 
     Args:
         spark: A session of any kind: classic, on a cluster, Spark Connect.
         db: A connected client.
-        tables: Names of the tables wanted; None = all that exist at the CSN.
+        tables: Names of the tables to attach; None = all tables that exist at the CSN.
         prefix: Put before the name of each view.
-        replica: Read from this one as long as it answers; None = any.
-        failover: Go on to another replica, at the same CSN, when one is dead, frozen, behind or has a damaged
-            part. Without it such a job fails.
-        csn: Exactly this CSN. Default: the newest that is applied on `replica` and on as many replicas as a
-            commit has copies, and that contains everything `db` has committed or read.
+        replica: The replica to read from as long as it answers; None = any.
+        failover: Go on to another replica, at the same CSN, if a replica is dead, frozen, behind or has a
+            damaged part. Without failover such a job fails.
+        csn: The CSN to read. Default: the newest CSN that is applied on `replica` and on as many replicas as
+            a commit has copies, and that contains everything `db` has committed or read.
 
     Raises:
-        BadRequestError: There is no such replica, or two tables would have one view.
+        BadRequestError: The replica does not exist, or two tables would have the same view.
         UnknownTableError: A table does not exist at the CSN.
         NoSuchCsnError, SnapshotTooOldError, StandbyError: The CSN cannot be read; see `Database.snapshot`.
         UnavailableError: No replica answers.
@@ -59,7 +59,7 @@ def read(spark: SparkSession, snap: SparkSnapshot, table: str) -> DataFrame:
     """Return a table of an attached snapshot as a DataFrame, which stays at this CSN after a refresh.
 
     Raises:
-        UnknownTableError: It is not among the attached tables.
+        UnknownTableError: The table is not attached.
         TransactionClosedError: The snapshot was closed.
     """
     return snap.dataframe(table, spark)
@@ -67,7 +67,7 @@ def read(spark: SparkSession, snap: SparkSnapshot, table: str) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Attached:
-    """What one CSN is read by: the pin, the way to the replicas, the tables and their views."""
+    """One attached CSN: its pin, the route to the replicas, the tables and their views."""
 
     snapshot: Snapshot
     route: Route
@@ -81,7 +81,7 @@ class _Attached:
     def dataframe(self, spark: SparkSession, table: str) -> DataFrame:
         schema = struct_of(self.definitions[table])
         rows = spark.read.options(**self.route.options).schema(schema).parquet(self.path(table))
-        # Spark puts partition columns last; the table's own order is what a `select *` is expected to give.
+        # Spark puts partition columns last; `select *` must give the columns in the table's order.
         return rows.select(*schema.names)
 
 
@@ -105,7 +105,7 @@ class SparkSnapshot:
         self._prefix = prefix
         self._replica = replica
         self._failover = failover
-        # Drawn once: a refresh stays with the replica whose files have just been read.
+        # Drawn once, so that a refresh stays with the replica whose files have just been read.
         self._rotation = random.randrange(1 << 16)
         redact_tokens(spark)
         self._now = self._attach(csn)
@@ -130,7 +130,7 @@ class SparkSnapshot:
 
     @property
     def options(self) -> dict[str, str]:
-        """The reader options, for reads by `path` with a reader of one's own."""
+        """The reader options, for reads of `path` with another reader."""
         return dict(self._now.route.options)
 
     def path(self, table: str) -> str:
@@ -142,23 +142,23 @@ class SparkSnapshot:
         return self._now.dataframe(self._spark if spark is None else spark, self._require(table))
 
     def refresh(self) -> int:
-        """Move the views to the newest CSN and return it; never back.
+        """Move the views to the newest CSN, never to an older one, and return it.
 
-        DataFrames made before stay where they are. Their pin is given back; they can be read for ten minutes
-        more. Raises as `attach`, and then everything is as it was.
+        DataFrames made before stay at their CSN. Its pin is released; they can be read for ten minutes more.
+        Raises as `attach`; in that case nothing has changed.
         """
         self._require_open()
         before, self._now = self._now, self._attach(None)
-        self._drop(set(before.views.values()) - set(self._now.views.values()))
+        self._drop_views(set(before.views.values()) - set(self._now.views.values()))
         before.snapshot.close()
         return self.csn
 
     def close(self) -> None:
-        """Drop the views and give the pin back; harmless a second time."""
+        """Drop the views and release the pin; a second call does nothing."""
         if self._now.snapshot.closed:
             return
         try:
-            self._drop(self._now.views.values())
+            self._drop_views(self._now.views.values())
         finally:
             self._now.snapshot.close()
 
@@ -171,20 +171,19 @@ class SparkSnapshot:
         self.close()
 
     def _attach(self, csn: int | None) -> _Attached:
-        """Pin a snapshot and make its views; if that fails nothing stays pinned."""
+        """Pin a snapshot and make its views; if that fails, nothing remains pinned."""
         snapshot, status = pin(self._db, csn, self._replica)
         try:
             replicas = order(status["replicas"], pinned=self._replica, rotation=self._rotation)
-            way = route(
+            to_replicas = route(
                 replicas,
                 wait_bound_s=float(status["wait_bound_s"]),
                 failover=self._failover,
                 name_services=name_services(self._spark),
             )
             definitions = select({row["name"]: row for row in snapshot.tables()}, self._wanted, snapshot.csn)
-            attached = _Attached(snapshot, way, definitions, view_names(definitions, self._prefix))
-            # Spark lists the files now: a table that cannot be read is found before the first view is
-            # replaced.
+            attached = _Attached(snapshot, to_replicas, definitions, view_names(definitions, self._prefix))
+            # Spark lists the files now, so an unreadable table is found before the first view is replaced.
             frames = {table: attached.dataframe(self._spark, table) for table in definitions}
             for table, view in attached.views.items():
                 frames[table].createOrReplaceTempView(view)
@@ -193,12 +192,12 @@ class SparkSnapshot:
             raise
         return attached
 
-    def _drop(self, views: Iterable[str]) -> None:
+    def _drop_views(self, views: Iterable[str]) -> None:
         for view in views:
             self._spark.catalog.dropTempView(view)
 
     def _require(self, table: str) -> str:
-        """The full name of an attached table."""
+        """Return the full name of an attached table; errors as `read`."""
         self._require_open()
         name = full_name(table)
         if name not in self._now.definitions:

@@ -1,7 +1,7 @@
-"""How a DataFrame reaches the replicas: one name service of Hadoop's client, given as reader options. Pure.
+"""The route of a DataFrame to the replicas: a name service of Hadoop's client, as reader options. Pure.
 
-Everything is an option of the one DataFrame, so it works on a session of any kind that has started long ago,
-changes nothing for other reads, and beats what the session is configured to (rule reader-options).
+All settings are options of one DataFrame. So they work on a session of any kind that has started long ago,
+change nothing for other reads, and override the configuration of the session (rule reader-options).
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from tidelock.errors import BadRequestError, UnavailableError
 
 #: Time to connect before the next replica is tried, in seconds.
 CONNECT_TIMEOUT_S = 2.0
-#: The client's patience beyond an agent's own waiting bound, in seconds: an agent that says nothing by then
-#: is frozen.
+#: Time that the client waits for an answer beyond the agents' `wait_bound_s`, in seconds. An agent that has
+#: not answered by then is frozen.
 READ_MARGIN_S = 3.0
-#: How often a request is tried for each replica before it fails. The waiting is done by the agents, not
-#: between the tries. Like the others here it follows from how Hadoop's client behaves and has no use for a
-#: user: what may be tuned is the agents' `wait_bound_s`.
+#: Number of tries of a request for each replica before it fails. The agents wait, not the client between the
+#: tries. Like the other constants here, this one follows from the behaviour of Hadoop's client and is no
+#: setting; users tune the agents' `wait_bound_s`.
 ROUNDS = 4
-#: Length of the list of addresses, see `_addresses`. One JVM that runs more tasks than this may meet a
-#: replica that it has given up a second time.
+#: Length of the list of addresses, see `_addresses`. A JVM that runs more tasks than this may try a replica
+#: again that it has given up.
 ADDRESSES = 32
 
 _PROVIDER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 
 #: Options that keep rows from being wrong or missing, whatever the session says, and reads from being slow.
 READER_OPTIONS: Mapping[str, str] = {
-    # A part that cannot be read must fail the job, not shrink its result. Both are widely set to true in
-    # production.
+    # A part that cannot be read must fail the job, not shrink its result. Production sessions often set both
+    # to true.
     "ignoremissingfiles": "false",
     "ignorecorruptfiles": "false",
-    # The schema is the table's. Merging would read every footer to find it.
+    # The schema comes from the table's definition. Merging would read every footer to find it.
     "mergeschema": "false",
     # Parts hold proleptic Gregorian dates. A session set to LEGACY would shift those before 1582.
     "datetimerebasemode": "CORRECTED",
@@ -42,8 +42,8 @@ READER_OPTIONS: Mapping[str, str] = {
     "parquet.hadoop.vectored.io.enabled": "false",
 }
 
-#: States of a replica that may never serve this snapshot; its refusal would fail a job that others can
-#: finish.
+#: States of a replica that may never serve this snapshot. Its refusal would fail a job that other replicas
+#: can finish.
 _EXCLUDED = frozenset({"struck", "removed"})
 
 
@@ -60,9 +60,9 @@ class Route:
     """How to reach the replicas.
 
     Attributes:
-        authority: Name of the service in ``webhdfs://<authority>/snapshots/...``. It names the configuration,
-            since Hadoop's client keeps one file system per authority for the life of its process, with the
-            options it had first.
+        authority: Name of the service in ``webhdfs://<authority>/snapshots/...``. It contains a digest of the
+            configuration, since Hadoop's client keeps one file system per authority until its process ends,
+            with the options of the first use.
         options: Reader options of a DataFrame; all names in lower case, as Spark passes them on.
     """
 
@@ -71,32 +71,32 @@ class Route:
 
 
 def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: int) -> list[Replica]:
-    """Return the replicas in the order in which they are to be tried.
+    """Return the replicas in the order in which a reader tries them.
 
-    The pinned one comes first. The others follow in an order rotated by ``rotation``, so that readers spread
-    over them; those that show no sign of life come last.
+    The pinned replica comes first. The others follow in an order rotated by ``rotation``, so that readers
+    spread over them; silent replicas come last.
 
     Args:
         rows: ``replicas`` of an agent's status.
-        pinned: A replica's id, or None.
+        pinned: Id of the preferred replica, or None.
         rotation: Any number.
 
     Raises:
-        BadRequestError: There is no replica ``pinned``.
+        BadRequestError: The replica ``pinned`` does not exist.
         UnavailableError: No replica has an address.
     """
-    known = [row for row in rows if row.get("data") and row.get("state") not in _EXCLUDED]
-    if pinned is not None and pinned not in {row["id"] for row in known}:
-        names = ", ".join(row["id"] for row in known) or "none"
+    readable = [row for row in rows if row.get("data") and row.get("state") not in _EXCLUDED]
+    if pinned is not None and pinned not in {row["id"] for row in readable}:
+        names = ", ".join(row["id"] for row in readable) or "none"
         raise BadRequestError(
-            f"there is no replica {pinned!r} to read from; there are: {names}", replica=pinned
+            f"there is no replica {pinned!r} to read from; readable replicas: {names}", replica=pinned
         )
-    if not known:
+    if not readable:
         raise UnavailableError(
-            "no replica has an address of its snapshot file system yet; see `tidelock status`"
+            "no replica has published the address of its snapshot file system yet; see `tidelock status`"
         )
-    start = rotation % len(known)
-    rotated = known[start:] + known[:start]
+    start = rotation % len(readable)
+    rotated = readable[start:] + readable[:start]
     rotated.sort(
         key=lambda row: (row["id"] != pinned, not row.get("alive", True))
     )  # stable: the rotation stays
@@ -106,14 +106,14 @@ def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: in
 def route(
     replicas: Sequence[Replica], *, wait_bound_s: float, failover: bool, name_services: Iterable[str] = ()
 ) -> Route:
-    """Return how to reach ``replicas`` in this order.
+    """Return the route to ``replicas``, tried in this order.
 
     Args:
         replicas: At least one; without ``failover`` only the first is used.
-        wait_bound_s: The agents' setting: how long they wait for a CSN before they send a reader on.
+        wait_bound_s: The agents' setting: how long they wait for a CSN before they refuse a read of it.
         failover: Go on to the next replica when one is dead, frozen, behind or has a damaged part.
-        name_services: What the session knows already under ``dfs.nameservices``; kept, since it may be the
-            cluster's own HDFS.
+        name_services: The session's values of ``dfs.nameservices``; kept, since they may name the HDFS of
+            the user's cluster.
     """
     used = list(replicas if failover else replicas[:1])
     tries = ROUNDS * len(used) if failover else 1
@@ -123,9 +123,9 @@ def route(
         "dfs.http.client.retry.max.attempts": str(tries - 1),
         "dfs.http.client.failover.max.attempts": str(tries - 1),
     }
-    told = repr((used, sorted(connection.items())))
-    digest = hashlib.sha256(told.encode()).hexdigest()[:8]
-    # An underscore is allowed in a replica's id and not in a host name; Java then finds no host at all.
+    configuration = repr((used, sorted(connection.items())))
+    digest = hashlib.sha256(configuration.encode()).hexdigest()[:8]
+    # A replica's id may contain an underscore, a host name may not: Java would find no host at all.
     authority = f"tidelock-{used[0].id.replace('_', '-')}-{digest}"
     addresses = _addresses(used)
     service = {
@@ -138,19 +138,20 @@ def route(
 
 
 def _addresses(replicas: Sequence[Replica]) -> dict[str, str]:
-    """The addresses to try, by names of their own: the first replica once, then the others again and again.
+    """Return the addresses to try, by unique names: the first replica once, then the others repeatedly.
 
-    Hadoop's client has one place in this list for all tasks of a JVM, and each task that fails moves it on by
-    one. With every replica listed once, two tasks that meet a frozen replica at the same time move it on and
-    straight back to that replica (seen: 54 s instead of 6 s for a job on two replicas).
+    Hadoop's client has one position in this list for all tasks of a JVM, and each task that fails advances it
+    by one. If every replica were listed once, two tasks that meet a frozen replica at the same time would
+    advance the position past the other replica and back to the frozen one (observed: 54 s instead of 6 s for
+    a job on two replicas).
     """
     first, *others = replicas
-    found = {first.id: first.data}
+    addresses = {first.id: first.data}
     if others:
         for number in range(ADDRESSES - 1):
             replica = others[number % len(others)]
-            found[f"{replica.id}-{number}"] = replica.data
-    return found
+            addresses[f"{replica.id}-{number}"] = replica.data
+    return addresses
 
 
 def _milliseconds(duration_s: float) -> str:

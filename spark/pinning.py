@@ -1,4 +1,4 @@
-"""The CSN that a session of Spark reads at, pinned."""
+"""Pinning of the CSN at which a Spark session reads."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def pin(
     at: datetime | int | None = None,
     lease: float | None = None,
 ) -> tuple[Snapshot, Mapping[str, Any]]:
-    """Pin a CSN, by default one that the preferred replica has applied, and ask how the replicas are.
+    """Pin a CSN, by default one that the preferred replica has applied; return it with the cluster's status.
 
     Raises as `Database.snapshot` and `Database.status`.
     """
     seen = db.seen_csn
-    given: dict[str, Any] = {} if lease is None else {"lease": lease}
-    snapshot = db.snapshot(csn, **given) if at is None else db.snapshot(at=at, **given)
+    lease_option: dict[str, Any] = {} if lease is None else {"lease": lease}
+    snapshot = db.snapshot(csn, **lease_option) if at is None else db.snapshot(at=at, **lease_option)
     try:
         status = db.status()
         applied = _applied(status, replica)
         if csn is None and at is None and applied is not None and applied < snapshot.csn:
-            # Reads would wait for that replica, or leave it for good: Hadoop's client does not come back.
+            # Reads would wait for that replica, or leave it for good: Hadoop's client does not return to it.
             snapshot.close()
-            snapshot = db.snapshot(max(applied, seen), **given)
+            snapshot = db.snapshot(max(applied, seen), **lease_option)
     except BaseException:
         snapshot.close()
         raise
@@ -38,7 +38,7 @@ def pin(
 
 
 def _applied(status: Mapping[str, Any], replica: str | None) -> int | None:
-    """The CSN that a replica has reached, None if none is preferred or it shows no sign of life."""
+    """Return the snapshot CSN of the preferred replica; None if no replica is preferred, or it is silent."""
     for row in status["replicas"]:
         if row["id"] == replica and row.get("alive", True):
             return int(row["snapshot_csn"])

@@ -33,7 +33,7 @@ def struct_of(definition: Mapping[str, Any]) -> spark.StructType:
     """Return the schema of a table, its columns in the order of the definition.
 
     Raises:
-        UnsupportedTypeError: A type that this version does not know, from a newer cluster.
+        UnsupportedTypeError: A column has a type that this version does not know, from a newer cluster.
     """
     return spark.StructType(
         [

@@ -1,4 +1,4 @@
-"""Micro-batches of a streaming query as transactions that count once each, over any number of tables."""
+"""Micro-batches of a streaming query as transactions over any number of tables, each committed once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 from tidelock.client import Database, Transaction
 from tidelock.errors import BadRequestError, LabelExistsError
 
-#: Local property in which Spark keeps the id of the query whose batch is being run.
+#: Local property in which Spark keeps the id of the query whose batch it runs.
 QUERY_ID: Final = "sql.streaming.queryId"
 
-#: What is done with one micro-batch: the transaction, its rows, its number.
+#: A function that writes one micro-batch; its arguments are the transaction, the rows, the batch number.
 BatchFunction = Callable[[Transaction, DataFrame, int], object]
 
 _log = logging.getLogger(__name__)
@@ -27,38 +27,38 @@ def foreach_batch(
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for `writeStream.foreachBatch(...)` that runs each micro-batch as a transaction.
 
-    `fn(tx, df, batch_id)` writes into `tx`, by `tidelock.spark.write` or any of its statements; that commits
-    when `fn` returns, and is rolled back when it raises. All that it writes counts once, whatever is killed
-    and run again: the transaction's label is the query, with the number of the batch. A batch that was
-    committed before is not run again.
+    `fn(tx, df, batch_id)` writes into `tx`, by `tidelock.spark.write` or any statement of `tx`. The
+    transaction commits when `fn` returns, and is rolled back when `fn` raises. Its label is the query, with
+    the number of the batch. So all writes of a batch count once, whatever is killed and run again: a batch
+    that was committed before is not run again.
 
     Args:
-        db: The cluster. On Spark Connect it is pickled to the server, with its secret.
+        db: The cluster. On Spark Connect the client is pickled to the server, with its secret.
         fn: Runs in the driver; on Spark Connect in a process beside it.
-        query: Name of the query; default: its id, which is in its checkpoint. On Spark Connect, where that
-            cannot be asked for, a name must be given. A query that begins anew, with an empty checkpoint,
-            needs a new name, since its numbers begin anew; so does one whose checkpoint is the copy of
-            another's, or it passes over the batches that the other one has committed.
+        query: Name of the query; default: its id, which is in its checkpoint. Spark Connect does not give
+            the id, so a name is required there. A query that starts again with an empty checkpoint needs a
+            new name, since its batch numbers start again too. So does a query whose checkpoint is a copy of
+            another query's checkpoint; otherwise it skips the batches that the other query has committed.
 
-    The function that is returned raises, and thereby ends the query:
-        LabelExistsError: The query has committed a later batch already: it goes back, to a checkpoint that is
-            older than its tables, or runs elsewhere too.
-        BadRequestError: There is no id of the query, and no name; or the name is a label without batches.
-        TidelockError: What the transaction raises. The query can be started again.
+    The returned function raises, and so ends the query:
+        LabelExistsError: The query has committed a later batch already: its checkpoint is older than its
+            tables, or the query runs elsewhere too.
+        BadRequestError: The query has no id and no name; or the name is a label without batches.
+        TidelockError: The error of the transaction. The query can be started again.
     """
     return _ForeachBatch(db, fn, query)
 
 
 @dataclass(frozen=True, slots=True)
 class _ForeachBatch:
-    """See :func:`foreach_batch`; a class of the module, so that Spark Connect can pickle it."""
+    """The function that :func:`foreach_batch` returns; a class, since Spark Connect pickles it."""
 
     db: Database
     fn: BatchFunction
     query: str | None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Run one micro-batch, unless it counts already."""
+        """Run one micro-batch, unless it was committed before."""
         query = self.query or _query_id(df)
         try:
             with self.db.begin(query, batch=batch_id) as tx:
@@ -70,7 +70,7 @@ class _ForeachBatch:
             if newest > batch_id:
                 raise LabelExistsError(
                     f"{error.message}. The query has gone back to an older checkpoint, or runs elsewhere "
-                    "too; one that begins anew needs a name of its own (query=)",
+                    "too; a query that starts again with an empty checkpoint needs a new name (query=)",
                     **error.details,
                 ) from error
             _log.info(
@@ -82,18 +82,18 @@ class _ForeachBatch:
 
 
 def _query_id(df: DataFrame) -> str:
-    """The id of the query whose batch is being run.
+    """Return the id of the query whose batch Spark runs.
 
     Raises:
-        BadRequestError: It cannot be had, as on Spark Connect.
+        BadRequestError: The session does not give the id, as on Spark Connect.
     """
     try:
-        found = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     except PySparkAttributeError:  # Spark Connect has no context
-        found = None
-    if not found:
+        query = None
+    if not query:
         raise BadRequestError(
-            "the id of the streaming query cannot be had here (on Spark Connect it never can); give the "
+            "the session does not give the id of the streaming query (Spark Connect never does); give the "
             "query a name: foreach_batch(db, fn, query=...)"
         )
-    return str(found)
+    return str(query)

@@ -1,4 +1,4 @@
-"""Which tables of a snapshot are attached, and the names of their views. Pure."""
+"""Choice of the tables of a snapshot that are attached, and the names of their views. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def full_name(table: str) -> str:
 
 
 def select(definitions: Definitions, wanted: Sequence[str] | None, csn: int) -> Definitions:
-    """Return the definitions of the tables wanted, in the order asked for; None = all.
+    """Return the definitions of the wanted tables, in the order of `wanted`; None = all.
 
     Raises:
-        UnknownTableError: One does not exist at the CSN.
+        UnknownTableError: A table does not exist at the CSN.
     """
     if wanted is None:
         return definitions
@@ -29,12 +29,14 @@ def select(definitions: Definitions, wanted: Sequence[str] | None, csn: int) -> 
     for name in names:
         if name not in definitions:
             known = ", ".join(definitions) or "none"
-            raise UnknownTableError(f"there is no table {name} at CSN {csn}; there are: {known}", table=name)
+            raise UnknownTableError(
+                f"there is no table {name} at CSN {csn}; existing tables: {known}", table=name
+            )
     return {name: definitions[name] for name in names}
 
 
 def view_names(tables: Iterable[str], prefix: str) -> dict[str, str]:
-    """Return the view of each table: its name, with the namespace in front if that is not the default one.
+    """Return the view of each table: its name, preceded by the namespace if that is not the default one.
 
     Raises:
         BadRequestError: Two tables would have the same view.
@@ -46,7 +48,8 @@ def view_names(tables: Iterable[str], prefix: str) -> dict[str, str]:
         view = prefix + (name if namespace == DEFAULT_NAMESPACE else f"{namespace}_{name}")
         if view in taken:
             raise BadRequestError(
-                f"tables {taken[view]} and {table} would both be the view {view}; attach them apart (tables=)"
+                f"tables {taken[view]} and {table} would both be the view {view}; attach them separately "
+                "(tables=)"
             )
         views[table] = view
         taken[view] = table

@@ -1,4 +1,4 @@
-"""DataFrames into tables, inside a transaction, by Spark's own Parquet writer with the right settings."""
+"""Writes of DataFrames to tables inside a transaction, by Spark's Parquet writer with the right settings."""
 
 from __future__ import annotations
 
@@ -15,85 +15,89 @@ from tidelock.spark.redaction import redact_tokens
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
 
-#: For the time of the write; the Parquet writer takes these from the session alone.
+#: Settings of the session during the write; the Parquet writer reads these from the session alone.
 SESSION: Final[Mapping[str, str]] = {
-    # Spark's default is int96, which has no order and no unit that a table's type could name.
+    # Spark's default is int96, which has no order, and no unit that a type of a table could name.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Parts hold proleptic Gregorian dates.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 #: Writer options.
 OPTIONS: Final[Mapping[str, str]] = {
-    # Version 2 puts the files of a task into place before its job has ended.
+    # Version 2 moves the files of a task to their final paths before its job has ended.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
-    # A job whose folder stays looks as if it had not ended.
+    # A job whose folder remains looks unfinished.
     "mapreduce.fileoutputcommitter.cleanup.skipped": "false",
     "parquet.summary.metadata.level": "NONE",
 }
-#: How long the home of a transaction whose job has failed is given to say that it is there, in seconds.
+#: Time that the home of a transaction has to answer after a job of the transaction has failed, in seconds.
 _HOME_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How Spark is told of a mode.
+class WriterSettings:
+    """The settings of Spark's writer for one mode.
 
     Attributes:
-        save_mode: Of the writer.
-        options: Of the writer, besides those of every mode.
+        save_mode: Save mode of the writer.
+        options: Options of the writer, in addition to `OPTIONS`.
     """
 
     save_mode: str
     options: Mapping[str, str]
 
 
-def _way(save_mode: str, *, partitions: str, mark: str, read_timeout: str) -> Way:
+def _writer_settings(save_mode: str, *, partitions: str, mark: str, read_timeout: str) -> WriterSettings:
     options = {
         "partitionOverwriteMode": partitions,
         "mapreduce.fileoutputcommitter.marksuccessfuljobs": mark,
-        # A session may have a short one, for reads. Hadoop keeps that of the first use of an address.
+        # A session may have a short timeout, for reads. Hadoop keeps the one of the first use of an address.
         "dfs.webhdfs.socket.read-timeout": read_timeout,
     }
-    return Way(save_mode, options)
+    return WriterSettings(save_mode, options)
 
 
-#: The mark would seal a job in its last request, by whose answer Spark judges the job; were it late or lost,
-#: Spark would call a job failed whose rows are in. Without it `tx.seal` alone seals, and knows what that is
-#: worth. A job that replaces partitions needs the mark, else it cannot be told from one that was aborted: it
-#: is sealed in its last request, which may take long.
-WAYS: Final[Mapping[str, Way]] = {
-    "append": _way("append", partitions="static", mark="false", read_timeout="60s"),
-    "overwrite": _way("overwrite", partitions="static", mark="false", read_timeout="60s"),
-    "overwrite_partitions": _way("overwrite", partitions="dynamic", mark="true", read_timeout="30m"),
+#: The settings of each mode. The mark is the file `_SUCCESS`, which a job writes in its last request. An
+#: agent seals the job when it receives the mark, and Spark judges the job by the answer: if the answer were
+#: late or lost, Spark would report a failed job although its rows are in the transaction. So the first two
+#: modes write no mark, and `tx.seal` seals the job. A job that replaces partitions needs the mark, since
+#: without it the agent could not distinguish it from an aborted job. The answer to its last request may take
+#: long.
+WRITER_SETTINGS: Final[Mapping[str, WriterSettings]] = {
+    "append": _writer_settings("append", partitions="static", mark="false", read_timeout="60s"),
+    "overwrite": _writer_settings("overwrite", partitions="static", mark="false", read_timeout="60s"),
+    "overwrite_partitions": _writer_settings(
+        "overwrite", partitions="dynamic", mark="true", read_timeout="30m"
+    ),
 }
 
 
 def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> None:
-    """Write a DataFrame into a table as a part of a transaction; the rows are visible when that commits.
+    """Write a DataFrame to a table as part of a transaction; its commit makes the rows visible.
 
-    Executors send their files to the replicas in turn. Nothing of a task or a job that fails gets in; behind
-    a job that has failed the transaction can only be rolled back, as behind any statement.
-    Settings of the session that the Parquet writer needs are changed for the time of the write.
+    Executors send their files to the replicas in turn. No row of a failed task or job gets in. After a failed
+    job the transaction can only be rolled back, as after any failed statement. Settings of the session that
+    the Parquet writer needs are changed during the write.
 
     Args:
         df: Has the columns of the table, in any order.
         tx: An open transaction.
         table: `name` or `namespace.name`.
         mode: "append"; "overwrite" to replace all rows of the table that the transaction sees;
-            "overwrite_partitions" to replace those of the partitions that `df` has rows of.
+            "overwrite_partitions" to replace all rows of the partitions that `df` has rows for.
 
     Raises:
-        BadRequestError: There is no such mode, or the table has no partitions to be replaced.
-        SchemaMismatchError: A column is missing, or is none of the table.
-        UnknownTableError: There is no such table at the transaction's snapshot.
-        TransactionClosedError: The transaction takes no statements.
+        BadRequestError: The mode does not exist, or the table has no partitions to replace.
+        SchemaMismatchError: A column is missing, or does not exist in the table.
+        UnknownTableError: The table does not exist at the transaction's snapshot.
+        TransactionClosedError: The transaction accepts no statements.
         UnavailableError: Its home does not answer, or has died in the middle of the job. Begin again.
-        Exception: What Spark raises when the job fails; what the agent refuses is in its text: a column that
-            does not fit, rows that another transaction removes. Roll back then.
+        Exception: The error of Spark when the job fails. Its text has the agent's refusal, if there is one: a
+            column that does not fit, or rows that another transaction removes. Roll back then.
     """
-    way = WAYS.get(mode)
-    if way is None:
-        raise BadRequestError(f"mode={mode!r} is not offered; use one of {', '.join(WAYS)}")
+    settings = WRITER_SETTINGS.get(mode)
+    if settings is None:
+        raise BadRequestError(f"mode={mode!r} is not offered; use one of {', '.join(WRITER_SETTINGS)}")
     definition = tx.definition(table)
     partition_by = definition["partition_by"]
     if mode == "overwrite_partitions" and not partition_by:
@@ -104,11 +108,11 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
     _check_names(df, names, table)
     spark = df.sparkSession
     redact_tokens(spark)
-    writer = df.select(*names).write.mode(way.save_mode).options(**OPTIONS, **way.options)
+    writer = df.select(*names).write.mode(settings.save_mode).options(**OPTIONS, **settings.options)
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     path = tx.path(table)
-    with _settings(spark), _judged(tx):
+    with _session_settings(spark), _failing_with_job(tx):
         writer.parquet(path)
     tx.seal(table)
 
@@ -119,7 +123,7 @@ def _check_names(df: DataFrame, names: list[str], table: str) -> None:
     doubled = sorted({name for name in df.columns if df.columns.count(name) > 1})
     problems = [f"column {name} is missing" for name in missing]
     problems += [f"column {name} is not in the table" for name in extra]
-    problems += [f"column {name} comes more than once" for name in doubled]
+    problems += [f"column {name} occurs more than once" for name in doubled]
     if problems:
         raise SchemaMismatchError(
             f"the rows do not fit table {table}: {'; '.join(problems)}; select the table's columns",
@@ -131,10 +135,10 @@ def _check_names(df: DataFrame, names: list[str], table: str) -> None:
 
 
 @contextmanager
-def _judged(tx: Transaction) -> Iterator[None]:
-    """A job that has failed leaves rollback only: whether its last request was carried out nobody knows.
+def _failing_with_job(tx: Transaction) -> Iterator[None]:
+    """Fail the transaction if the job in the block fails: the job's last request may have been executed.
 
-    Where it fails because its transaction is gone, that is raised, not what its tasks have met.
+    If the job has failed because its transaction has ended, raise the reason for that, not the job's error.
     """
     try:
         yield
@@ -146,21 +150,23 @@ def _judged(tx: Transaction) -> Iterator[None]:
 
 
 def _require_home(tx: Transaction, error: Exception) -> None:
+    """Raise the reason if the transaction cannot be renewed at its home."""
     try:
         tx.renew(_HOME_TIMEOUT_S)
-    except UnavailableError as silent:
+    except UnavailableError as unanswered:
         raise UnavailableError(
             f"{tx.holder}, the home of transaction {tx.tid}, does not answer any more, so the job has "
-            f"failed and nothing of it is committed; begin again ({silent.message})",
+            f"failed and no row of it is committed; begin again ({unanswered.message})",
             tid=tx.tid,
             replica=tx.holder,
         ) from error
-    except TidelockError as gone:
-        raise gone from error
+    except TidelockError as ended:
+        raise ended from error
 
 
 @contextmanager
-def _settings(spark: SparkSession) -> Iterator[None]:
+def _session_settings(spark: SparkSession) -> Iterator[None]:
+    """Change the session's settings to `SESSION` for the duration of the block."""
     before = {name: spark.conf.get(name, None) for name in SESSION}
     try:
         for name, value in SESSION.items():

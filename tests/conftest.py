@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.support.clusters.cluster",
     "tests.support.tpch",
     "tests.support.telling",
+    "tests.support.runs.guard",
 ]
 
 LEFT_OUT = pytest.StashKey[int]()

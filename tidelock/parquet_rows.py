@@ -1,4 +1,4 @@
-"""How wide the rows of a Parquet file are in memory: so that who reads one can bound what it decodes."""
+"""The width of a Parquet file's rows in memory, by which a reader bounds how many it decodes at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 
 
 def row_bytes(metadata: pq.FileMetaData, names: Collection[str]) -> int:
-    """Return about how many bytes of memory a row takes, in the row group where rows are widest; at least 1.
+    """Return about how many bytes of memory a row takes, in the row group with the widest rows; at least 1.
 
     Args:
-        metadata: Of the file.
-        names: The columns that are decoded.
+        metadata: Metadata of the file.
+        names: Names of the decoded columns.
     """
     widest = 1
     for number in range(metadata.num_row_groups):
@@ -24,5 +24,5 @@ def row_bytes(metadata: pq.FileMetaData, names: Collection[str]) -> int:
 
 
 def _decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
-    """About how many bytes a column of a row group has in memory; encoded it may be much smaller."""
+    """Return about how many bytes a column of a row group has in memory; encoded it may be much smaller."""
     return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))

@@ -1,8 +1,8 @@
-"""Partition values as folders, in the way that Hive and Spark write and read them, and rows split by them.
+"""Partition values as folders, as Hive and Spark write and read them, and the split of rows by partition.
 
-Pure. ``col=value/col2=value2`` (docs/protocol.md#bytes). Each value has exactly one text, so equal
-values lie in the same folder, and every text is read back as the value. What has no such text is refused.
-Agents and clients share this: both write files of tables.
+Pure. A path is ``col=value/col2=value2`` (docs/protocol.md#bytes). Each value has exactly one text, so
+equal values are in the same folder, and every text is read back as the value. A value without such a text is
+refused. Agents and clients share this module, since both write files of tables.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tidelock.errors import SchemaMismatchError, TooLargeError
 #: A value of a partition column; None is null.
 PartitionValue = bool | int | str | dt.date | decimal.Decimal | None
 
-#: The folder of null, in Hive and in Spark.
+#: The text of null, in Hive and in Spark.
 NULL_TEXT = "__HIVE_DEFAULT_PARTITION__"
-#: Bytes of one folder's name: what every file system takes, so that a snapshot can be copied anywhere. Not a
-#: setting: a folder that was made once must be readable under any.
+#: Most bytes of one folder's name. Every file system accepts names of this length, so a snapshot can be
+#: copied anywhere. This is no setting: an existing folder must be readable under all settings.
 SEGMENT_BYTES_MAX = 255
 
-#: Characters that are written as ``%XX``: those of Spark's ``escapePathName``, and NUL, which no path holds.
+#: Characters that are written as ``%XX``: the ones of Spark's ``escapePathName``, and NUL, which no path has.
 ESCAPED = frozenset(chr(code) for code in (*range(0x20), 0x7F)) | frozenset("\"#%'*/:=?\\{[]^")
 _ESCAPES = {ord(char): f"%{ord(char):02X}" for char in ESCAPED}
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 
 
 def escape(text: str) -> str:
-    """Return a column name or value as it stands in a path."""
+    """Return a column name or value in the form that a path has."""
     return text.translate(_ESCAPES)
 
 
 def unescape(text: str) -> str:
-    """Return what :func:`escape` was given; a ``%`` without two hexadecimal digits stands for itself."""
+    """Invert :func:`escape`; a ``%`` without two hexadecimal digits is kept."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
 
 
@@ -47,8 +47,7 @@ def path_of(values: Mapping[str, PartitionValue]) -> str:
 
     Raises:
         SchemaMismatchError: A value cannot be a folder: the empty string (Spark reads it as null), or the
-        text
-            that means null.
+            text that means null.
         TooLargeError: A folder's name would be longer than :data:`SEGMENT_BYTES_MAX`.
     """
     return "/".join(segment(column, value) for column, value in values.items())
@@ -63,8 +62,8 @@ def texts_of(path: str) -> dict[str, str | None]:
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Split conformed rows by partition: (path, rows with the columns of the files), in order of appearance.
 
-    Rows keep their order within a partition. Each group has memory of its own, so that a few rows that are
-    kept do not hold the whole batch; a batch of one partition is passed on as it is.
+    Rows keep their order within a partition. Each group has separate memory, so that a caller that keeps a
+    few rows does not keep the whole batch; but a batch of one partition is passed on without a copy.
 
     Raises:
         SchemaMismatchError, TooLargeError: As :func:`path_of`.
@@ -89,16 +88,16 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
 
 
 def _group_codes(columns: list[pa.Array]) -> pa.Array:
-    """Number the groups of equal rows, from 0 in order of appearance; one number for each row."""
+    """Return the number of each row's group of equal rows; groups are numbered from 0 by first appearance."""
     codes = _codes(columns[0])
     for column in columns[1:]:
-        # Both numberings stay below the number of rows, so the combined one fits 64 bits by far.
+        # Both numbers are below the number of rows, so the combined one easily fits into 64 bits.
         codes = _codes(pc.add(pc.multiply(codes, len(column)), _codes(column)))
     return codes
 
 
 def _codes(column: pa.Array) -> pa.Array:
-    """Number the distinct values of a column, null among them, from 0 in order of appearance."""
+    """Return the number of each row's value; values, null among them, are numbered by first appearance."""
     return column.dictionary_encode(null_encoding="encode").indices.cast(pa.int64())
 
 

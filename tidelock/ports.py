@@ -1,9 +1,9 @@
-"""Ports of this machine for servers that are started a moment later.
+"""Reservation of ports of this machine for servers that are started a moment later.
 
-Between the choice of a port and the start of its server, and while a server is started again, nobody listens
-there, and another program that chooses ports finds it free. So a choice is kept, as a lock on one byte of a
-file that all programs of the user share: byte n is port n. The kernel gives the locks back when the process
-ends, however it ends.
+No process listens on a chosen port before its server is started, or while it is restarted, so another program
+that chooses ports finds the port free. Therefore a choice is kept as a lock on one byte of a file that all
+programs of the user share: byte n is port n. The kernel releases the locks when the process ends, even if it
+is killed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from typing import Final
 from tidelock.errors import UnavailableError
 
 HOST: Final = "127.0.0.1"
-#: Where ports are chosen: below those that the kernel gives to connections (ip(7), ip_local_port_range).
+#: The range of the chosen ports, below the kernel's ports for connections (ip(7), ip_local_port_range).
 PORTS: Final = range(20_000, 32_000)
-#: So many choices of one process are kept; the oldest go first, so that a long one does not take them all.
-_KEPT: Final = 4096
+#: Most ports that one process keeps. Beyond it the oldest are released, so that a process that runs for long
+#: does not reserve all ports.
+_KEPT_MAX: Final = 4096
 
 
 class Reservations:
-    """Choices of this process, known to all processes that use the same file.
+    """The ports that this process has reserved, visible to all processes that use the same file.
 
-    Record locks (fcntl(2)) belong to the process and end when it closes *any* descriptor of the file: so
-    nothing else may open it.
+    Record locks (fcntl(2)) belong to the process and end when it closes *any* descriptor of the file, so no
+    other code of the process may open the file.
     """
 
     def __init__(self, file: Path) -> None:
@@ -43,7 +44,7 @@ class Reservations:
         self._lock = threading.Lock()
 
     def free_ports(self, count: int) -> list[int]:
-        """Return different ports that nobody uses or has chosen; UnavailableError if there are not enough."""
+        """Return distinct ports that are neither used nor reserved; UnavailableError if too few exist."""
         found: list[int] = []
         with self._lock, contextlib.ExitStack() as bound:
             file = self._open()
@@ -57,18 +58,20 @@ class Reservations:
                 if len(found) == count:
                     self._keep(found)
                     return found
-            self._give_back(found)
-        raise UnavailableError(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
+            self._release(found)
+        raise UnavailableError(
+            f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}; end servers that use them"
+        )
 
     def _candidates(self) -> Iterator[int]:
-        kept = set(self._kept)  # a process is never refused its own locks
+        kept = set(self._kept)  # the kernel grants a process its own locks again
         return (port for port in random.sample(PORTS, len(PORTS)) if port not in kept)
 
     def _keep(self, ports: list[int]) -> None:
         self._kept += ports
-        self._give_back([self._kept.popleft() for _ in range(len(self._kept) - _KEPT)])
+        self._release([self._kept.popleft() for _ in range(len(self._kept) - _KEPT_MAX)])
 
-    def _give_back(self, ports: list[int]) -> None:
+    def _release(self, ports: list[int]) -> None:
         for port in ports:
             fcntl.lockf(self._open(), fcntl.LOCK_UN, 1, port)
 
@@ -79,10 +82,10 @@ class Reservations:
         return self._descriptor
 
 
-#: Of this process, shared with the other processes of its user.
+#: The reservations of this process, in a file that all processes of its user share.
 _RESERVATIONS: Final = Reservations(Path(tempfile.gettempdir(), f"tidelock-{os.getuid()}.ports"))
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that nobody uses or has chosen; UnavailableError if there are not enough."""
+    """Return distinct ports that are neither used nor reserved; UnavailableError if too few exist."""
     return _RESERVATIONS.free_ports(count)

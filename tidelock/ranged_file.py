@@ -1,4 +1,4 @@
-"""A file that is read by ranges, for Arrow's Parquet reader, wherever its bytes come from."""
+"""A file that is read by ranges, for Arrow's Parquet reader, from any source of bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from abc import abstractmethod
 
 
 class RangedFile(io.RawIOBase):
-    """A seekable file for reading; `read_range` says where its bytes come from.
+    """A seekable file for reading, whose subclasses define the source of its bytes.
 
     Args:
-        length: Of the file, in bytes.
+        length: Length of the file, in bytes.
     """
 
     def __init__(self, length: int) -> None:
@@ -20,14 +20,14 @@ class RangedFile(io.RawIOBase):
 
     @abstractmethod
     def read_range(self, start: int, size: int) -> bytes:
-        """Return exactly so many bytes from `start` on; they are within the file."""
+        """Return exactly `size` bytes from `start` on; the range is within the file."""
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -35,14 +35,14 @@ class RangedFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position."""
+        """Move the position and return it."""
         begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
         self._position = begin + offset
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Return so many bytes, fewer only at the end."""
-        left = max(self._length - self._position, 0)
-        data = self.read_range(self._position, left if size < 0 else min(size, left))
+        """Return `size` bytes, fewer only at the end of the file; all the rest if `size` is negative."""
+        remaining = max(self._length - self._position, 0)
+        data = self.read_range(self._position, remaining if size < 0 else min(size, remaining))
         self._position += len(data)
         return data

@@ -1,4 +1,4 @@
-"""The textual form of tokens, for the modules that make tokens, read them, or keep them out of logs."""
+"""The textual form of tokens, for modules that make tokens, read them, or keep them out of logs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 from typing import Final
 
 PREFIX: Final = "tl1"
-#: For Python and Java. Nothing is asked of what stands before: in a percent-encoded path that is a letter.
+#: Regular expression of a token, for Python and Java. It accepts any character before the token, since that
+#: is a letter in a percent-encoded path.
 PATTERN: Final = rf"{PREFIX}\.[\w-]+\.[\w-]+"
-#: What a token looks like in any text.
+#: The compiled expression, which finds tokens in any text.
 SIGNED: Final = re.compile(PATTERN, re.ASCII)
-#: What replaces a token in logs.
+#: The replacement of a token in logs.
 REDACTED: Final = f"{PREFIX}.***"
 
 
 def redact(text: str) -> str:
-    """Return the text with every token in it made unreadable."""
+    """Return the text with every token replaced by `REDACTED`."""
     return SIGNED.sub(REDACTED, text) if f"{PREFIX}." in text else text

@@ -1,13 +1,13 @@
-"""The embedded ZooKeeper: one server, or three, out of the jars of the PySpark wheel, without starting Spark.
+"""The embedded ZooKeeper: one server or three, from the jars of the PySpark wheel, without starting Spark.
 
 It is a real ZooKeeper with real durability (each write is forced to disk before it is answered), for one
 machine: every server listens on 127.0.0.1 only, without authentication. Three servers on one machine survive
-the death of one process, which is what tests need; they do not survive the machine. A production cluster
-brings its own ensemble.
+the death of one process, which tests need; they do not survive the machine. A production cluster uses a
+separate ensemble.
 
-The servers live in one folder: `connect` holds the connect string and is written last, when everything else
-is in place; `server-<n>/` holds configuration, log, pid file and data of one server. Ports are chosen once
-and kept, because clients know them. The servers survive the process and the terminal that started them.
+The files of the servers are in one folder: `connect` holds the connect string, and is written after all other
+files; `server-<n>/` holds configuration, log, pid file and data of one server. Ports are chosen once and
+kept, since clients know them. The servers survive the process and the terminal that started them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from tidelock import java, processes
 from tidelock.errors import ConfigError, UnavailableError
 from tidelock.ports import HOST, free_ports
 
-#: How long a server may take to answer a four-letter word, in seconds. One that takes longer is as good as
-#: dead.
+#: Time that a server may take to answer a four-letter word, in seconds. A slower server is treated as dead.
 ANSWER_TIMEOUT_S: Final = 2.0
-#: How often to look whether a server serves.
+#: Time between two checks of whether a server serves, in seconds.
 POLL_INTERVAL_S: Final = 0.05
-#: How long a server may take to end after SIGTERM. It has no state that SIGKILL could damage.
+#: Time that a server may take to end after SIGTERM, in seconds. SIGKILL could not damage its state.
 STOP_GRACE_S: Final = 5.0
 LOG_TAIL_LINES: Final = 3
 
-#: The smallest class path that works, and log4j: without it a server says nothing about why it does not
-#: start.
+#: The smallest class path that works, and log4j, without which a server does not log why it fails to start.
 _JARS: Final = (
     "zookeeper",
     "zookeeper-jute",
@@ -58,16 +56,16 @@ _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the servers are set up.
+    """The settings of the servers.
 
     Attributes:
-        tick_time_ms: ZooKeeper's unit of time. The smallest session time-out is two ticks; a leader that
-        hears
-            nothing from a follower for ten ticks drops it.
-        session_timeout_max_ms: The largest session time-out that a client may ask for.
+        tick_time_ms: ZooKeeper's unit of time. The smallest session time-out is two ticks; a leader drops a
+            follower from which it has received nothing for ten ticks.
+        session_timeout_max_ms: The largest session time-out that a client may request.
         heap_mb: Java heap of one server, in MiB. It holds all znodes.
-        snapshots_kept: How many snapshots, with their logs, stay on disk; older ones are purged every hour.
-        log_bytes_max: Size of one log file; there are three.
+        snapshots_kept: Number of snapshots that are kept on disk, with their logs; older ones are purged
+            every hour.
+        log_bytes_max: Largest size of one log file; up to three are kept.
     """
 
     tick_time_ms: int = 2_000
@@ -91,17 +89,17 @@ class Server:
 
     @property
     def process(self) -> processes.Identity | None:
-        """The process that was started last, whether it still runs or not; None before the first start."""
+        """The process of the last start, running or not; None before the first start."""
         return processes.load(self.folder / "zookeeper.pid")
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs. It may not serve yet."""
+        """Whether the process runs; it may not serve yet."""
         process = self.process
         return process is not None and processes.alive(process)
 
     def start(self, found: java.Java) -> None:
-        """Start the server unless it runs. It serves some time later, see `LocalZooKeeper.wait_ready`."""
+        """Start the server unless it runs; it serves some time later, see `LocalZooKeeper.wait_ready`."""
         with processes.locked(self.folder / "lock"):
             if self.alive:
                 return
@@ -109,7 +107,7 @@ class Server:
                 str(found.executable),
                 *(self.folder / "jvm.options").read_text(encoding="utf-8").splitlines(),
                 "-XX:+UseSerialGC",  # the smallest
-                "-XX:+ExitOnOutOfMemoryError",  # dead is better than half alive
+                "-XX:+ExitOnOutOfMemoryError",  # the server ends instead of running with failed threads
                 "-XX:ErrorFile=./java-error-%p.log",
                 "-Dlog4j2.configurationFile=./log4j2.properties",
                 "-Dlog4j2.disableJmx=true",
@@ -126,17 +124,17 @@ class Server:
             )
 
     def stop(self) -> None:
-        """End the server, by SIGKILL if SIGTERM takes too long; nothing happens if it does not run."""
+        """End the server, by SIGKILL if SIGTERM takes too long; do nothing if it does not run."""
         if process := self.process:
             processes.stop(process, grace_s=STOP_GRACE_S)
 
     def kill(self) -> None:
-        """End the server as a crash would (SIGKILL); nothing happens if it does not run."""
+        """End the server as a crash would (SIGKILL); do nothing if it does not run."""
         if process := self.process:
             processes.kill(process)
 
     def ask(self, word: str) -> str | None:
-        """Return the answer to a four-letter word, or None if there is none in time."""
+        """Return the answer to a four-letter word, or None if no answer arrives in time."""
         try:
             with socket.create_connection((HOST, self.port), ANSWER_TIMEOUT_S) as connection:
                 connection.sendall(word.encode("ascii"))
@@ -146,9 +144,9 @@ class Server:
             return None
 
     def mode(self) -> str | None:
-        """`standalone`, `leader` or `follower`; None while the server does not serve clients.
+        """Return `standalone`, `leader` or `follower`; None while the server does not serve clients.
 
-        `ruok` would not do: a server that has lost its quorum still answers `imok`.
+        `ruok` is not sufficient: a server that has lost its quorum still answers `imok`.
         """
         for line in (self.ask("srvr") or "").splitlines():
             if line.startswith("Mode: "):
@@ -156,13 +154,13 @@ class Server:
         return None
 
     def last_words(self) -> str:
-        """The last lines of the log, for an error message."""
+        """Return the last lines of the log, of errors if it has any, for an error message."""
         lines: list[str] = []
         for name in ("zookeeper.log", "zookeeper.out"):
             with contextlib.suppress(FileNotFoundError):
                 lines += (self.folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
-        telling = [line for line in lines if " ERROR " in line or "Exception" in line] or lines
-        return " | ".join(line.strip() for line in telling[-LOG_TAIL_LINES:]) or "its log is empty"
+        relevant = [line for line in lines if " ERROR " in line or "Exception" in line] or lines
+        return " | ".join(line.strip() for line in relevant[-LOG_TAIL_LINES:]) or "its log is empty"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,13 +172,13 @@ class LocalZooKeeper:
 
     @property
     def connect_string(self) -> str:
-        """The addresses of all servers, as clients want them."""
+        """The addresses of all servers, in the form for clients."""
         return ",".join(server.address for server in self.servers)
 
     def start(self, *, timeout_s: float) -> None:
-        """Start the servers that do not run, and wait until all of them serve; errors as in `wait_ready`.
+        """Start the servers that do not run, and wait until all servers serve; errors as in `wait_ready`.
 
-        ConfigError if there is no Java or no PySpark.
+        ConfigError if Java or PySpark is missing.
         """
         found = java.find()
         for server in self.servers:
@@ -190,7 +188,7 @@ class LocalZooKeeper:
     def wait_ready(self, *, timeout_s: float, servers: Sequence[Server] | None = None) -> None:
         """Wait until the servers (by default all) serve clients, alone or in a quorum.
 
-        UnavailableError if one has ended, or if the time is over; what was started keeps running.
+        UnavailableError if a server has ended, or after the timeout; servers that run keep running.
         """
         deadline = time.monotonic() + timeout_s
         for server in self.servers if servers is None else servers:
@@ -207,7 +205,7 @@ class LocalZooKeeper:
                 time.sleep(POLL_INTERVAL_S)
 
     def leader(self) -> Server | None:
-        """The server that leads, or that stands alone; None during an election."""
+        """Return the leader, or the only server; None during an election."""
         return next((server for server in self.servers if server.mode() in {"leader", "standalone"}), None)
 
     def stop(self) -> None:
@@ -216,15 +214,15 @@ class LocalZooKeeper:
             server.stop()
 
     def kill(self) -> None:
-        """End all servers as a crash of the machine would, apart from what the disk has not seen."""
+        """End all servers as a crash of the machine would, except that no write is lost."""
         for server in self.servers:
             server.kill()
 
 
 def create(folder: Path, *, size: int = 1, options: Options | None = None) -> LocalZooKeeper:
-    """Set up an ensemble of `size` servers in a folder, or return the one that is there; nothing is started.
+    """Set up an ensemble of `size` servers in a folder, or return the existing one; no server is started.
 
-    An ensemble that is there keeps its options. ConfigError if it has another size.
+    An existing ensemble keeps its options. ConfigError if it has another size.
     """
     folder = folder.resolve()
     with processes.locked(folder / "lock"):
@@ -240,13 +238,13 @@ def create(folder: Path, *, size: int = 1, options: Options | None = None) -> Lo
 
 
 def load(folder: Path) -> LocalZooKeeper | None:
-    """Return the ensemble that was set up in a folder, or None if there is none."""
+    """Return the ensemble that was set up in a folder, or None if no ensemble was."""
     folder = folder.resolve()
     try:
         addresses = (folder / "connect").read_text(encoding="utf-8").split()
     except FileNotFoundError:
         return None
-    if not addresses:  # the machine crashed while the file was written; nobody has been told the ports
+    if not addresses:  # the machine crashed during the write of this file, so no client knows the ports
         return None
     ports = [int(address.rpartition(":")[2]) for address in addresses[0].split(",")]
     return LocalZooKeeper(
@@ -255,11 +253,11 @@ def load(folder: Path) -> LocalZooKeeper | None:
 
 
 def class_path() -> list[Path]:
-    """Return the jars of a ZooKeeper server, out of the PySpark wheel; ConfigError if one is missing."""
+    """Return the jars of a ZooKeeper server, from the PySpark wheel; ConfigError if a jar is missing."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigError(
-            "the embedded ZooKeeper comes out of the PySpark wheel, which is not installed; "
+            "the embedded ZooKeeper needs the PySpark wheel, which is not installed; "
             "install the extra 'tidelock[spark]', or name a ZooKeeper that runs (--zk)"
         )
     folder = Path(spec.origin).parent / "jars"
@@ -293,7 +291,8 @@ def _write(folder: Path, size: int, options: Options) -> None:
 
 
 def _zoo_cfg(options: Options, port: int, members: Sequence[str]) -> str:
-    # Java reads this file as Latin-1, so no path of the user may stand in it; a server works in its folder.
+    # Java reads this file as Latin-1, so it must not contain a path of the user; a server's working directory
+    # is its folder.
     lines = [
         f"tickTime={options.tick_time_ms}",
         "initLimit=20",
@@ -306,7 +305,7 @@ def _zoo_cfg(options: Options, port: int, members: Sequence[str]) -> str:
         "forceSync=yes",
         f"autopurge.snapRetainCount={options.snapshots_kept}",
         "autopurge.purgeInterval=1",
-        "admin.enableServer=false",  # needs a jetty that PySpark does not carry
+        "admin.enableServer=false",  # needs a jetty that the PySpark wheel does not have
         "4lw.commands.whitelist=ruok,srvr,mntr,cons",
         *members,
     ]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.peer import Peer
-from bench.stats import Latencies
 from bench.workload import GAVE_UP, ROWS, Clients, Commit, Pace
+from workloads.stats import Latencies
 
 #: Name -> module and class; imported only where they are used, since not all can be in one process.
 PEERS: Final = {

@@ -9,12 +9,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NewType
 
-Csn = NewType("Csn", int)
-ReplicaId = NewType("ReplicaId", str)
-PartId = NewType("PartId", str)
-TableName = NewType("TableName", str)
+from tidelock.wire.ids import Csn, PartId, ReplicaId, TableName
+
+__all__ = [
+    "CSN_IMPORT",
+    "CSN_MAX",
+    "CSN_NONE",
+    "SEQUENCE_BITS",
+    "SEQUENCE_MAX",
+    "Csn",
+    "PartId",
+    "ReplicaId",
+    "TableName",
+    "Tid",
+    "csn",
+    "epoch_of",
+    "parse_part_id",
+    "part_id",
+    "replica_id",
+    "sequence_of",
+]
 
 SEQUENCE_BITS = 31
 SEQUENCE_MAX = (1 << SEQUENCE_BITS) - 1

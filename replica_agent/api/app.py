@@ -13,6 +13,7 @@ from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.removals import RemovalRoutes
+from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
@@ -29,19 +30,25 @@ def application(services: Services) -> web.Application:
     """Return the application with all routes; each group of routes sees one service."""
     settings = services.settings
     guard = authentication(
-        settings.secret, open_routes=frozenset({OPEN_ROUTE}), admit=Bearers(services.uploads).admit
+        settings.secret,
+        open_routes=frozenset({OPEN_ROUTE}),
+        admit=Bearers(services.uploads, OPENED).admit,
     )
     app = web.Application(middlewares=[errors, guard], client_max_size=push_bytes_max(settings))
     app.on_response_prepare.append(no_content_type)
-    app.add_routes(TransactionRoutes(services.transactions).routes())
-    app.add_routes(RemovalRoutes(services.transactions).routes())
-    app.add_routes(MutationRoutes(services.transactions).routes())
-    app.add_routes(WriteRoutes(services.uploads).routes())
-    app.add_routes(TableRoutes(services.administration).routes())
-    app.add_routes(ReadingRoutes(services.reads).routes())
-    app.add_routes(ChangeRoutes(services.reads).routes())
-    app.add_routes(StatusRoutes(services.status).routes())
-    app.add_routes(AuditRoutes(services.administration).routes())
-    app.add_routes(AdminRoutes(services.administration).routes())
-    app.add_routes(PeerRoutes(services.peers).routes())
+    for group in (
+        TransactionRoutes(services.transactions),
+        RemovalRoutes(services.transactions),
+        MutationRoutes(services.transactions),
+        WriteRoutes(services.uploads),
+        TableRoutes(services.administration),
+        ReadingRoutes(services.reads),
+        ChangeRoutes(services.reads),
+        StatusRoutes(services.status),
+        AuditRoutes(services.administration),
+        AdminRoutes(services.administration),
+        PeerRoutes(services.peers),
+        DescriptionRoutes(),
+    ):
+        app.add_routes(definitions(group))
     return app

@@ -19,13 +19,6 @@ class AuditRoutes:
 
     service: AdministrationService
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/api/v1/audit", self.audit),
-            web.get("/api/v1/audit/digests", self.digests),
-        ]
-
     async def audit(self, request: web.Request) -> web.Response:
         """Audit this replica; the answer comes when it is done, or ``audit_timeout_s`` are over."""
         self.service.admit_audit()

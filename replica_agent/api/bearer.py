@@ -18,16 +18,6 @@ from tidelock.replica_agent.tables.schema import full_name
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import PREFIX
 
-_TRANSACTION: Final = "/api/v1/transactions/{tid}"
-#: The routes, with the right that each takes; None: any token of the transaction will do.
-_OPENED: Final[Mapping[tuple[str, str], Right | None]] = {
-    ("GET", f"{_TRANSACTION}/tables/{{table}}"): None,
-    ("POST", f"{_TRANSACTION}/rows/{{table}}"): Right.APPEND,
-    ("POST", f"{_TRANSACTION}/query"): Right.READ,
-    ("POST", f"{_TRANSACTION}/heartbeat"): Right.HEARTBEAT,
-    ("POST", f"{_TRANSACTION}/commit"): Right.COMMIT,
-    ("POST", f"{_TRANSACTION}/rollback"): Right.COMMIT,
-}
 _CLAIMS: Final = "tidelock.claims"
 
 
@@ -36,6 +26,8 @@ class Bearers:
     """Lets requests with a token in; part of :func:`http.authentication`."""
 
     service: UploadService
+    #: The routes (method, path) with the right that each takes; None: any token of the transaction will do.
+    opened: Mapping[tuple[str, str], Right | None]
 
     def admit(self, request: web.Request, given: str) -> bool:
         """Tell whether what a request shows is a token; if it is, the request may be answered.
@@ -48,14 +40,14 @@ class Bearers:
             return False
         resource = request.match_info.route.resource
         route = request.method, resource.canonical if resource is not None else ""
-        if route not in _OPENED:
+        if route not in self.opened:
             raise TokenRightError(
                 f"{request.method} {request.path} is not open to tokens of transactions; it takes the shared "
                 "secret",
                 right="",
             )
         info = request.match_info
-        claims = self.service.admit_to(given, info["tid"], _OPENED[route])
+        claims = self.service.admit_to(given, info["tid"], self.opened[route])
         if "table" in info:
             claims.require_table(full_name(info["table"]))
         request[_CLAIMS] = claims

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn
@@ -18,24 +16,8 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage
 from tidelock.replica_agent.tables.partitions import named
 from tidelock.replica_agent.tables.schema import TableSchema
-
-
-class RowsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /tables/{table}/changes/rows: ``from`` and ``to``, or ``csn``."""
-
-    since: int | None = msgspec.field(name="from", default=None)
-    to: int | None = None
-    csn: int | None = None
-
-    def range(self) -> tuple[Csn, Csn]:
-        """Return what is asked for, without its first CSN; BadRequestError when it is not said."""
-        match self.since, self.to, self.csn:
-            case int(since), int(to), None:
-                return Csn(since), Csn(to)
-            case None, None, int(csn):
-                return Csn(csn - 1), Csn(csn)
-        msg = "the changed rows of a table need from and to: (from, to]; or csn: that commit alone"
-        raise BadRequestError(msg)
+from tidelock.wire.changes import ChangedPart as ShownPart
+from tidelock.wire.changes import ChangedRowsRequest, ChangePageAnswer, ChangeSetAnswer
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -43,11 +25,6 @@ class ChangeRoutes:
     """Handlers of /api/v1/tables/{table}/changes."""
 
     service: ReadService
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        base = "/api/v1/tables/{table}/changes"
-        return [web.get(base, self.sets), web.post(f"{base}/rows", self.rows)]
 
     async def sets(self, request: web.Request) -> web.Response:
         """List what commits have added to a table and removed from it."""
@@ -67,41 +44,52 @@ class ChangeRoutes:
 
     async def rows(self, request: web.Request) -> web.StreamResponse:
         """Stream the rows that commits have changed."""
-        asked = await body(request, RowsBody)
-        since, until = asked.range()
+        asked = await body(request, ChangedRowsRequest)
+        since, until = _range(asked)
         with self.service.failures_noted(None):
             wanted = await self.service.changed_rows(request.match_info["table"], since, until)
             async with self.service.run(wanted) as running:
                 return await send_rows(request, running)
 
 
-def _shown(schema: TableSchema, page: ChangePage) -> dict[str, Any]:
+def _range(asked: ChangedRowsRequest) -> tuple[Csn, Csn]:
+    """Return what is asked for, without its first CSN; BadRequestError when it is not said."""
+    match asked.since, asked.to, asked.csn:
+        case int(since), int(to), None:
+            return Csn(since), Csn(to)
+        case None, None, int(csn):
+            return Csn(csn - 1), Csn(csn)
+    msg = "the changed rows of a table need from and to: (from, to]; or csn: that commit alone"
+    raise BadRequestError(msg)
+
+
+def _shown(schema: TableSchema, page: ChangePage) -> ChangePageAnswer:
     partition = functools.cache(functools.partial(named, schema=schema))
 
-    def shown(part: ChangedPart, csns: tuple[Csn, Csn]) -> dict[str, Any]:
+    def shown(part: ChangedPart, csns: tuple[Csn, Csn]) -> ShownPart:
         # At the end of the page that is asked for rather than at its own: fewer CSNs are read.
         csn = next(csn for csn in csns if part.visible(csn))
         row = part.row
-        return {
-            "part": row.part,
-            "tid": part.tid,
-            "path": f"/snapshots/{csn}/{schema.name.replace('.', '/')}/{row.name}",
-            "partition": partition(row.path),
-            "rows": row.rows,
-            "length": row.length,
-        }
+        return ShownPart(
+            part=row.part,
+            tid=part.tid,
+            path=f"/snapshots/{csn}/{schema.name.replace('.', '/')}/{row.name}",
+            partition=partition(row.path),
+            rows=row.rows,
+            length=row.length,
+        )
 
-    return {
-        "to": page.to,
-        "complete": page.complete,
-        "sets": [
-            {
-                "csn": one.csn,
-                "time_ms": one.time_ms,
-                "tids": one.tids,
-                "added": [shown(part, (page.to, one.csn)) for part in one.added],
-                "removed": [shown(part, (page.since, Csn(one.csn - 1))) for part in one.removed],
-            }
+    return ChangePageAnswer(
+        to=page.to,
+        complete=page.complete,
+        sets=tuple(
+            ChangeSetAnswer(
+                csn=one.csn,
+                time_ms=one.time_ms,
+                tids=tuple(one.tids),
+                added=tuple(shown(part, (page.to, one.csn)) for part in one.added),
+                removed=tuple(shown(part, (page.since, Csn(one.csn - 1))) for part in one.removed),
+            )
             for one in page.sets
-        ],
-    }
+        ),
+    )

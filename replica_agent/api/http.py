@@ -33,7 +33,7 @@ async def body(request: web.Request, kind: type[T]) -> T:
     raw = await request.read()
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # msgspec's errors, and bytes that are no UTF-8
         msg = (
             f"the body of {request.method} {request.path} is not as expected: {error}; docs/protocol.md has "
             "its form"

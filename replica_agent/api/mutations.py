@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,34 +13,9 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.readers.disconnects import while_waiting
 from tidelock.replica_agent.services.transactions import TransactionService
-from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows, Value
-from tidelock.replica_agent.transactions.statements.mutations import Mutated
+from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.transactions.transaction import Transaction
-
-
-class DeleteBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of delete."""
-
-    where: str
-    params: list[Any] = []
-
-
-class UpdateBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of update: a new value is SQL, or {"value": JSON} (with "base64": true for bytes)."""
-
-    set: dict[str, Value]
-    where: str | None = None
-    params: list[Any] = []
-
-
-class MergeSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """What a merge does, as JSON in its query string."""
-
-    on: list[str]
-    when_matched_update: dict[str, Value] | bool = False
-    when_matched_delete: str | None = None
-    when_not_matched_insert: dict[str, Value] | bool = False
-    params: list[Any] = []
+from tidelock.wire.statements import ChangeResult, DeleteRequest, MergeSpec, UpdateRequest
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,26 +24,16 @@ class MutationRoutes:
 
     service: TransactionService
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        base = "/api/v1/transactions/{tid}"
-        return [
-            web.post(base + "/delete/{table}", self.delete),
-            web.post(base + "/update/{table}", self.update),
-            web.post(base + "/upsert/{table}", self.upsert),
-            web.post(base + "/merge/{table}", self.merge),
-        ]
-
     async def delete(self, request: web.Request) -> web.Response:
         """Delete rows."""
-        tx, asked = self._find(request), await body(request, DeleteBody)
+        tx, asked = self._find(request), await body(request, DeleteRequest)
         action = DeleteRows(asked.where, tuple(asked.params))
         work = self.service.delete(tx, request.match_info["table"], action)
         return await self._done(request, work)
 
     async def update(self, request: web.Request) -> web.Response:
         """Give columns new values."""
-        tx, asked = self._find(request), await body(request, UpdateBody)
+        tx, asked = self._find(request), await body(request, UpdateRequest)
         action = UpdateRows(asked.set, asked.where, tuple(asked.params))
         work = self.service.update(tx, request.match_info["table"], action)
         return await self._done(request, work)
@@ -104,5 +69,5 @@ class MutationRoutes:
         return self.service.find_for_statement(request.match_info["tid"])
 
     @staticmethod
-    async def _done(request: web.Request, work: Coroutine[Any, Any, Mutated]) -> web.Response:
-        return answer(asdict(await while_waiting(request, work)))
+    async def _done(request: web.Request, work: Coroutine[Any, Any, ChangeResult]) -> web.Response:
+        return answer(await while_waiting(request, work))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,35 +19,11 @@ from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
 from tidelock.replica_agent.tables.schema import full_name
+from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 
-class SnapshotBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /snapshots."""
-
-    csn: int | None = None
-    at_ms: int | None = None
-    min_csn: int | None = None
-    ttl_s: float | None = None
-
-
-class QueryBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /query: at a CSN or inside a transaction; either ``sql`` or ``table``.
-
-    ``parts``: only of these parts of ``table`` at the CSN.
-    """
-
-    csn: int | None = None
-    tid: str | None = None
-    sql: str | None = None
-    table: str | None = None
-    columns: list[str] | None = None
-    where: str | None = None
-    params: list[Any] = []
-    parts: list[str] | None = None
-
-
-def _shown(pin: Pin) -> dict[str, Any]:
-    return {"id": pin.id, "csn": pin.csn, "ttl_s": pin.ttl_s}
+def _shown(pin: Pin) -> SnapshotPin:
+    return SnapshotPin(pin.id, pin.csn, pin.ttl_s)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -57,20 +32,9 @@ class ReadingRoutes:
 
     service: ReadService
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.post("/api/v1/snapshots", self.open),
-            web.get("/api/v1/snapshots", self.list),
-            web.post("/api/v1/snapshots/{id}/renew", self.renew),
-            web.delete("/api/v1/snapshots/{id}", self.close),
-            web.post("/api/v1/query", self.query),
-            web.post("/api/v1/transactions/{tid}/query", self.query_inside),
-        ]
-
     async def open(self, request: web.Request) -> web.Response:
         """Choose or check a CSN and pin it."""
-        asked = await body(request, SnapshotBody)
+        asked = await body(request, SnapshotRequest)
         pin = await self.service.open_snapshot(
             csn=None if asked.csn is None else Csn(asked.csn),
             at_ms=asked.at_ms,
@@ -90,7 +54,7 @@ class ReadingRoutes:
     async def close(self, request: web.Request) -> web.Response:
         """Give the pin back."""
         await self.service.close_snapshot(request.match_info["id"])
-        return answer({"id": request.match_info["id"]})
+        return answer(SnapshotClosed(request.match_info["id"]))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """Run a statement and stream the rows as Arrow IPC.
@@ -98,19 +62,18 @@ class ReadingRoutes:
         A failure after the first byte cuts the connection without the final chunk, which no client can take
         for an end.
         """
-        return await self._run(request, await body(request, QueryBody))
+        return await self._run(request, await body(request, QueryRequest))
 
     async def query_inside(self, request: web.Request) -> web.StreamResponse:
         """Run a statement inside the transaction that the path names, also for who has a token of it."""
-        asked = await body(request, QueryBody)
+        asked = await body(request, QueryRequest)
         tid = request.match_info["tid"]
         if asked.csn is not None or asked.tid not in {None, tid}:
             msg = "a query inside a transaction reads as that does: leave csn and tid out"
             raise BadRequestError(msg)
-        asked.tid = tid
-        return await self._run(request, asked)
+        return await self._run(request, msgspec.structs.replace(asked, tid=tid))
 
-    async def _run(self, request: web.Request, asked: QueryBody) -> web.StreamResponse:
+    async def _run(self, request: web.Request, asked: QueryRequest) -> web.StreamResponse:
         claims = claims_of(request)
         # A read that goes wrong in another process, which has a token, does not spoil the transaction.
         with self.service.failures_noted(asked.tid if claims is None else None):
@@ -134,7 +97,7 @@ class ReadingRoutes:
             writer.write_table(table)
         return web.Response(body=sink.getvalue(), content_type=ARROW_STREAM)
 
-    async def _prepare(self, asked: QueryBody, request: web.Request) -> SqlRequest:
+    async def _prepare(self, asked: QueryRequest, request: web.Request) -> SqlRequest:
         if (asked.csn is None) == (asked.tid is None) or (asked.sql is None) == (asked.table is None):
             msg = "a query needs exactly one of csn and tid, and exactly one of sql and table"
             raise BadRequestError(msg)
@@ -165,7 +128,7 @@ class ReadingRoutes:
         )
 
     @staticmethod
-    def _some(asked: QueryBody) -> SomeParts | None:
+    def _some(asked: QueryRequest) -> SomeParts | None:
         if asked.parts is None:
             return None
         if asked.table is None or asked.csn is None:

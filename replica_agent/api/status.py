@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tidelock.csnlog.core.model import LogRecord, TidRecord
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, RemovePart, TidRecord
 from tidelock.replica_agent.api.http import answer, number
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.services.status import StatusService
+from tidelock.wire.cluster import (
+    AddedPart,
+    DefinedTable,
+    Explanation,
+    Health,
+    LogEntry,
+    LoggedTransaction,
+    ManifestInfo,
+    RemovedPart,
+    StatusAnswer,
+)
 
 
-def _describe(item: LogRecord) -> dict[str, Any]:
+def _shown(item: LogRecord) -> LogEntry:
     record = item.record
-    return {
-        "csn": item.csn,
-        "kind": record.kind.value,
-        "home": record.home,
-        "time_ms": record.time_ms,
-        "tids": [_describe_tid(tid) for tid in record.tids],
-    }
+    tids = [_shown_tid(tid) for tid in record.tids]
+    return LogEntry(item.csn, record.kind.value, record.home, record.time_ms, tids)
 
 
-def _describe_tid(tid: TidRecord) -> dict[str, Any]:
-    shown = msgspec.structs.asdict(tid)
-    shown["entries"] = [
-        {"action": type(entry).__name__, **msgspec.structs.asdict(entry)} for entry in tid.entries
-    ]
-    shown["manifest"] = msgspec.structs.asdict(tid.manifest) if tid.manifest else None
-    return shown
+def _shown_tid(tid: TidRecord) -> LoggedTransaction:
+    return LoggedTransaction(
+        tid=tid.tid,
+        entries=[_shown_entry(entry) for entry in tid.entries],
+        manifest=ManifestInfo(**msgspec.structs.asdict(tid.manifest)) if tid.manifest else None,
+        holders=list(tid.holders),
+        label=tid.label,
+        data_change=tid.data_change,
+        meta=tid.meta,
+        batch=tid.batch,
+    )
+
+
+def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable:
+    fields = msgspec.structs.asdict(entry)
+    match entry:
+        case AddPart():
+            return AddedPart(**fields)
+        case RemovePart():
+            return RemovedPart(**fields)
+        case DefineTable():
+            return DefinedTable(**fields)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -42,32 +62,20 @@ class StatusRoutes:
 
     service: StatusService
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        return [
-            web.get("/api/v1/status", self.status),
-            web.get("/api/v1/log", self.log),
-            web.get("/api/v1/explain/{tid}", self.explain),
-            web.get("/metrics", self.metrics),
-            web.get("/healthz", self.health),
-            web.get("/readyz", self.ready),
-        ]
-
     async def status(self, _request: web.Request) -> web.Response:
         """Show this replica and what it knows of the others."""
-        return answer(await self.service.status())
+        return answer(msgspec.convert(await self.service.status(), StatusAnswer))
 
     async def log(self, request: web.Request) -> web.Response:
         """Show records of the CSN log, read from ZooKeeper."""
         after = number(request, "from_csn")
         limit = number(request, "limit")
-        records = await self.service.records(after, limit)
-        return answer([_describe(item) for item in records])
+        return answer([_shown(item) for item in await self.service.records(after, limit)])
 
     async def explain(self, request: web.Request) -> web.Response:
         """Tell the story of a transaction."""
-        story: dict[str, Any] = await self.service.explain(parse_tid(request.match_info["tid"]))
-        return answer(story)
+        story = await self.service.explain(parse_tid(request.match_info["tid"]))
+        return answer(msgspec.convert(story, Explanation))
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """Answer Prometheus."""
@@ -77,7 +85,7 @@ class StatusRoutes:
         """Tell that the process answers: 200 unless it has stopped for good."""
         state = self.service.condition.state
         return answer(
-            {"state": state.value, "reason": self.service.condition.reason},
+            Health(state.value, self.service.condition.reason),
             503 if state is AgentState.STOPPED else 200,
         )
 
@@ -85,6 +93,6 @@ class StatusRoutes:
         """Tell whether new work is taken: 200 only while serving."""
         state = self.service.condition.state
         return answer(
-            {"state": state.value, "reason": self.service.condition.reason},
+            Health(state.value, self.service.condition.reason),
             200 if state is AgentState.SERVING else 503,
         )

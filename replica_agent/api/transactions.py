@@ -16,28 +16,18 @@ from tidelock.replica_agent.api.http import answer, body, seconds
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
-
-
-class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /transactions."""
-
-    label: str | None = None
-    batch: int | None = None
-    isolation: str = "snapshot"
-    min_csn: int | None = None
-    fresh: bool = False
-    lease_s: float | None = None
-    meta: dict[str, Any] | None = None
-    key: str | None = None
-
-
-class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /transactions/{tid}/commit."""
-
-    wait: str = "home"
-    timeout_s: float | None = None
-    label: str | None = None
-    batch: int | None = None
+from tidelock.wire.failure import Failure
+from tidelock.wire.statements import InsertResult
+from tidelock.wire.transactions import (
+    BeginRequest,
+    Begun,
+    CommitAnswer,
+    CommitRequest,
+    EndAnswer,
+    LabelAnswer,
+    LeaseAnswer,
+    OutcomeAnswer,
+)
 
 
 def parse_tid(text: str) -> Tid:
@@ -74,25 +64,9 @@ class TransactionRoutes:
 
     service: TransactionService
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        base = "/api/v1/transactions"
-        return [
-            web.post(base, self.begin),
-            web.get(base, self.list),
-            web.get(base + "/{tid}", self.show),
-            web.post(base + "/{tid}/heartbeat", self.heartbeat),
-            web.post(base + "/{tid}/rows/{table}", self.insert),
-            web.post(base + "/{tid}/commit", self.commit),
-            web.post(base + "/{tid}/rollback", self.rollback),
-            web.post(base + "/{tid}/kill", self.kill),
-            web.get("/api/v1/outcomes/{tid}", self.outcome),
-            web.get("/api/v1/labels/{label:.*}", self.label),
-        ]
-
     async def begin(self, request: web.Request) -> web.Response:
         """Begin a transaction at this replica, its home."""
-        asked = await body(request, BeginBody)
+        asked = await body(request, BeginRequest)
         try:
             isolation = Isolation(asked.isolation)
         except ValueError:
@@ -109,7 +83,7 @@ class TransactionRoutes:
             isolation=isolation,
             key=asked.key,
         )
-        return answer({"tid": str(tx.tid), "snapshot_csn": tx.tid.snapshot, "lease_s": tx.lease.seconds}, 201)
+        return answer(Begun(str(tx.tid), tx.tid.snapshot, tx.lease.seconds), 201)
 
     def _find(self, request: web.Request) -> Transaction:
         return self.service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
@@ -125,9 +99,9 @@ class TransactionRoutes:
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Begin the lease anew; of a transaction that takes no statements tell why."""
         tx = self._find(request)
-        told = {"lease_s": tx.lease.seconds, "state": tx.state.value}
         error = tx.ending.error
-        return answer(told if error is None else {**told, "why": error.to_wire()})
+        why = None if error is None else Failure(**error.to_wire())
+        return answer(LeaseAnswer(tx.lease.seconds, tx.state.value, why))
 
     async def insert(self, request: web.Request) -> web.Response:
         """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
@@ -141,29 +115,29 @@ class TransactionRoutes:
             partition=None if partition is None else partition_values(partition),
         )
         self._find(request)
-        return answer({"rows": rows, "parts": parts})
+        return answer(InsertResult(rows, parts))
 
     async def commit(self, request: web.Request) -> web.Response:
         """Commit, or repeat the answer of a commit."""
-        asked = await body(request, CommitBody)
+        asked = await body(request, CommitRequest)
         wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(request.match_info["tid"])
         done = await self.service.commit(
             tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
         )
         csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
-        return answer({"tid": str(tid), "csn": csn, "time_ms": time_ms, "state": "committed"})
+        return answer(CommitAnswer(str(tid), csn, time_ms, "committed"))
 
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when it is rolled back already."""
         tx = self._find(request)
         await self.service.roll_back(tx)
-        return answer({"tid": str(tx.tid), "state": tx.state.value})
+        return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def kill(self, request: web.Request) -> web.Response:
         """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
         tx = await self.service.kill(request.match_info["tid"])
-        return answer({"tid": str(tx.tid), "state": tx.state.value})
+        return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell how a transaction of any replica ended; of a committed one, when it is applied as asked."""
@@ -172,21 +146,20 @@ class TransactionRoutes:
         timeout_s = seconds(request, "timeout_s")
         wait = None if asked is None else parse_wait(asked, timeout_s)
         found = await self.service.outcome(tid, wait=wait, timeout_s=timeout_s)
-        shown: dict[str, Any] = {"tid": str(tid)}
         match found:
             case Committed():
-                shown |= {"outcome": "committed", "csn": found.csn, "time_ms": found.time_ms}
+                return answer(OutcomeAnswer(str(tid), "committed", csn=found.csn, time_ms=found.time_ms))
             case Aborted():
-                shown |= {"outcome": "aborted"}
+                return answer(OutcomeAnswer(str(tid), "aborted"))
             case Running():
-                shown |= {"outcome": "running"}
+                return answer(OutcomeAnswer(str(tid), "running"))
             case TooOld():
-                shown |= {"outcome": "too_old", "floor": found.floor}
-        return answer(shown)
+                return answer(OutcomeAnswer(str(tid), "too_old", floor=found.floor))
 
     async def label(self, request: web.Request) -> web.Response:
         """Tell what is committed under a label; ``tid`` is null for one that is free."""
         label = request.match_info["label"]
         found = await self.service.label(label)
-        fields = ("tid", "batch", "csn", "time_ms")
-        return answer({"label": label} | {name: getattr(found, name, None) for name in fields})
+        if found is None:
+            return answer(LabelAnswer(label, None, None, None, None))
+        return answer(LabelAnswer(label, found.tid, found.batch, found.csn, found.time_ms))

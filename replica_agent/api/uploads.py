@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
-import msgspec
 import structlog
 from aiohttp import web
 
@@ -24,8 +23,10 @@ from tidelock.replica_agent.transactions.staging_area import Entry, replaces
 from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, job_folder, kind_of, text_of
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.redirect import UPLOADS
-from tidelock.replica_agent.uploads.tokens import DEFAULT_RIGHTS, Right, TokenClaims
+from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import redact
+from tidelock.wire.statements import InsertResult
+from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
 #: Name of the route that a token opens, without the shared secret.
 OPEN_ROUTE = "writes"
@@ -33,21 +34,6 @@ OPEN_ROUTE = "writes"
 _BASE = ("webhdfs", "v1", "transactions")
 
 _log = structlog.get_logger("writes")
-
-
-class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /transactions/{tid}/token; ``tables``: None for all."""
-
-    rights: tuple[str, ...] = tuple(right.value for right in DEFAULT_RIGHTS)
-    tables: list[str] | None = None
-    ttl_s: float | None = None
-
-
-class SealBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of POST /transactions/{tid}/seal/{table}; with ``job`` exactly these files of it count."""
-
-    job: str | None = None
-    files: list[str] = []
 
 
 class WriteRoutes:
@@ -70,34 +56,25 @@ class WriteRoutes:
             ("DELETE", "DELETE"): self._delete,
         }
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
-        base = "/api/v1/transactions/{tid}"
-        return [
-            web.post(base + "/token", self.token),
-            web.post(base + "/seal/{table}", self.seal),
-            web.route("*", "/" + "/".join(_BASE) + "/{path:.*}", self.webhdfs, name=OPEN_ROUTE),
-        ]
-
     def _find(self, request: web.Request) -> Transaction:
         return self._service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
 
     async def token(self, request: web.Request) -> web.Response:
         """Make a token for an open transaction, and tell the folder that it opens."""
-        tx, asked = self._find(request), await body(request, TokenBody)
+        tx, asked = self._find(request), await body(request, TokenRequest)
         tables = None if asked.tables is None else [full_name(name) for name in asked.tables]
         made = self._service.give_token(tx, asked.rights, tables, asked.ttl_s)
         url = f"webhdfs://{self._service.member.data}/transactions/{made.token}"
-        return answer({"token": made.token, "expires_s": made.expires_s, "url": url}, 201)
+        return answer(TokenAnswer(made.token, made.expires_s, url), 201)
 
     async def seal(self, request: web.Request) -> web.Response:
         """Seal what was written to a table, where its committer leaves no _SUCCESS; or the files named."""
-        asked = await body(request, SealBody)
+        asked = await body(request, SealRequest)
         self._service.admit_seal()
         tx, table = self._find(request), full_name(request.match_info["table"])
         places = [tuple(file.split("/")) for file in asked.files]
         sealed = await self._service.seal(tx, table, asked.job, places)
-        return answer({"rows": sealed.rows, "parts": sealed.parts})
+        return answer(InsertResult(sealed.rows, sealed.parts))
 
     # -- WebHDFS -------------------------------------------------------------------------------------------
 

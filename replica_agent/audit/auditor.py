@@ -30,13 +30,14 @@ from tidelock.replica_agent.audit.checks import (
     UndecidedCheck,
 )
 from tidelock.replica_agent.audit.deep import DeepCheck
-from tidelock.replica_agent.audit.findings import CheckReport, Finding, Look, Report, Severity
+from tidelock.replica_agent.audit.findings import Look
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replica_agent.audit.znodes import Znodes
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replication.partfs import PartFs
+from tidelock.wire.audit import CheckReport, Finding, Report, Severity
 
 _log = structlog.get_logger("audit")
 

@@ -20,7 +20,7 @@ from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
-from tidelock.replica_agent.audit.findings import Finding, Look, Severity
+from tidelock.replica_agent.audit.findings import Look
 from tidelock.replica_agent.audit.judgements import Definition, Labelled, Removal
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.rules import Rule, RuleSet
@@ -28,6 +28,7 @@ from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replica_agent.audit.znodes import Znodes
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES
 from tidelock.replication.core.lock_rules import LockInfo
+from tidelock.wire.audit import Finding, Severity
 
 #: Folders whose files rows name. What lies in ``tmp`` is under way, and goes at each start.
 _TOPS: Final = ("parts", "packs")

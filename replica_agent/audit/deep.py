@@ -21,11 +21,12 @@ import xxhash
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.audit.findings import Finding, Look, Severity
+from tidelock.replica_agent.audit.findings import Look
 from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replication.core.digest import BLOCK_BYTES
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
+from tidelock.wire.audit import Finding, Severity
 
 _log = structlog.get_logger("audit")
 

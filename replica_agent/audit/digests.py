@@ -14,6 +14,7 @@ import xxhash
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
+from tidelock.wire.audit import Digest, Digests
 
 _PARTS = f"""
     SELECT table_name, part, path, rows, length, checksum, creation_csn, creation_tid, creation_change
@@ -23,33 +24,6 @@ _OUTCOMES = """
     SELECT tid, csn, time_ms, label, batch FROM outcomes WHERE csn > :above AND csn <= :s ORDER BY csn, tid
 """
 _encode = msgspec.json.Encoder().encode
-
-
-class Digest(msgspec.Struct, frozen=True):
-    """How many things there are, and a digest (XXH3-128) of all that is known of them."""
-
-    count: int
-    digest: str
-
-
-class Digests(msgspec.Struct, frozen=True):
-    """One replica at one CSN.
-
-    Attributes:
-        replica: Its id.
-        csn: The CSN.
-        above: Outcomes above this CSN are counted, up to ``csn``.
-        outcome_floor: Outcomes up to this CSN are not kept here.
-        tables: Visible parts by table, if they were asked for; tables without parts are left out.
-        outcomes: The outcomes.
-    """
-
-    replica: ReplicaId
-    csn: Csn
-    above: Csn
-    outcome_floor: Csn
-    tables: dict[str, Digest]
-    outcomes: Digest
 
 
 def digests(data_dir: Path, replica: ReplicaId, csn: Csn, above: Csn | None, *, tables: bool) -> Digests:

@@ -14,8 +14,8 @@ from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
-from tidelock.replica_agent.audit.findings import Finding, Severity
 from tidelock.replication.core.lock_rules import LockInfo, OnePart, covers
+from tidelock.wire.audit import Finding, Severity
 
 LOCKS: Final = "locks"
 UNDECIDED: Final = "undecided"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidelock.replica_agent.audit.findings import Severity
+from tidelock.wire.audit import Severity
 
 
 @dataclass(frozen=True, slots=True)

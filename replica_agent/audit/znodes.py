@@ -17,8 +17,8 @@ from tidelock.csnlog.core.model import LabelState, PinState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Node, Store
 from tidelock.errors import CorruptError, UnavailableError
-from tidelock.replica_agent.audit.findings import Finding, Severity
 from tidelock.replica_agent.audit.judgements import Definition, Label
+from tidelock.wire.audit import Finding, Severity
 
 T = TypeVar("T")
 

@@ -49,7 +49,7 @@ class AgentSettings(BaseSettings):
 
     # -- identity and addresses
     # ----------------------------------------------------------------------------------
-    replica: str = Field(description="Id of this replica: [a-z][a-z0-9_]{0,31}.")
+    replica: str = Field(description="Id of this replica: `[a-z][a-z0-9_]{0,31}`.")
     data_dir: Path = Field(description="Folder of the catalog and the parts; one agent at a time.")
     zk: str = Field(
         description="ZooKeeper connect string with the cluster's root, e.g. `zk1:2181,zk2:2181/tidelock`."

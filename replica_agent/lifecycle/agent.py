@@ -32,7 +32,7 @@ from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.wiring import Parts, assemble
-from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
@@ -263,7 +263,7 @@ class Agent:
         """Tell a reader process whether ``csn`` can be served here."""
         if self._parts is None:
             return ReadAvailability("standby", f"replica {self.replica} is starting")
-        return await self.parts.services.reads.verdict(csn)
+        return await self.parts.services.reads.read_availability(csn)
 
     def read(self, csn: Csn) -> None:
         """A reader process reads at a CSN: if nobody has pinned it, it stays readable for a while."""

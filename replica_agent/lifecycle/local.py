@@ -71,7 +71,9 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
     await _sweep(files, catalog)
     listener = _bind(settings)
     stack.callback(listener.close)
-    readers = ReaderPool(settings, settings.data_dir, callbacks, api=_here(listener))
+    readers = ReaderPool(
+        settings=settings, data_dir=settings.data_dir, callbacks=callbacks, api=_here(listener)
+    )
     await readers.start()
     stack.push_async_callback(readers.close)
     waiters = CsnWaiters(catalog.reader.snapshot_csn())

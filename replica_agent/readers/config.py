@@ -1,9 +1,8 @@
-"""What a reader process is told at its start, over its socketpair: a command line would show the secret."""
+"""The configuration of a reader process, sent over its socketpair: a command line would show the secret."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +10,9 @@ from typing import Final
 READ_TOLD_SHARE: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """Settings of one worker.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderConfig:
+    """Settings of one reader process.
 
     Attributes:
         data_dir: The agent's data directory.
@@ -42,12 +41,3 @@ class WorkerConfig:
     listing_cache_entries: int
     threads: int
     read_told_s: float
-
-    def to_line(self) -> bytes:
-        """Return the line that the pool sends."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> WorkerConfig:
-        """Read the line back."""
-        return cls(**json.loads(line))

@@ -1,88 +1,79 @@
-"""The worker's end of the socketpair to its agent: questions, reports, and the end of the agent.
-
-JSON objects, one per line. To the agent: ``{"op": "ready"}``, ``{"op": "wait", "id", "csn"}``, ``{"op":
-"read", "csn"}``, ``{"op": "corrupt", "part", "detail"}``, ``{"op": "log", "event", "fields"}``, ``{"op":
-"drained"}``. From it: the
-:class:`WorkerConfig` as first line, ``{"op": "verdict", "id", "verdict", "reason"}``, ``{"op": "drain"}``,
-``{"op": "released", "part"}``.
-"""
+"""A reader process's end of the socketpair to its agent: questions, reports, and the end of the agent."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId
-from tidelock.replica_agent.readers.config import WorkerConfig
-from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.readers import messages as msg
+from tidelock.replica_agent.readers.availability import ReadAvailability
+from tidelock.replica_agent.workers.child import STARTED, requests_async
+from tidelock.replica_agent.workers.frames import pack
 
 #: The agent bounds the wait itself; this only covers one that hangs. Spark's read timeout is the bound + 3 s,
 #: so it must stay below those.
 ANSWER_GRACE_S = 2.0
 #: CSNs that were told as read which are remembered; beyond it those that may be told again are forgotten.
 READ_CSNS_MAX = 10_000
-#: Longest value of a log field, in characters; a line over the socketpair is bounded by asyncio (64 KiB).
+#: Longest value of a log field, in characters.
 LOGGED_CHARACTERS_MAX = 4000
 
 
-class Link:
-    """Speaks with the agent; for the event loop's thread."""
+def _nothing() -> None:
+    pass
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, read_told_s: float
-    ) -> None:
-        """Use :meth:`connect`."""
-        self._reader = reader
-        self._writer = writer
-        self._read_told_s = read_told_s
-        #: CSNs that are read, and when the agent was told so.
-        self._told: dict[Csn, float] = {}
-        self._waiting: dict[int, asyncio.Future[ReadAvailability]] = {}
-        self._last_id = 0
-        self.on_drain: Callable[[], None] = lambda: None
-        self.on_released: Callable[[PartId], None] = lambda _part: None
+
+def _ignore(_part: PartId) -> None:
+    pass
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Link:
+    """Speaks with the agent; for the event loop's thread. Made by :meth:`connect`.
+
+    Attributes:
+        reader: Messages from the agent.
+        writer: Messages to it.
+        read_told_s: Seconds after which the agent is told again that a CSN is read.
+        on_drain: Called when new reads are to be refused.
+        on_released: Called with a part that is whole after all.
+    """
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    read_told_s: float
+    on_drain: Callable[[], None] = _nothing
+    on_released: Callable[[PartId], None] = _ignore
+    #: CSNs that are read, and when the agent was told so.
+    _told: dict[Csn, float] = field(default_factory=dict, init=False)
+    _waiting: dict[int, asyncio.Future[ReadAvailability]] = field(default_factory=dict, init=False)
+    _last_id: int = field(default=0, init=False)
 
     @classmethod
-    async def connect(cls, fd: int) -> tuple[Link, WorkerConfig]:
-        """Take over the inherited descriptor and read the configuration; end if the agent is gone."""
-        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
-        line = await reader.readline()
-        if not line:
-            _die()
-        config = WorkerConfig.from_line(line)
-        return cls(reader, writer, read_told_s=config.read_told_s), config
+    async def connect(cls, connection: socket.socket, *, read_told_s: float) -> Link:
+        """Return the link over the socket that the process was given."""
+        reader, writer = await asyncio.open_connection(sock=connection)
+        return cls(reader=reader, writer=writer, read_told_s=read_told_s)
 
     async def listen(self) -> None:
-        """Take what the agent sends, until it is gone: then this process ends at once, without any clean-up.
-
-        It may not outlive the agent by one answer: the next agent on this data directory wants the port, and
-        it alone may decide what is served.
-        """
-        try:
-            while line := await self._reader.readline():
-                self._take(json.loads(line))
-        except ConnectionError:
-            pass
-        _die()
-
-    def _take(self, message: dict[str, Any]) -> None:
-        match message["op"]:
-            case "verdict":
-                waiting = self._waiting.pop(message["id"], None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(ReadAvailability(message["verdict"], message["reason"]))
-            case "drain":
-                self.on_drain()
-            case "released":
-                self.on_released(PartId(message["part"]))
-            case other:
-                raise AssertionError(f"the agent sent {other!r}")
+        """Take what the agent sends, until it is gone: then this process ends at once."""
+        async for frame in requests_async(self.reader):
+            match msgspec.json.decode(frame, type=msg.ToReader):
+                case msg.Answer(id=number, availability=found):
+                    waiting = self._waiting.pop(number, None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(found)
+                case msg.Drain():
+                    self.on_drain()
+                case msg.Released(part=part):
+                    self.on_released(part)
 
     async def wait(self, csn: Csn, bound_s: float) -> ReadAvailability:
         """Have the agent wait for a CSN and return what it says; "standby" if that is nothing."""
@@ -90,7 +81,7 @@ class Link:
         number = self._last_id
         future: asyncio.Future[ReadAvailability] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        self._send({"op": "wait", "id": number, "csn": csn})
+        self._send(msg.Wait(number, csn))
         try:
             async with asyncio.timeout(bound_s + ANSWER_GRACE_S):
                 return await future
@@ -104,33 +95,28 @@ class Link:
     def read(self, csn: Csn) -> None:
         """Tell the agent, now and then, that a CSN is read here: it may have to be pinned."""
         now = time.monotonic()
-        if now - self._told.get(csn, -math.inf) < self._read_told_s:
+        if now - self._told.get(csn, -math.inf) < self.read_told_s:
             return
         if len(self._told) >= READ_CSNS_MAX:
-            self._told = {old: at for old, at in self._told.items() if now - at < self._read_told_s}
+            self._told = {old: at for old, at in self._told.items() if now - at < self.read_told_s}
         self._told[csn] = now
-        self._send({"op": "read", "csn": csn})
+        self._send(msg.Read(csn))
 
     def ready(self) -> None:
         """Tell the agent that connections are accepted."""
-        self._send({"op": "ready"})
+        self.writer.write(STARTED)
 
     def drained(self) -> None:
         """Tell the agent that no read is running any more."""
-        self._send({"op": "drained"})
+        self._send(msg.Drained())
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """Report a damaged part."""
-        self._send({"op": "corrupt", "part": part, "detail": detail})
+        self._send(msg.Corrupt(part, detail))
 
     def log(self, event: str, **fields: str) -> None:
         """Have the agent log an error; long values lose their beginning (a traceback's end says most)."""
-        shortened = {name: value[-LOGGED_CHARACTERS_MAX:] for name, value in fields.items()}
-        self._send({"op": "log", "event": event, "fields": shortened})
+        self._send(msg.Log(event, {name: value[-LOGGED_CHARACTERS_MAX:] for name, value in fields.items()}))
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(message).encode() + b"\n")
-
-
-def _die() -> NoReturn:
-    os._exit(0)
+    def _send(self, message: msg.FromReader) -> None:
+        self.writer.write(pack(msgspec.json.encode(message)))

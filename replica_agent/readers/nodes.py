@@ -9,7 +9,7 @@ from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.link import Link
 from tidelock.replica_agent.readers.listings import Listings
 from tidelock.replica_agent.readers.paths import (
@@ -90,7 +90,7 @@ class Resolver:
     StandbyError: Another replica may have it.
     """
 
-    def __init__(self, config: WorkerConfig, link: Link) -> None:
+    def __init__(self, config: ReaderConfig, link: Link) -> None:
         """Open the catalog."""
         self.catalog = SnapshotCatalog(Path(config.data_dir))
         self._listings = Listings(Path(config.data_dir), config.listing_cache_entries)

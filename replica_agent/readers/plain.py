@@ -10,7 +10,7 @@ from aiohttp import web
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
 from tidelock.replica_agent.readers import ranges
-from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.counters import Counters
 from tidelock.replica_agent.readers.nodes import FolderNode, PartNode, Resolver
 from tidelock.replica_agent.readers.paths import NoSuchPathError, Target
@@ -26,7 +26,7 @@ class Plain:
     """Answers plain requests; raises what the caller turns into status and JSON."""
 
     def __init__(
-        self, config: WorkerConfig, resolver: Resolver, streams: Streams, counters: Counters
+        self, config: ReaderConfig, resolver: Resolver, streams: Streams, counters: Counters
     ) -> None:
         """Keep what the requests need."""
         self._authorization = f"Bearer {config.secret}".encode() if config.secret else b""

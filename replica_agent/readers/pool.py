@@ -4,52 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import socket
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers import counters
-from tidelock.replica_agent.readers.config import READ_TOLD_SHARE, WorkerConfig
-from tidelock.replica_agent.readers.process import Callbacks, WorkerProcess
+from tidelock.replica_agent.readers import messages as msg
+from tidelock.replica_agent.readers.config import READ_TOLD_SHARE, ReaderConfig
+from tidelock.replica_agent.readers.process import Callbacks, ReaderProcess
+from tidelock.replica_agent.workers.process import Program, WorkerProcess
+from tidelock.replica_agent.workers.restarts import keep_running
 
 #: Pause before a port that is taken is tried again, in seconds.
 BIND_PAUSE_S = 0.1
-#: Pause before a worker that died is started again, in seconds; doubled up to `reader_restart_wait_max_s`
-#: while it keeps dying.
-RESTART_PAUSE_S = 0.1
-#: A worker that lived so long has not failed at its start, in seconds.
-HEALTHY_S = 30.0
+#: aiohttp's C parser answers 400 to raw UTF-8 in a request line, which is how Hadoop's client sends non-ASCII
+#: names.
+_ENVIRONMENT: Final = {"AIOHTTP_NO_EXTENSIONS": "1"}
 
 _log = structlog.get_logger("readers")
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class ReaderPool:
-    """Runs ``reader_workers`` processes on one listening socket.
+    """Runs ``reader_workers`` processes on one listening socket; nothing is bound before :meth:`start`.
 
     The socket belongs to the pool, so connections that wait in it survive the death of a worker.
 
-    Args:
+    Attributes:
         settings: Of the agent.
         data_dir: The data directory; its catalog has to exist when the pool is started.
         callbacks: What the agent does for its readers.
         api: ``host:port`` of the protocol process, on this machine.
     """
 
-    def __init__(self, settings: AgentSettings, data_dir: Path, callbacks: Callbacks, *, api: str) -> None:
-        """Nothing is bound or started yet."""
-        self._api = api
-        self._settings = settings
-        self._data_dir = data_dir.absolute()
-        self._callbacks = callbacks
-        self._listener: socket.socket | None = None
-        self._workers: dict[int, WorkerProcess] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._draining = False
+    settings: AgentSettings
+    data_dir: Path
+    callbacks: Callbacks
+    api: str
+    _listener: socket.socket | None = field(default=None, init=False)
+    _workers: dict[int, ReaderProcess] = field(default_factory=dict, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _draining: bool = field(default=False, init=False)
 
     @property
     def port(self) -> int:
@@ -60,12 +64,12 @@ class ReaderPool:
     @property
     def address(self) -> str:
         """``host:port`` under which clients reach the readers."""
-        return f"{self._settings.advertise}:{self._settings.advertise_data_port or self.port}"
+        return f"{self.settings.advertise}:{self.settings.advertise_data_port or self.port}"
 
     @property
     def pids(self) -> list[int]:
         """The processes that run now."""
-        return [worker.pid for worker in self._workers.values()]
+        return [worker.process.pid for worker in self._workers.values()]
 
     async def start(self) -> None:
         """Bind and start; returns when all workers accept connections.
@@ -75,16 +79,26 @@ class ReaderPool:
             UnavailableError: The workers do not come up; the log says why.
         """
         self._listener = await self._bind()
-        counters.reset(self._run_dir, self._settings.reader_workers)
-        up = [asyncio.Event() for _ in range(self._settings.reader_workers)]
-        self._tasks = [asyncio.create_task(self._keep_running(slot, event)) for slot, event in enumerate(up)]
+        counters.reset(self._run_dir, self.settings.reader_workers)
+        up = [asyncio.Event() for _ in range(self.settings.reader_workers)]
+        self._tasks = [
+            asyncio.create_task(
+                keep_running(
+                    functools.partial(self._run, slot, event),
+                    pause_max_s=self.settings.reader_restart_wait_max_s,
+                    what="reader",
+                    log=_log.bind(slot=slot),
+                )
+            )
+            for slot, event in enumerate(up)
+        ]
         try:
-            async with asyncio.timeout(self._settings.worker_start_timeout_s):
+            async with asyncio.timeout(self.settings.worker_start_timeout_s):
                 await asyncio.gather(*(event.wait() for event in up))
         except TimeoutError:
             await self.close()
             raise UnavailableError(
-                f"the readers did not start within {self._settings.worker_start_timeout_s:g} s "
+                f"the readers did not start within {self.settings.worker_start_timeout_s:g} s "
                 "(worker_start_timeout_s); see the log"
             ) from None
         _log.info("readers.started", address=self.address, pids=self.pids)
@@ -93,7 +107,7 @@ class ReaderPool:
         """Refuse new reads with "standby", wait for the running ones; False if some outlast the time."""
         self._draining = True
         for worker in self._workers.values():
-            worker.drain()
+            worker.send(msg.Drain())
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.gather(*(worker.drained.wait() for worker in self._workers.values()))
@@ -115,7 +129,7 @@ class ReaderPool:
         Not needed after a repair into a new file: readers notice that by themselves.
         """
         for worker in self._workers.values():
-            worker.released(part)
+            worker.send(msg.Released(part))
 
     def counters(self) -> dict[str, int]:
         """Return the sums over all workers since :meth:`start`, by name (readers/counters.py)."""
@@ -123,11 +137,11 @@ class ReaderPool:
 
     @property
     def _run_dir(self) -> Path:
-        return self._data_dir / "run"
+        return self.data_dir.absolute() / "run"
 
     async def _bind(self) -> socket.socket:
-        host, port = self._settings.bind, self._settings.data_port
-        deadline = time.monotonic() + self._settings.bind_retry_s
+        host, port = self.settings.bind, self.settings.data_port
+        deadline = time.monotonic() + self.settings.bind_retry_s
         while True:
             try:
                 return self._listen(host, port)
@@ -143,20 +157,20 @@ class ReaderPool:
         listener = socket.create_server((host, port), family=family)
         # Accepted sockets inherit it. A client that has enough hangs up, and what lies in the buffer was read
         # for nothing.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._settings.send_buffer_bytes)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer_bytes)
         listener.setblocking(False)
         return listener
 
-    def _config(self, slot: int) -> WorkerConfig:
-        settings = self._settings
-        return WorkerConfig(
-            data_dir=str(self._data_dir),
+    def _config(self, slot: int) -> ReaderConfig:
+        settings = self.settings
+        return ReaderConfig(
+            data_dir=str(self.data_dir.absolute()),
             replica=settings.replica,
             host=settings.advertise,
             port=settings.advertise_data_port or self.port,
             secret=settings.secret,
             counters_file=str(counters.path_of(self._run_dir, slot)),
-            api=self._api,
+            api=self.api,
             wait_bound_s=settings.wait_bound_s,
             read_chunk_bytes=settings.read_chunk_bytes,
             listing_cache_entries=settings.listing_cache_entries,
@@ -164,30 +178,23 @@ class ReaderPool:
             read_told_s=settings.unpinned_ttl_s * READ_TOLD_SHARE,
         )
 
-    async def _keep_running(self, slot: int, ready: asyncio.Event) -> None:
-        pause_s = RESTART_PAUSE_S
-        while True:
-            begin = time.monotonic()
-            try:
-                code = await self._run(slot, ready)
-                _log.error("reader.died", slot=slot, exit_code=code)
-            except Exception:
-                _log.exception("reader.failed", slot=slot)
-            lived_s = time.monotonic() - begin
-            longest_s = self._settings.reader_restart_wait_max_s
-            pause_s = min(RESTART_PAUSE_S if lived_s > HEALTHY_S else 2 * pause_s, longest_s)
-            await asyncio.sleep(pause_s)
-
     async def _run(self, slot: int, ready: asyncio.Event) -> int:
         """Run one worker in a slot until it ends; returns its exit code."""
         assert self._listener is not None
-        worker = await WorkerProcess.start(self._listener, self._config(slot), self._callbacks, ready)
-        self._workers[slot] = worker
+        program = Program(
+            what="reader process",
+            module="tidelock.replica_agent.readers.worker",
+            start_timeout_s=self.settings.worker_start_timeout_s,
+            environment=_ENVIRONMENT,
+            sockets=(self._listener,),
+        )
+        process = await WorkerProcess.start(program, msgspec.json.encode(self._config(slot)))
+        worker = self._workers[slot] = ReaderProcess(process=process, callbacks=self.callbacks)
+        ready.set()
         try:
             if self._draining:
-                worker.drain()
+                worker.send(msg.Drain())
             return await worker.run()
         finally:
             del self._workers[slot]
-            worker.drained.set()
             await worker.end()

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.readers import hdfs
-from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.counters import Counters
 from tidelock.replica_agent.readers.nodes import FileNode, FolderNode, Node, PartNode, Resolver
 from tidelock.replica_agent.readers.paths import NoSuchPathError, Target
@@ -24,7 +24,7 @@ class WebHdfs:
     """Answers one operation; raises what the caller turns into a RemoteException."""
 
     def __init__(
-        self, config: WorkerConfig, resolver: Resolver, streams: Streams, counters: Counters
+        self, config: ReaderConfig, resolver: Resolver, streams: Streams, counters: Counters
     ) -> None:
         """Keep what the operations need."""
         self._config = config

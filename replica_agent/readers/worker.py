@@ -1,6 +1,6 @@
-"""A reader process: ``python -m ...readers.worker <listening fd> <link fd> <pid of the agent>``.
+"""A reader process, started by the pool only.
 
-Started by the pool only. It accepts connections on a socket that it shares with its siblings, and ends at
+It accepts connections on a socket that it shares with its siblings, and ends at
 once when its agent does. Signals that are sent to the agent's process group are the agent's business: it
 drains and closes its workers itself.
 """
@@ -8,25 +8,23 @@ drains and closes its workers itself.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import signal
-import socket
-import sys
 import traceback
 from pathlib import Path
 
+import msgspec
 from aiohttp import http_parser, web
 
 from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers import plain, webhdfs
-from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.counters import Counters
 from tidelock.replica_agent.readers.forward import Forward
 from tidelock.replica_agent.readers.link import Link
 from tidelock.replica_agent.readers.nodes import Resolver
 from tidelock.replica_agent.readers.paths import Target, parse_target
 from tidelock.replica_agent.readers.streams import Streams
+from tidelock.replica_agent.workers.child import Given, begin
 
 #: Connections that the kernel keeps for the workers.
 BACKLOG = 1024
@@ -37,13 +35,12 @@ ACCEPT_BATCH = 1
 REQUEST_LINE_BYTES_MAX = 64 << 10
 
 _WEBHDFS = ("webhdfs", "v1")
-_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
     """The request handler of one process."""
 
-    def __init__(self, config: WorkerConfig, link: Link) -> None:
+    def __init__(self, config: ReaderConfig, link: Link) -> None:
         """Open the catalog and the counters."""
         self._config = config
         self._link = link
@@ -98,14 +95,15 @@ class Worker:
             self._link.drained()
 
 
-async def _serve(listen_fd: int, link_fd: int) -> None:
-    link, config = await Link.connect(link_fd)
+async def _serve(given: Given) -> None:
+    config = msgspec.json.decode(given.config, type=ReaderConfig)
+    link = await Link.connect(given.connection, read_told_s=config.read_told_s)
     app = web.Application()
     app.on_response_prepare.append(webhdfs.no_content_type)
     app.router.add_route("*", "/{path:.*}", Worker(config, link).handle)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, max_line_size=REQUEST_LINE_BYTES_MAX)
     await runner.setup()
-    listener = socket.socket(fileno=listen_fd)
+    (listener,) = given.sockets
     await web.SockSite(runner, listener, backlog=ACCEPT_BATCH).start()
     # asyncio uses one number for both; the length of the kernel's queue is another matter.
     listener.listen(BACKLOG)
@@ -113,25 +111,13 @@ async def _serve(listen_fd: int, link_fd: int) -> None:
     await link.listen()
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process with its parent, in case the event loop does not get to notice."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
 def main() -> None:
     """Serve until the agent is gone."""
-    listen_fd, link_fd, parent = (int(text) for text in sys.argv[1:])
-    _die_with(parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    # aiohttp's C parser answers 400 to raw UTF-8 in a request line, which is how Hadoop's client sends
-    # non-ASCII names.
+    given = begin(ignored=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     assert http_parser.HttpRequestParser is http_parser.HttpRequestParserPy, (
         "AIOHTTP_NO_EXTENSIONS=1 is not set"
     )
-    asyncio.run(_serve(listen_fd, link_fd))
+    asyncio.run(_serve(given))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import TableExistsError
 from tidelock.replica_agent.audit.auditor import Auditor
-from tidelock.replica_agent.audit.digests import Digests, digests
-from tidelock.replica_agent.audit.findings import Report
+from tidelock.replica_agent.audit.digests import digests
 from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -30,6 +29,7 @@ from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_n
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
+from tidelock.wire.audit import Digests, Report
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
@@ -19,7 +18,7 @@ from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replication.core.model import Held, PartMeta
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
-from tidelock.replication.peers import UploadBegun
+from tidelock.wire.peers import PeerStatus, UploadBegun
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
@@ -93,13 +92,13 @@ class PeerService:
         """Return what this home knows of its own transaction."""
         return self.outcomes.own(tid)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> PeerStatus:
         """Return how far this replica is."""
-        return {
-            "id": self.session.replica,
-            "disk": self.session.disk,
-            "boot": self.session.boot,
-            "state": self.condition.state.value,
-            "snapshot_csn": self.waiters.reached,
-            "free_bytes": self.files.room(),
-        }
+        return PeerStatus(
+            id=self.session.replica,
+            disk=self.session.disk,
+            boot=self.session.boot,
+            state=self.condition.state.value,
+            snapshot_csn=self.waiters.reached,
+            free_bytes=self.files.room(),
+        )

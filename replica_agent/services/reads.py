@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.config.states import Action, Condition
-from tidelock.replica_agent.readers.verdict import ReadAvailability
+from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.services.finding import find_with_sign_of_life
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
@@ -24,8 +23,9 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
-from tidelock.replica_agent.transactions.statements.mutations import Mutated
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.wire.reads import SnapshotInfo
+from tidelock.wire.statements import ChangeResult
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -53,7 +53,7 @@ class ReadService:
         self.condition.require(Action.LATEST)
         return await self.snapshots.open(csn=csn, at_ms=at_ms, min_csn=min_csn, ttl_s=ttl_s)
 
-    def describe_snapshots(self) -> list[dict[str, Any]]:
+    def describe_snapshots(self) -> list[SnapshotInfo]:
         """Return the snapshots that clients hold through this replica."""
         return self.snapshots.describe()
 
@@ -74,7 +74,7 @@ class ReadService:
         await self.snapshots.require(csn, table)
         self.read_pins.read(csn)
 
-    async def verdict(self, csn: Csn) -> ReadAvailability:
+    async def read_availability(self, csn: Csn) -> ReadAvailability:
         """Tell a reader process whether ``csn`` can be served here."""
         try:
             await self.require_read(csn)
@@ -135,7 +135,7 @@ class ReadService:
 
         return ended
 
-    async def insert_select(self, request: SqlRequest, running: Mutation) -> Mutated:
+    async def insert_select(self, request: SqlRequest, running: Mutation) -> ChangeResult:
         """Stage the rows of an INSERT INTO ... SELECT that runs in a transaction."""
         self.condition.require(Action.INSERT)
         tx = self.transactions.find(request.tid or "")

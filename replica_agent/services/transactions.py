@@ -26,9 +26,11 @@ from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolve
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
-from tidelock.replica_agent.transactions.statements.mutations import Mutated, Mutations
-from tidelock.replica_agent.transactions.statements.removals import Removals, Removed
+from tidelock.replica_agent.transactions.statements.mutations import Mutations
+from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
+from tidelock.wire.statements import ChangeResult, RemoveResult
+from tidelock.wire.transactions import TransactionInfo
 
 _T = TypeVar("_T")
 
@@ -98,12 +100,12 @@ class TransactionService:
             key=key,
         )
 
-    def describe_all(self) -> list[dict[str, Any]]:
+    def describe_all(self) -> list[TransactionInfo]:
         """Return what is shown of the open and recently ended transactions of this home."""
         now = self.clock()
         return [tx.describe(now) for tx in self.transactions.all()]
 
-    def describe(self, tid: str) -> dict[str, Any]:
+    def describe(self, tid: str) -> TransactionInfo:
         """Return what is shown of one transaction; UnknownTransactionError if there is none."""
         return self.transactions.find(tid).describe(self.clock())
 
@@ -130,35 +132,35 @@ class TransactionService:
         with self.failures.noted(str(tx.tid)):  # it reads what is there, for a table with a unique key
             return await self.inserts.insert(tx, table, content, length, partition=partition)
 
-    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> Mutated:
+    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
         """Delete rows; see :meth:`Mutations.delete`."""
         return await self._change(tx, self.mutations.delete(tx, table, action))
 
-    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> Mutated:
+    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
         """Give columns new values; see :meth:`Mutations.update`."""
         return await self._change(tx, self.mutations.update(tx, table, action))
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
-    ) -> Mutated:
+    ) -> ChangeResult:
         """Merge rows by key; see :meth:`Mutations.merge`."""
         return await self._change(tx, self.mutations.merge(tx, table, action, body, length))
 
-    async def _change(self, tx: Transaction, work: Awaitable[Mutated]) -> Mutated:
+    async def _change(self, tx: Transaction, work: Awaitable[ChangeResult]) -> ChangeResult:
         with self.failures.noted(str(tx.tid)):
             return await self._keep_alive(tx, work)
 
-    async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> Removed:
+    async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> RemoveResult:
         """Remove one partition; see :meth:`Removals.drop_partition`."""
         return await self._keep_alive(tx, self.removals.drop_partition(tx, table, values))
 
-    async def truncate(self, tx: Transaction, table: str) -> Removed:
+    async def truncate(self, tx: Transaction, table: str) -> RemoveResult:
         """Remove all rows; see :meth:`Removals.truncate`."""
         return await self._keep_alive(tx, self.removals.truncate(tx, table))
 
     async def move_partition(
         self, tx: Transaction, source: str, target: str, values: Mapping[str, Any]
-    ) -> Removed:
+    ) -> RemoveResult:
         """Move one partition; see :meth:`Removals.move_partition`."""
         return await self._keep_alive(tx, self.removals.move_partition(tx, source, target, values))
 

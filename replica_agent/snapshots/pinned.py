@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 
@@ -33,6 +32,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.wire.reads import SnapshotInfo
 
 _log = structlog.get_logger("snapshots")
 _TRIES = 10
@@ -315,11 +315,11 @@ class Snapshots:
         """Return the ids of all pins whose znodes are this replica's to make, renew and delete."""
         return frozenset({*self._pins, *self._leaving})
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[SnapshotInfo]:
         """Return the pins of this replica's clients."""
         now = self.clock()
         return [
-            {"id": p.id, "csn": p.csn, "ttl_s": p.ttl_s, "left_s": round(p.until - now, 3)}
+            SnapshotInfo(id=p.id, csn=p.csn, ttl_s=p.ttl_s, left_s=round(p.until - now, 3))
             for p in self._pins.values()
         ]
 

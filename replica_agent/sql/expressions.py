@@ -18,8 +18,8 @@ from typing import Any
 import duckdb
 
 from tidelock.errors import BadRequestError, SchemaMismatchError
-from tidelock.replica_agent.sql.mutation import Literal, Value
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.wire.statements import Literal, Value
 
 #: Functions that may stand in FROM: they make rows of their arguments.
 _TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat_row", "unnest"})

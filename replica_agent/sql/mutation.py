@@ -8,28 +8,12 @@ all columns of the table in its types. Expressions in it are SQL of the user, on
 
 from __future__ import annotations
 
-from typing import Any
-from typing import Literal as OneOf
+from typing import Any, Literal
 
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
-
-
-class Literal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A new value that is no SQL: a JSON value, cast to the type of its column.
-
-    Attributes:
-        value: Dates, times and decimals are text.
-        base64: The value is the base64 text of bytes.
-    """
-
-    value: bool | int | float | str | None
-    base64: bool = False
-
-
-#: A new value of a column: SQL, or a literal.
-Value = str | Literal
+from tidelock.wire.statements import Value
 
 
 class DeleteRows(msgspec.Struct, frozen=True, tag="delete"):
@@ -74,7 +58,7 @@ class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
     delete: str | None = None
     insert: dict[str, Value] | bool = False
     upsert: bool = False
-    unique: OneOf["refuse", "replace"] | None = None
+    unique: Literal["refuse", "replace"] | None = None
     params: tuple[Any, ...] = ()
 
 

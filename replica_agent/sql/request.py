@@ -1,15 +1,12 @@
-"""What the protocol process and a SQL process say to each other: requests, results and errors in frames.
+"""Messages between the protocol process and a SQL process: requests, results and errors.
 
-A frame is one byte for its kind, four for the length of what follows (big-endian), then that.
+A request is the JSON of :data:`Request`. An answer is one byte for its kind, then its content.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
 from collections.abc import Sequence
-from enum import Enum
+from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -18,30 +15,25 @@ from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.sql.mutation import MutationRequest
 from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.workers.frames import pack
 
 #: The view of :class:`SomeParts`; no table has such a name.
 SOME = "#some"
 
-_HEADER = struct.Struct(">BI")
 
+class Kind(IntEnum):
+    """The content of an answer of a SQL process."""
 
-class Kind(Enum):
-    """What a frame holds."""
-
-    #: A :data:`Request`; the only kind that goes to the SQL process.
-    REQUEST = 1
     #: Bytes of an Arrow IPC stream.
-    DATA = 2
+    DATA = 1
     #: The statement is through, all its data came before; an :class:`Ended`.
-    END = 3
+    END = 2
     #: The statement failed: an error as it travels over HTTP. The process takes the next request.
-    ERROR = 4
+    ERROR = 3
     #: As ERROR, but the process is not to be used again.
-    FATAL = 5
-    #: The process has started and takes requests.
-    READY = 6
+    FATAL = 4
     #: The statement changes a table: an :class:`Affected`, before any data.
-    AFFECTED = 7
+    AFFECTED = 5
 
 
 class SomeParts(msgspec.Struct, frozen=True):
@@ -94,12 +86,12 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
     adopted: tuple[()] = ()
 
 
-#: What a SQL process is given.
+#: A request to a SQL process.
 Request = SqlRequest | MutationRequest | ChangesRequest
 
 
-class WorkerConfig(msgspec.Struct, frozen=True):
-    """What a SQL process is told when it starts.
+class SqlConfig(msgspec.Struct, frozen=True):
+    """Configuration of a SQL process.
 
     Attributes:
         data_dir: The replica's data directory.
@@ -144,28 +136,11 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def pack(kind: Kind, payload: bytes) -> bytes:
-    """Return a frame."""
-    return _HEADER.pack(kind.value, len(payload)) + payload
+def pack_answer(kind: Kind, payload: bytes) -> bytes:
+    """Return the frame of an answer."""
+    return pack(bytes((kind,)), payload)
 
 
-async def read_frame(reader: asyncio.StreamReader) -> tuple[Kind, bytes]:
-    """Read a frame; asyncio.IncompleteReadError when the other side has gone."""
-    kind, length = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-    return Kind(kind), await reader.readexactly(length)
-
-
-def receive_frame(connection: socket.socket) -> tuple[Kind, bytes]:
-    """Wait for a frame; EOFError when the other side has gone."""
-    kind, length = _HEADER.unpack(_receive(connection, _HEADER.size))
-    return Kind(kind), _receive(connection, length)
-
-
-def _receive(connection: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        piece = connection.recv(length - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return bytes(data)
+def read_answer(frame: bytes) -> tuple[Kind, bytes]:
+    """Return the kind and the content of an answer."""
+    return Kind(frame[0]), frame[1:]

@@ -28,7 +28,7 @@ from tidelock.errors import (
     TooLargeError,
     UnknownTableError,
 )
-from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlRequest, WorkerConfig, quote
+from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlConfig, SqlRequest, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.tables.schema import DEFAULT_NAMESPACE, TableSchema
@@ -52,7 +52,7 @@ class Session:
         request: What is asked for; its snapshot is shown.
     """
 
-    def __init__(self, config: WorkerConfig, request: Request) -> None:
+    def __init__(self, config: SqlConfig, request: Request) -> None:
         self.data_dir = Path(config.data_dir)
         self.connection = _locked_connection(config)
         #: Where the expressions of the user stand; for messages.
@@ -322,7 +322,7 @@ class Session:
         self._scan_error = self._scan_error or error
 
 
-def _locked_connection(config: WorkerConfig) -> duckdb.DuckDBPyConnection:
+def _locked_connection(config: SqlConfig) -> duckdb.DuckDBPyConnection:
     settings: Iterable[tuple[str, Any]] = (
         ("memory_limit", f"{config.engine_bytes}B"),
         ("threads", config.threads),

@@ -1,17 +1,12 @@
-"""A SQL process: runs one statement at a time and streams the result back. Ends with its agent.
-
-python -m tidelock.replica_agent.sql.worker <file descriptor of a socket> <WorkerConfig as JSON>
-"""
+"""A SQL process: runs one statement at a time and streams the result back."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import resource
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,12 +24,12 @@ from tidelock.replica_agent.sql.request import (
     ChangesRequest,
     Kind,
     Request,
+    SqlConfig,
     SqlRequest,
-    WorkerConfig,
-    pack,
-    receive_frame,
+    pack_answer,
 )
 from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.workers import child
 
 #: Bytes of a result that are collected before they are sent: small results arrive whole or as an error.
 SEND_BYTES = 256 * 1024
@@ -48,28 +43,23 @@ THREADS_BYTES = 128 << 20
 
 def main() -> NoReturn:
     """Serve requests until the other side of the socket has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the agent ends us
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    config = msgspec.json.decode(sys.argv[2], type=WorkerConfig)
-    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    given = child.begin(ignored=(signal.SIGINT,))
+    config = msgspec.json.decode(given.config, type=SqlConfig)
+    waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(given.connection, waiting), daemon=True).start()
     _limit_memory(config)
-    connection.sendall(pack(Kind.READY, b""))
+    given.connection.sendall(child.STARTED)
     while True:
-        _serve(connection, config, requests.get())
+        _serve(given.connection, config, waiting.get())
 
 
-def _receive(connection: socket.socket, requests: queue.SimpleQueue[Request]) -> None:
-    """Take requests; end the process, whatever it is doing, when the agent has gone."""
-    try:
-        while True:
-            _, payload = receive_frame(connection)
-            requests.put(msgspec.json.decode(payload, type=Request))
-    except (EOFError, OSError):
-        os._exit(0)
+def _receive(connection: socket.socket, waiting: queue.SimpleQueue[Request]) -> None:
+    """Take requests; the process ends, whatever it is doing, when the agent has gone."""
+    for request in child.requests(connection):
+        waiting.put(msgspec.json.decode(request, type=Request))
 
 
-def _serve(connection: socket.socket, config: WorkerConfig, request: Request) -> None:
+def _serve(connection: socket.socket, config: SqlConfig, request: Request) -> None:
     """Run one request and send its frames."""
     session = None
     try:
@@ -81,9 +71,9 @@ def _serve(connection: socket.socket, config: WorkerConfig, request: Request) ->
         )
         # After these the process may hold memory for ever, or worse.
         kind = Kind.FATAL if type(found) in {TidelockError, TooLargeError} else Kind.ERROR
-        connection.sendall(pack(kind, msgspec.json.encode(found.to_wire())))
+        connection.sendall(pack_answer(kind, msgspec.json.encode(found.to_wire())))
     else:
-        connection.sendall(pack(Kind.END, msgspec.json.encode(ended)))
+        connection.sendall(pack_answer(Kind.END, msgspec.json.encode(ended)))
     finally:
         if session is not None:
             session.close()
@@ -105,7 +95,7 @@ def _answer(session: Session, request: Request, connection: socket.socket) -> En
             return Ended(reads=session.reads())
         request = MutationRequest(request.csn, request.tid, insert.table, insert.rows, request.adopted)
     run = MutationRun(session, request)
-    connection.sendall(pack(Kind.AFFECTED, msgspec.json.encode(run.plan.affected)))
+    connection.sendall(pack_answer(Kind.AFFECTED, msgspec.json.encode(run.plan.affected)))
     _stream(run.schema, (piece for batch in run.batches() for piece in _pieces(batch)), connection)
     return run.ended()
 
@@ -148,10 +138,10 @@ class _Frames:
         data = memoryview(b"".join(self._pieces))
         self._pieces, self._length = [], 0
         for begin in range(0, len(data), FRAME_BYTES):
-            self._connection.sendall(pack(Kind.DATA, bytes(data[begin : begin + FRAME_BYTES])))
+            self._connection.sendall(pack_answer(Kind.DATA, bytes(data[begin : begin + FRAME_BYTES])))
 
 
-def _limit_memory(config: WorkerConfig) -> None:
+def _limit_memory(config: SqlConfig) -> None:
     """Bound this process, and offer it first should the machine run out of memory all the same."""
     used = next(
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")

@@ -22,6 +22,7 @@ from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.staged_files import TableWrites
 from tidelock.replication.core.model import PartMeta
+from tidelock.wire.transactions import TransactionInfo
 
 
 class TxState(Enum):
@@ -320,23 +321,23 @@ class Transaction:
                     table=table,
                 )
 
-    def describe(self, now: float) -> dict[str, Any]:
+    def describe(self, now: float) -> TransactionInfo:
         """Return what GET /transactions shows."""
         ending = self.ending
         rows, parts, removed = ending.totals or self.staged.totals
-        return {
-            "tid": str(self.tid),
-            "state": self.state.value,
-            "snapshot_csn": self.tid.snapshot,
-            "statement_csn": max(self.statements.statement_csn, self.tid.snapshot),
-            "isolation": self.isolation.value,
-            "label": self.label,
-            "batch": self.batch,
-            "tables": sorted(self.staged.tables),
-            "rows": rows,
-            "parts": parts,
-            "removed_parts": removed,
-            "csn": ending.outcome.csn if ending.outcome else None,
-            "error": ending.error.message if ending.error else None,
-            "lease_left_s": max(0.0, round(self.lease.until - now, 3)) if self.leased else None,
-        }
+        return TransactionInfo(
+            tid=str(self.tid),
+            state=self.state.value,
+            snapshot_csn=self.tid.snapshot,
+            statement_csn=max(self.statements.statement_csn, self.tid.snapshot),
+            isolation=self.isolation.value,
+            label=self.label,
+            batch=self.batch,
+            tables=sorted(self.staged.tables),
+            rows=rows,
+            parts=parts,
+            removed_parts=removed,
+            csn=ending.outcome.csn if ending.outcome else None,
+            error=ending.error.message if ending.error else None,
+            lease_left_s=max(0.0, round(self.lease.until - now, 3)) if self.leased else None,
+        )

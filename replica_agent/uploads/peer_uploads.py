@@ -23,7 +23,8 @@ from tidelock.replica_agent.uploads.receiving import UploadReceiver
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.model import PartMeta, Peer, bytes_alone
 from tidelock.replication.partfs import PartFs
-from tidelock.replication.peers import PeerClient, UploadBegun
+from tidelock.replication.peers import PeerClient
+from tidelock.wire.peers import UploadBegun
 
 UPLOAD = faults.step("agent.upload")
 

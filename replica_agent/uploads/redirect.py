@@ -26,7 +26,7 @@ from tidelock.replica_agent.uploads.targets import UploadTargets
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
-from tidelock.replication.peers import UploadBegun
+from tidelock.wire.peers import UploadBegun
 
 #: Where a replica takes files of others' transactions: ``/webhdfs/v1/transactions/uploads/<grant>``.
 UPLOADS = "uploads"

@@ -16,6 +16,7 @@ from typing import Any, Final
 from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
 from tidelock.errors import TokenExpiredError, TokenForeignError, TokenRightError
 from tidelock.replica_agent.uploads import signed
+from tidelock.wire.transactions import TOKEN_RIGHTS
 
 _CONTEXT: Final = b"tidelock token 1\0"
 
@@ -36,7 +37,7 @@ class Right(Enum):
 
 
 #: What a token allows if nothing is asked for; whoever is to read, keep alive or end must have it said.
-DEFAULT_RIGHTS: Final = (Right.APPEND, Right.REPLACE)
+DEFAULT_RIGHTS: Final = tuple(map(Right, TOKEN_RIGHTS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,50 +1,30 @@
 """The values of replication: parts, sealed transactions, peers and what peers answer. Pure.
 
-Pure. :class:`PartMeta` and :class:`Held` travel between agents (docs/protocol.md#stage); the patterns
-are checked when they are decoded, since a part id becomes a file name. The rest stays inside one agent.
+:class:`PartMeta` and :class:`Held` travel between agents (docs/protocol.md#stage,
+:mod:`tidelock.wire.peers`). The rest stays inside one agent.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import Kind, TidRecord
+from tidelock.wire.peers import Held, PartKind, PartMeta
 
-#: A Parquet range of a table, or the stored entries of a large transaction.
-PartKind = Literal["part", "manifest"]
-
-_Part = Annotated[PartId, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}-[0-9]{1,18}-[0-9]{1,18}\Z")]
-_Checksum = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a replica has to know of a part besides its bytes.
-
-    Attributes:
-        part: Part id, unique for ever.
-        table: Full table name; empty for a manifest, and for an early copy of which nobody knows yet what it
-            is a part of.
-        path: Hive-style partition path, ``""`` without partitions.
-        rows: Rows of the part; 0 for a manifest.
-        length: Bytes of the range.
-        checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
-        stats: Column statistics, or None where nobody has computed them yet.
-        kind: ``part`` or ``manifest``.
-    """
-
-    part: _Part
-    table: TableName
-    path: str
-    rows: _Count
-    length: _Count
-    checksum: _Checksum
-    stats: dict[str, Any] | None = None
-    kind: PartKind = "part"
+__all__ = [
+    "Held",
+    "Location",
+    "PartBytes",
+    "PartKind",
+    "PartMeta",
+    "Peer",
+    "ResolvedRecord",
+    "SealedTid",
+    "Wanted",
+    "bytes_alone",
+]
 
 
 def bytes_alone(part: PartId, length: int, checksum: str) -> PartMeta:
@@ -65,26 +45,6 @@ class SealedTid:
 
     tid: Tid
     parts: tuple[PartMeta, ...]
-
-
-class Held(msgspec.Struct, frozen=True):
-    """A peer's answer to a push: a statement about its present, which may be repeated or lost.
-
-    Attributes:
-        replica: Who answers.
-        disk: Its data directory's id; the answer counts only while ``replicas/<id>/session`` shows this one.
-        boot: Start number of its agent.
-        snapshot_csn: Its snapshot CSN.
-        held: Tids whose files, rows and prepared marks are durable there.
-        refused: Tids that it cannot take now, with the reason. A tid in neither is still on its way.
-    """
-
-    replica: ReplicaId
-    disk: str
-    boot: int
-    snapshot_csn: Csn
-    held: tuple[str, ...]
-    refused: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A task's rows as Parquet files of a table: split by partition, encoded, and sent while they come in."""
+"""Encoding of a task's rows as Parquet files of a table: split by partition, and sent while rows arrive."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pyarrow.parquet as pq
 from tidelock.errors import BadRequestError, SchemaMismatchError
 from tidelock.part_layout import parquet_options, sorted_by
 from tidelock.partition_paths import split
-from tidelock.spark.source.folder import Upload
+from tidelock.spark.source.staging_folder import Upload
 
-#: As agents lay out parts (`row_group_rows`, `row_group_bytes`, `part_bytes_max`). The second is also the
-#: memory for rows that wait, of all partitions together.
+#: Sizes of row groups and files, equal to the agents' defaults (`row_group_rows`, `row_group_bytes`,
+#: `part_bytes_max`). The second is also the limit of memory for waiting rows, of all partitions together.
 ROW_GROUP_ROWS: Final = 1_000_000
 ROW_GROUP_BYTES: Final = 128 << 20
 FILE_BYTES: Final = 1 << 30
-#: Files that are open at once, one to a partition: with more, the one whose rows came longest ago is ended.
+#: Files that are open at once, at most one per partition. Beyond it the least recently used file is ended.
 FILES_OPEN_MAX: Final = 16
-#: Rows of less memory are compressed by the faster codec.
+#: A row group that takes less memory is compressed by the faster codec.
 SMALL_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How a table's files are written.
+class FileLayout:
+    """The layout of a table's files.
 
     Attributes:
-        table: Its full name.
-        arrow: All columns, by their types.
+        table: Full name of the table.
+        arrow: All columns of the table, with their types.
         partition_by: Columns that become folders.
         sort_by: Columns by which the rows of a row group are sorted.
     """
@@ -43,38 +43,36 @@ class Layout:
 
     @property
     def stored(self) -> pa.Schema:
-        """The columns of the files."""
+        """The columns that files hold: all but the partition columns."""
         return pa.schema([field for field in self.arrow if field.name not in self.partition_by])
 
     def require_partitions(self) -> None:
-        """Raise BadRequestError unless the table has partitions that can be replaced."""
+        """Raise BadRequestError unless the table has partitions to replace."""
         if not self.partition_by:
-            raise BadRequestError(
-                f"table {self.table} has no partitions; leave option overwritePartitions out"
-            )
+            raise BadRequestError(f"table {self.table} has no partitions; omit option overwritePartitions")
 
     def conform(self, arrays: Sequence[pa.Array], names: Sequence[str]) -> pa.RecordBatch:
-        """Return rows with the table's columns, in its order and types.
+        """Return rows with the table's columns, in the table's order and types.
 
         Raises:
             SchemaMismatchError: A required column holds a null.
         """
-        given = dict(zip(names, arrays, strict=True))
+        columns = dict(zip(names, arrays, strict=True))
         for field in self.arrow:
-            if not field.nullable and given[field.name].null_count:
+            if not field.nullable and columns[field.name].null_count:
                 raise SchemaMismatchError(
-                    f"column {field.name} of table {self.table} is required, and rows hold a null there: "
-                    "give them values",
+                    f"column {field.name} of table {self.table} is required, but rows hold a null in it; "
+                    "give these rows a value",
                     table=self.table,
                     column=field.name,
                 )
         return pa.RecordBatch.from_arrays(
-            [given[field.name].cast(field.type) for field in self.arrow], schema=self.arrow
+            [columns[field.name].cast(field.type) for field in self.arrow], schema=self.arrow
         )
 
 
 class _Partition:
-    """The rows of one partition that wait, and the file that the next ones go to."""
+    """The waiting rows of one partition, and the open file that they will be written to."""
 
     def __init__(self) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -82,25 +80,25 @@ class _Partition:
         self.bytes = 0
         self.upload: Upload | None = None
         self.writer: pq.ParquetWriter | None = None
-        self.used = 0
+        self.used_at = 0
 
 
 class Encoder:
-    """Takes the rows of a task and leaves files.
+    """Encoder of the rows of a task into files.
 
     Args:
-        layout: Of the table.
+        layout: Layout of the table's files.
         begin: Begins the n-th file, in a partition's folder.
     """
 
-    def __init__(self, layout: Layout, begin: Callable[[str, int], Upload]) -> None:
+    def __init__(self, layout: FileLayout, begin: Callable[[str, int], Upload]) -> None:
         self.files: list[str] = []
         self.rows = self.bytes = 0
         self._layout, self._begin = layout, begin
         self._partitions: dict[str, _Partition] = {}
         self._waiting_bytes = 0
-        self._begun = 0
-        self._clock = 0
+        self._files_begun = 0
+        self._additions = 0
 
     @property
     def partitions(self) -> set[str]:
@@ -108,11 +106,11 @@ class Encoder:
         return set(self._partitions)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take conformed rows.
+        """Add conformed rows.
 
         Raises:
-            SchemaMismatchError, TooLargeError: A value cannot be a folder.
-            RefusedError, UnavailableError: As `Folder.locate`.
+            SchemaMismatchError, TooLargeError: A partition value cannot be the name of a folder.
+            RefusedError, UnavailableError: As `StagingFolder.locate`.
         """
         for path, rows in split(batch, self._layout.partition_by):
             self._add(path, rows)
@@ -125,15 +123,15 @@ class Encoder:
             self._end(partition)
 
     def abandon(self) -> None:
-        """Cut all files that are not ended."""
+        """Abandon the upload of each file that is not ended."""
         for partition in self._partitions.values():
             if partition.upload is not None:
                 partition.upload.abandon()
 
     def _add(self, path: str, rows: pa.RecordBatch) -> None:
         partition = self._partitions.setdefault(path, _Partition())
-        self._clock += 1
-        partition.used = self._clock
+        self._additions += 1
+        partition.used_at = self._additions
         while rows.num_rows:
             piece = rows.slice(0, ROW_GROUP_ROWS - partition.rows)
             rows = rows.slice(piece.num_rows)
@@ -148,7 +146,7 @@ class Encoder:
             self._encode(*largest)
 
     def _encode(self, path: str, partition: _Partition) -> None:
-        """Write the rows that wait as one row group."""
+        """Write a partition's waiting rows as one row group."""
         if not partition.batches:
             return
         rows = pa.Table.from_batches(partition.batches)
@@ -163,11 +161,11 @@ class Encoder:
             self._end(partition)
 
     def _open(self, path: str, partition: _Partition) -> pq.ParquetWriter:
-        open_ones = [one for one in self._partitions.values() if one.upload is not None]
-        if len(open_ones) >= FILES_OPEN_MAX:
-            self._end(min(open_ones, key=lambda one: one.used))
-        partition.upload = self._begin(path, self._begun)
-        self._begun += 1
+        writing = [candidate for candidate in self._partitions.values() if candidate.upload is not None]
+        if len(writing) >= FILES_OPEN_MAX:
+            self._end(min(writing, key=lambda candidate: candidate.used_at))
+        partition.upload = self._begin(path, self._files_begun)
+        self._files_begun += 1
         partition.writer = pq.ParquetWriter(
             partition.upload,
             self._layout.stored,
@@ -176,11 +174,11 @@ class Encoder:
         return partition.writer
 
     def _end(self, partition: _Partition) -> None:
-        """End a partition's file; later rows of it go to another one."""
+        """End a partition's file; later rows of the partition go to another file."""
         if partition.writer is None or partition.upload is None:
             return
         partition.writer.close()
         partition.upload.finish()
-        self.files.append(partition.upload.place)
+        self.files.append(partition.upload.path)
         self.bytes += partition.upload.length
         partition.writer = partition.upload = None

@@ -22,18 +22,18 @@ _NAMES: Final = frozenset(field.name for field in FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What the change feed says of rows that were inserted.
+    """The values of the change feed's columns for inserted rows.
 
     Attributes:
-        csn: The commit.
-        time: Its effective time; None where it is not known.
+        csn: CSN of the commit.
+        time: Effective time of the commit; None if it is not known.
     """
 
     csn: int
     time: datetime | None
 
     def column(self, field: pa.Field, rows: int) -> pa.Array:
-        """Return one of the added columns."""
+        """Return one of the feed's columns, for this number of rows."""
         values = {CHANGE_TYPE: "insert", COMMIT_CSN: self.csn, COMMIT_TIME: self.time}
         return pa.repeat(pa.scalar(values[field.name], field.type), rows)
 
@@ -44,22 +44,22 @@ def with_feed(table: spark.StructType) -> spark.StructType:
 
 
 def without_feed(schema: spark.StructType) -> spark.StructType:
-    """Return those columns of a read that the table has."""
+    """Return the columns of a read without the columns of the change feed."""
     return spark.StructType([field for field in schema.fields if field.name not in _NAMES])
 
 
 def require_feed(schema: spark.StructType) -> list[str]:
-    """Return what is wrong with the added columns of a read that asks for some of them."""
-    known = {field.name: field.dataType for field in FIELDS}
+    """Return a description of each change feed column of a schema that has a wrong type."""
+    types = {field.name: field.dataType for field in FIELDS}
     return [
-        f"column {field.name} is {known[field.name].simpleString()}, and not {field.dataType.simpleString()}"
+        f"column {field.name} is {types[field.name].simpleString()}, and not {field.dataType.simpleString()}"
         for field in schema.fields
-        if field.name in known and field.dataType != known[field.name]
+        if field.name in types and field.dataType != types[field.name]
     ]
 
 
 def marked(batch: pa.RecordBatch, wanted: pa.Schema, inserted: Inserted | None) -> pa.RecordBatch:
-    """Return rows of a table with the columns of the change feed that are wanted, in the order wanted."""
+    """Return rows of a table with the wanted columns of the change feed, in the order of `wanted`."""
     if inserted is None:
         return batch
     own = set(batch.schema.names)

@@ -1,4 +1,4 @@
-"""Bytes of the files of a snapshot, from whichever replica has them: a task's way to the parts."""
+"""Reads of the files of a snapshot by a task, from any replica that has them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidelock.ranged_file import RangedFile
 
 #: Time to connect before the next replica is tried, in seconds.
 CONNECT_TIMEOUT_S: Final = 2.0
-#: How often each replica is asked before a read fails. The waiting is done by the agents.
+#: How often each replica is asked before a read fails. The agents do the waiting for a CSN.
 ROUNDS: Final = 4
-#: Pause after all replicas have refused or failed, in seconds.
+#: Pause after every replica has refused or failed once, in seconds.
 PAUSE_S: Final = 0.5
 
 _WHOLE, _PARTIAL = 200, 206
@@ -28,9 +28,9 @@ class SnapshotFiles:
     """The files of one CSN; for one thread at a time.
 
     Args:
-        csn: The snapshot.
-        addresses: `host:port` of the snapshot file systems, in the order in which they are to be asked.
-        read_timeout_s: How long an agent may say nothing: its waiting bound and some more.
+        csn: CSN of the snapshot.
+        addresses: `host:port` of the snapshot file systems, in the order in which they are asked.
+        read_timeout_s: Time to wait for an agent's answer: its `wait_bound_s` and a margin.
     """
 
     def __init__(self, csn: int, addresses: Sequence[str], *, read_timeout_s: float) -> None:
@@ -45,34 +45,34 @@ class SnapshotFiles:
 
     @property
     def replicas(self) -> int:
-        """How many can be asked."""
+        """The number of replicas that can be asked."""
         return len(self._addresses)
 
-    def turn(self) -> None:
-        """Ask the next replica first, from here on."""
+    def prefer_next(self) -> None:
+        """Ask the next replica first from now on."""
         self._addresses.append(self._addresses.pop(0))
 
     def read(self, file: str, start: int, end: int) -> bytes:
-        """Return bytes [start, end) of a file; its path is below the folder of the snapshot.
+        """Return bytes [start, end) of a file, whose path is relative to the folder of the snapshot.
 
         Raises:
-            UnavailableError: No replica can give them now.
-            TidelockError: What a replica says of the snapshot itself: it is too old, or beyond the end.
+            UnavailableError: No replica can return them now.
+            TidelockError: A replica refuses the snapshot itself: it is too old, or beyond the end.
         """
         if start >= end:
             return b""
-        failed: dict[str, TidelockError] = {}
-        for turn in range(ROUNDS * len(self._addresses)):
-            if turn and turn % len(self._addresses) == 0:
+        failures: dict[str, TidelockError] = {}
+        for attempt in range(ROUNDS * len(self._addresses)):
+            if attempt and attempt % len(self._addresses) == 0:
                 time.sleep(PAUSE_S)
             address = self._addresses[0]
             try:
                 return self._ask(address, file, start, end)
             except (UnavailableError, CorruptError) as error:
-                failed[address] = error
-                self.turn()
-        reasons = "; ".join(f"{address}: {error.message}" for address, error in failed.items())
-        raise UnavailableError(f"no replica gives {file} at CSN {self._csn} ({reasons})")
+                failures[address] = error
+                self.prefer_next()
+        reasons = "; ".join(f"{address}: {error.message}" for address, error in failures.items())
+        raise UnavailableError(f"no replica returns {file} at CSN {self._csn} ({reasons}); run the job again")
 
     def _ask(self, address: str, file: str, start: int, end: int) -> bytes:
         url = f"http://{address}/snapshots/{self._csn}/{quote(file)}"
@@ -81,33 +81,33 @@ class SnapshotFiles:
                 "GET", url, headers={"Range": f"bytes={start}-{end - 1}"}, redirect=False
             )
         except (HTTPError, OSError) as error:
-            raise UnavailableError(f"no whole answer ({type(error).__name__})") from error
+            raise UnavailableError(f"no complete answer ({type(error).__name__})") from error
         if answer.status not in {_WHOLE, _PARTIAL}:
             raise _refusal(answer.status, answer.data)
         data: bytes = answer.data if answer.status == _PARTIAL else answer.data[start:end]
         if len(data) != end - start:
-            raise CorruptError(f"{len(data)} bytes came, and {end - start} were asked for")
+            raise CorruptError(f"expected {end - start} bytes, received {len(data)}")
         return data
 
 
 def _refusal(status: int, body: bytes) -> TidelockError:
-    """Return the error in an answer; a file that is missing there is another replica's to give."""
+    """Return the error in an answer; StandbyError for a missing file, since another replica may have it."""
     try:
         wire: dict[str, Any] = json.loads(body)
     except ValueError:
-        return UnavailableError(f"HTTP {status}, but no error of an agent")
+        return UnavailableError(f"HTTP {status} without an error of an agent")
     error = from_wire(status, wire)
     missing = status == 404  # noqa: PLR2004 - HTTP's own number
     return StandbyError(error.message) if missing else error
 
 
 class RemoteFile(RangedFile):
-    """One file of a snapshot: every read is a request of its own."""
+    """One file of a snapshot; every read is one request."""
 
     def __init__(self, files: SnapshotFiles, file: str, length: int) -> None:
         super().__init__(length)
         self._files, self._file = files, file
 
     def read_range(self, start: int, size: int) -> bytes:
-        """Ask for bytes; errors as `SnapshotFiles.read`."""
+        """Request bytes; errors as `SnapshotFiles.read`."""
         return self._files.read(self._file, start, start + size)

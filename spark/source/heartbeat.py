@@ -1,4 +1,4 @@
-"""Signs of life of a task that writes, so that its transaction outlives the driver's silence."""
+"""Heartbeats of a writing task, which keep its transaction alive while the driver sends no request."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class _Kept:
-    """The transaction as a lease of the client's heartbeat."""
+class _TransactionLease:
+    """The lease of a joined transaction, for the client's `Leases`."""
 
     joined: JoinedTransaction
     holder: str
     lease_s: float
-    told: bool = False
+    warned: bool = False
 
     def renew(self, timeout_s: float) -> None:
         try:
             self.joined.heartbeat(timeout_s)
         except TidelockError as error:
-            if not self.told:
-                self.told = True
+            if not self.warned:
+                self.warned = True
                 tid, home = self.joined.tid, self.holder
                 _log.warning("the lease of %s was not renewed at %s: %s", tid, home, error.message)
             raise
@@ -36,20 +36,20 @@ class _Kept:
 
 @contextlib.contextmanager
 def kept_alive(url: str, token: str, lease_s: float, *, at_once: bool) -> Iterator[None]:
-    """Keep a transaction alive for the time of a block.
+    """Keep a transaction alive for the duration of a block.
 
-    That it has ended is not told here: whatever is sent to it is refused.
+    The block gets no error if the transaction ends: the home refuses the next request of the block.
 
     Args:
-        url: Of its home.
-        token: With the right "heartbeat".
-        lease_s: Length of its lease.
-        at_once: Begin with a renewal, and not after a third of the lease: some of that is over already, and
-            many blocks may follow each other that are shorter.
+        url: URL of the transaction's home.
+        token: A token with the right "heartbeat".
+        lease_s: Length of the transaction's lease, in seconds.
+        at_once: Renew the lease at the beginning, not only after a third of it. Needed if part of the lease
+            may have passed already, since each of many successive blocks may be shorter than that third.
     """
     leases = Leases()
     with join(url, token) as joined:
-        lease = _Kept(joined, url, lease_s)
+        lease = _TransactionLease(joined, url, lease_s)
         leases.add(lease, at_once=at_once)
         try:
             yield

@@ -1,7 +1,7 @@
-"""Options of the data source: what may be given where, and what it means. Pure.
+"""Options of the data source: their uses, values and meanings. Pure.
 
-Names are those of the documentation; Spark takes them in any case. One that does not exist is an error, since
-Spark would pass over it: a misspelt `csnAsOf` would read another snapshot than was meant.
+Names are spelt as in the documentation; upper and lower case are equal, as in Spark. An unknown option is an
+error, since Spark would ignore it: a misspelt `csnAsOf` would read another snapshot than the user meant.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, Final
 
 from tidelock.errors import BadRequestError
 
-#: Options that fall back to a variable of the environment, on the driver and on executors.
+#: Options with a default from an environment variable, on the driver and on executors.
 ENVIRONMENT: Final[Mapping[str, str]] = {"url": "TIDELOCK_URL", "token": "TIDELOCK_SECRET"}
-#: What `load(...)` and `save(...)` put in; taken as the table.
+#: The option that `load(...)` and `save(...)` set; it names the table.
 _PATH: Final = "path"
-#: How Spark's catalog of tables marks the options that it keeps.
+#: Prefix of the options that Spark's catalog of tables stores.
 _STORED: Final = "option."
 _SIZE: Final = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class Use(Enum):
-    """What the data source is used for, by the name of the method of a session or DataFrame."""
+    """A use of the data source, by the name of the method of a session or DataFrame."""
 
     READ = "read"
     WRITE = "write"
@@ -36,11 +36,11 @@ class Use(Enum):
 
 
 class Begin(Enum):
-    """Where a streaming query begins that has no checkpoint yet."""
+    """The beginning of a streaming query that has no checkpoint yet."""
 
-    #: With all rows that are there; then what commits add.
+    #: Begin with all existing rows, and continue with the rows that commits add.
     EARLIEST = "earliest"
-    #: With the next commit.
+    #: Begin with the next commit.
     LATEST = "latest"
 
 
@@ -73,10 +73,10 @@ def _seconds(text: str) -> float:
 
 
 def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or not int(found[1]):
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not int(match[1]):
         raise ValueError("a size above 0, e.g. 134217728 or 128m")
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def _switch(text: str) -> bool:
@@ -86,16 +86,16 @@ def _switch(text: str) -> bool:
 
 
 def _instant(text: str) -> int:
-    """Milliseconds since 1970."""
+    """Return milliseconds since 1970."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
-        found = datetime.min  # noqa: DTZ901 - refused below
-    if found.tzinfo is None:
+        instant = datetime.min  # noqa: DTZ901 - refused below
+    if instant.tzinfo is None:
         raise ValueError("a time with its zone, e.g. 2026-01-31T12:00:00Z, or milliseconds since 1970")
-    return int(found.timestamp() * 1000)
+    return int(instant.timestamp() * 1000)
 
 
 def _count(text: str) -> int:
@@ -116,9 +116,9 @@ class Option:
     """One option.
 
     Attributes:
-        name: As it is documented.
-        uses: Where it means something.
-        parse: Reads it; a ValueError says what was expected.
+        name: Name of the option, as it is documented.
+        uses: Uses of the data source for which the option is valid.
+        parse: Parses the value; the text of its ValueError says what was expected.
     """
 
     name: str
@@ -144,7 +144,7 @@ OPTIONS: Final = (
     Option("maxBytesPerTrigger", _STREAM, _size),
     Option("readChangeFeed", _STREAM, _switch),
     Option("skipChangeCommits", _STREAM, _switch),
-    # Spark's own, which it hands over with the others.
+    # Spark's own options, which it passes on with the others.
     Option("checkpointLocation", frozenset({Use.WRITE_STREAM})),
     Option("queryName", frozenset({Use.WRITE_STREAM})),
     Option("label", frozenset({Use.WRITE})),
@@ -154,14 +154,14 @@ _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A table of a cluster, and the way to it.
+class TableTarget:
+    """A table of a cluster, and the agents through which it is reached.
 
     Attributes:
         table: `name` or `namespace.name`.
-        urls: Agents in the order to be tried, or `zk://...`.
+        urls: URLs of agents in the order in which they are tried, or `zk://...`.
         token: The shared secret; not in `repr`.
-        replica: Preferred, or (writes) the home; None = any.
+        replica: Id of the preferred replica of a read, or of the home of a write; None = any.
     """
 
     table: str
@@ -171,15 +171,15 @@ class Target:
 
     @property
     def scheme(self) -> str:
-        """`http` or `https`: as agents are asked, all of them alike."""
+        """`http` or `https`, the same for all agents."""
         return "https" if self.urls[0].startswith("https:") else "http"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a batch read; `csn` and `at_ms` None = the newest."""
+    """Options of a batch read; `csn` and `at_ms` None = the newest CSN."""
 
-    target: Target
+    target: TableTarget
     csn: int | None
     at_ms: int | None
     where: str | None
@@ -192,23 +192,23 @@ class ReadOptions:
 class WriteOptions:
     """Options of a batch write."""
 
-    target: Target
+    target: TableTarget
     label: str | None
     overwrite_partitions: bool
     lease_s: float
 
 
-#: As Spark's spark.sql.files.maxPartitionBytes.
+#: Default of `partitionBytes`, equal to the default of spark.sql.files.maxPartitionBytes.
 PARTITION_BYTES: Final = 128 << 20
-#: Time from planning to the first read of a task, and between reads of one that is slow.
+#: Longest time from planning to the first read of a task, and between reads of a slow task, in seconds.
 READ_LEASE_S: Final = 600.0
-#: Time until the first task begins to write, which comes after all shuffles, and between the last one and the
-#: commit. While tasks write they keep the lease.
+#: Longest time until the first task begins to write, which is after all shuffles, and from the end of the
+#: last task to the commit, in seconds. Tasks renew the lease while they write.
 WRITE_LEASE_S: Final = 1800.0
 
 
 def check(options: Mapping[str, str], uses: Iterable[Use] = Use) -> None:
-    """Raise BadRequestError for an option that does not exist, or not for any of these uses."""
+    """Raise BadRequestError for an option that does not exist, or is not valid for any of these uses."""
     wanted = frozenset(uses)
     for key in options:
         option = _BY_KEY.get(key.lower())
@@ -216,17 +216,17 @@ def check(options: Mapping[str, str], uses: Iterable[Use] = Use) -> None:
             continue
         if key.lower().startswith(_STORED):
             raise BadRequestError(
-                "CREATE TABLE ... USING tidelock is not supported: Spark's catalog would keep the options, "
-                "the secret among them; use CREATE TEMPORARY VIEW ... USING tidelock OPTIONS (...)"
+                "CREATE TABLE ... USING tidelock is not supported: Spark's catalog would store the options, "
+                "including the secret; use CREATE TEMPORARY VIEW ... USING tidelock OPTIONS (...)"
             )
         if option is None:
-            known = [one.name for one in OPTIONS if one.uses & wanted]
-            near = difflib.get_close_matches(key.lower(), [name.lower() for name in known], 1, 0.6)
-            meant = f"; did you mean {_BY_KEY[near[0]].name}?" if near else "."
-            raise BadRequestError(f"tidelock has no option {key!r}{meant} There are: {', '.join(known)}")
+            valid = [candidate.name for candidate in OPTIONS if candidate.uses & wanted]
+            near = difflib.get_close_matches(key.lower(), [name.lower() for name in valid], 1, 0.6)
+            hint = f"; did you mean {_BY_KEY[near[0]].name}?" if near else "."
+            raise BadRequestError(f"tidelock has no option {key!r}{hint} Its options: {', '.join(valid)}")
         if not option.uses & wanted:
             raise BadRequestError(
-                f"option {option.name} is for {_names(option.uses)}, and this is {_names(wanted)}"
+                f"option {option.name} is for {_names(option.uses)}, and this is {_names(wanted)}; omit it"
             )
 
 
@@ -235,31 +235,31 @@ def _names(uses: Iterable[Use]) -> str:
 
 
 def streams(options: Mapping[str, str]) -> bool:
-    """Tell whether options can only be meant for a streaming read."""
+    """Return whether an option is valid for a streaming read only."""
     return any(_BY_KEY[key.lower()].uses == _STREAM for key in options if key.lower() in _BY_KEY)
 
 
-class Given:
+class CheckedOptions:
     """The options of one use, checked.
 
     Args:
-        options: As Spark hands them over.
-        use: What for.
-        environ: Variables of the process.
+        options: The options that Spark passes on.
+        use: The use of the data source.
+        environ: Environment variables of the process.
 
     Raises:
-        BadRequestError: One does not exist, does not belong here, or has no such value.
+        BadRequestError: An option does not exist, is not valid for this use, or has a wrong value.
     """
 
     def __init__(self, options: Mapping[str, str], use: Use, environ: Mapping[str, str]) -> None:
         check(options, {use})
-        self._given = {key.lower(): value for key, value in options.items()}
+        self._texts = {key.lower(): value for key, value in options.items()}
         self._environ = environ
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an option's value, or a default."""
         option = _BY_KEY[name.lower()]
-        text = self._given.get(name.lower())
+        text = self._texts.get(name.lower())
         if text is None:
             return default
         try:
@@ -268,40 +268,40 @@ class Given:
             shown = "..." if name == "token" else repr(text)
             raise BadRequestError(f"option {option.name} is {shown}; expected {error}") from error
 
-    def target(self) -> Target:
-        """Return the table and the way to it."""
-        table = self.get("table", self._given.get(_PATH))
+    def target(self) -> TableTarget:
+        """Return the table and its cluster."""
+        table = self.get("table", self._texts.get(_PATH))
         if not table:
-            raise BadRequestError("option table is missing: the name of the table, e.g. sales.orders")
+            raise BadRequestError("option table is missing: give the name of the table, e.g. sales.orders")
         url = self.get("url") or self._environ.get(ENVIRONMENT["url"])
         if not url:
             raise BadRequestError(
-                f"option url is missing, and {ENVIRONMENT['url']} is not set: the address of an agent, e.g. "
-                "http://127.0.0.1:8801, or several with commas between them"
+                f"option url is missing, and {ENVIRONMENT['url']} is not set: give the address of an agent, "
+                "e.g. http://127.0.0.1:8801, or several addresses separated by commas"
             )
         urls = (url,) if url.startswith("zk://") else tuple(part.strip() for part in url.split(","))
         token = self.get("token") or self._environ.get(ENVIRONMENT["token"]) or None
-        return Target(table, urls, token, self.get("replica"))
+        return TableTarget(table, urls, token, self.get("replica"))
 
 
 def read_options(options: Mapping[str, str], environ: Mapping[str, str]) -> ReadOptions:
     """Return the options of a batch read.
 
     Raises:
-        BadRequestError: See :class:`Given`; or both `csnAsOf` and `timestampAsOf` are given.
+        BadRequestError: See :class:`CheckedOptions`; or both `csnAsOf` and `timestampAsOf` are given.
     """
-    given = Given(options, Use.READ, environ)
-    csn, at_ms = given.get("csnAsOf"), given.get("timestampAsOf")
+    checked = CheckedOptions(options, Use.READ, environ)
+    csn, at_ms = checked.get("csnAsOf"), checked.get("timestampAsOf")
     if csn is not None and at_ms is not None:
         raise BadRequestError("options csnAsOf and timestampAsOf name two snapshots; give one of them")
     return ReadOptions(
-        given.target(),
+        checked.target(),
         csn,
         at_ms,
-        given.get("where"),
-        given.get("failover", True),
-        given.get("partitionBytes", PARTITION_BYTES),
-        given.get("leaseSeconds", READ_LEASE_S),
+        checked.get("where"),
+        checked.get("failover", True),
+        checked.get("partitionBytes", PARTITION_BYTES),
+        checked.get("leaseSeconds", READ_LEASE_S),
     )
 
 
@@ -309,12 +309,12 @@ def write_options(options: Mapping[str, str], environ: Mapping[str, str]) -> Wri
     """Return the options of a batch write.
 
     Raises:
-        BadRequestError: See :class:`Given`.
+        BadRequestError: See :class:`CheckedOptions`.
     """
-    given = Given(options, Use.WRITE, environ)
+    checked = CheckedOptions(options, Use.WRITE, environ)
     return WriteOptions(
-        given.target(),
-        given.get("label"),
-        given.get("overwritePartitions", False),
-        given.get("leaseSeconds", WRITE_LEASE_S),
+        checked.target(),
+        checked.get("label"),
+        checked.get("overwritePartitions", False),
+        checked.get("leaseSeconds", WRITE_LEASE_S),
     )

@@ -1,4 +1,4 @@
-"""Which rows each task of a read takes: pieces of parts, in groups of about one size. Pure."""
+"""Division of a read among tasks: pieces of parts, in groups of about equal size. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Piece:
         part: Id of the part.
         file: Its path below `/snapshots/<csn>/`.
         partition: Path of its partition, `""` for none.
-        rows: Of the whole part.
-        length: Of the whole part, in bytes.
-        start: Begin of the range.
-        end: End of the range, not in it.
+        rows: Number of rows of the whole part.
+        length: Length of the whole part, in bytes.
+        start: First byte of the range.
+        end: End of the range, exclusive.
     """
 
     part: str
@@ -34,20 +34,20 @@ class Piece:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of its part."""
+        """Whether the piece is a whole part."""
         return self.start == 0 and self.end == self.length
 
     def holds(self, start: int, length: int) -> bool:
-        """Tell whether a row group with these bytes belongs to the piece: to exactly one of a part's."""
+        """Return whether a row group with these bytes belongs to this piece; exactly one piece has it."""
         return self.start <= start + length // 2 < self.end
 
 
 def pieces(parts: Iterable[Mapping[str, Any]], size: int | None) -> Iterator[Piece]:
-    """Cut parts into pieces of at most about `size` bytes, None: not at all.
+    """Cut parts into pieces.
 
     Args:
-        parts: As `GET /parts` lists them.
-        size: In bytes.
+        parts: Parts as `GET /parts` lists them.
+        size: Approximate size of a piece, in bytes; None = each part is one piece.
     """
     for part in parts:
         length = int(part["length"])
@@ -57,30 +57,29 @@ def pieces(parts: Iterable[Mapping[str, Any]], size: int | None) -> Iterator[Pie
             yield Piece(part["part"], part["file"], part["path"], part["rows"], length, start, end)
 
 
-def groups(found: Iterable[Piece], size: int) -> list[tuple[Piece, ...]]:
-    """Put pieces together into groups of about `size` bytes, the largest ones first.
+def groups(ungrouped: Iterable[Piece], size: int) -> list[tuple[Piece, ...]]:
+    """Combine pieces into groups of about `size` bytes, in an order that depends on the pieces alone.
 
-    Large ones first, so that the last tasks to end are small; of equal ones in order, so that a repeated
-    planning gives the same groups.
+    The largest pieces come first, so that the last tasks to end are small.
     """
-    done: list[tuple[Piece, ...]] = []
-    now: list[Piece] = []
+    complete: list[tuple[Piece, ...]] = []
+    group: list[Piece] = []
     filled = 0
-    for piece in sorted(found, key=lambda piece: (piece.start - piece.end, piece.file, piece.start)):
+    for piece in sorted(ungrouped, key=lambda piece: (piece.start - piece.end, piece.file, piece.start)):
         width = piece.end - piece.start
-        if now and filled + width > size:
-            done.append(tuple(now))
-            now, filled = [], 0
-        now.append(piece)
+        if group and filled + width > size:
+            complete.append(tuple(group))
+            group, filled = [], 0
+        group.append(piece)
         filled += width
-    if now:
-        done.append(tuple(now))
-    return done
+    if group:
+        complete.append(tuple(group))
+    return complete
 
 
 def require_rows(piece: Piece, found: int) -> None:
     """Raise CorruptError unless a part's file has as many rows as the catalog says."""
     if found != piece.rows:
         raise CorruptError(
-            f"part {piece.part} has {found} rows, and the catalog says {piece.rows}", part=piece.part
+            f"part {piece.part} has {found} rows, but the catalog says {piece.rows}", part=piece.part
         )

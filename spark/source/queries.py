@@ -1,4 +1,4 @@
-"""Rows of parts that meet a condition in SQL: replicas evaluate it, and send these rows only."""
+"""Queries for the rows of parts that meet a condition in SQL, which replicas evaluate."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pyarrow as pa
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import Timeouts, Transport
 from tidelock.errors import UnavailableError
-from tidelock.spark.source.patience import patiently
+from tidelock.spark.source.retries import retry_while_unavailable
 from tidelock.spark.source.rows import shaped
+from tidelock.wire.reads import QueryRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """What is asked of the parts of a table at one CSN.
+class PartQuery:
+    """A query of parts of a table at one CSN.
 
     Attributes:
-        csn: The snapshot.
+        csn: CSN of the snapshot.
         table: Name of the table.
-        where: The condition.
-        wanted: The columns, as Spark expects them from Arrow.
+        where: The condition in SQL.
+        wanted: The wanted columns, with the Arrow types that Spark expects.
         scheme: `http` or `https`.
         addresses: `host:port` of the replicas' APIs, in the order in which they are asked.
         token: The shared secret; not in `repr`.
@@ -37,12 +38,12 @@ class Query:
     token: str | None = field(repr=False)
 
     def rows(self, parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Return those rows of some parts.
+        """Yield the rows of some parts that meet the condition.
 
         Raises:
             BadRequestError: The condition is wrong.
-            UnavailableError: No replica answers, or one has stopped in the middle.
-            TidelockError: What a replica says of the snapshot.
+            UnavailableError: No replica answers, or a replica has stopped in the middle of its answer.
+            TidelockError: A replica refuses the snapshot.
         """
         transport = Transport(scheme=self.scheme, token=self.token, timeouts=Timeouts())
         try:
@@ -56,13 +57,13 @@ class Query:
             transport.close()
 
     def _open(self, transport: Transport, parts: Sequence[str]) -> BatchStream:
-        body = {
-            "csn": self.csn,
-            "table": self.table,
-            "columns": self.wanted.names,
-            "where": self.where,
-            "parts": list(parts),
-        }
+        body = QueryRequest(
+            csn=self.csn,
+            table=self.table,
+            columns=self.wanted.names,
+            where=self.where,
+            parts=list(parts),
+        )
 
         def attempt() -> BatchStream:
             last: UnavailableError | None = None
@@ -71,7 +72,7 @@ class Query:
                     return BatchStream(transport.stream(address, "/query", body), address)
                 except UnavailableError as error:
                     last = error
-            assert last is not None, "there are addresses"
+            assert last is not None, "a query needs an address"
             raise last
 
-        return patiently(attempt)
+        return retry_while_unavailable(attempt)

@@ -1,9 +1,9 @@
-"""Batch reads: planned once for each DataFrame, at the CSN that it was made with.
+"""Batch reads: planned once for each DataFrame, at the CSN that was chosen when the DataFrame was made.
 
-What runs where, in processes that share nothing but what is pickled: the source is made beside the driver
-when the DataFrame is, and chooses the CSN then; a reader is made, and plans, for the first query on it, and
-Spark keeps both for those that follow (where it pushes filters down, each query has a reader of its own);
-tasks read.
+The steps run in separate processes, which share only pickled objects. The source is made beside the driver
+with the DataFrame, and chooses the CSN. A reader is made for the first query on the DataFrame, and plans the
+read. Spark keeps both for later queries; but if it pushes filters down, each query has a separate reader.
+Tasks read.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from tidelock.client import Snapshot
 from tidelock.errors import UnavailableError
 from tidelock.spark.options import READ_MARGIN_S
 from tidelock.spark.pinning import pin
-from tidelock.spark.source.clusters import connected, replicas_of
+from tidelock.spark.source.connections import connected, replicas_of
 from tidelock.spark.source.files import SnapshotFiles
-from tidelock.spark.source.options import ReadOptions, Target
+from tidelock.spark.source.options import ReadOptions, TableTarget
 from tidelock.spark.source.pieces import Piece, groups, pieces
-from tidelock.spark.source.queries import Query
+from tidelock.spark.source.queries import PartQuery
 from tidelock.spark.source.rows import columns_of, rows_of
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How tasks reach the files of snapshots.
+class SnapshotRoute:
+    """The route of tasks to the files of snapshots.
 
     Attributes:
         addresses: `host:port` of the replicas' file systems, in the order in which they are asked.
-        read_timeout_s: How long one may say nothing.
+        read_timeout_s: Time to wait for a replica's answer.
     """
 
     addresses: tuple[str, ...]
     read_timeout_s: float
 
     def files(self, csn: int) -> SnapshotFiles:
-        """Return the files at a CSN; the caller closes them."""
+        """Return the files at a CSN; the caller closes the result."""
         return SnapshotFiles(csn, self.addresses, read_timeout_s=self.read_timeout_s)
 
 
 class Pieces(InputPartition):
-    """What one task reads."""
+    """The pieces that one task reads."""
 
-    def __init__(self, found: tuple[Piece, ...]) -> None:
+    def __init__(self, group: tuple[Piece, ...]) -> None:
         super().__init__(None)
-        self.pieces = found
+        self.pieces = group
 
 
 def choose(options: ReadOptions) -> tuple[int, Mapping[str, Any]]:
-    """Choose the CSN of a DataFrame and pin it for a while; returns it with the definition of the table.
+    """Choose the CSN of a DataFrame, pin it for a while, and return it with the definition of the table.
 
     Raises:
-        UnknownTableError: There is no such table at the CSN.
+        UnknownTableError: The table does not exist at the CSN.
         NoSuchCsnError, SnapshotTooOldError, StandbyError: The CSN cannot be read.
-        BadRequestError: There is no such replica.
+        BadRequestError: The preferred replica does not exist.
         UnavailableError: No replica answers.
     """
     target = options.target
@@ -71,16 +71,16 @@ def choose(options: ReadOptions) -> tuple[int, Mapping[str, Any]]:
             snapshot.leave()
 
 
-def way_to(status: Mapping[str, Any], target: Target, *, failover: bool) -> Way:
-    """Return how tasks reach snapshots; errors as `replicas_of`."""
+def snapshot_route(status: Mapping[str, Any], target: TableTarget, *, failover: bool) -> SnapshotRoute:
+    """Return the route of tasks to snapshots; errors as `replicas_of`."""
     replicas = replicas_of(status, target)
     used = replicas if failover else replicas[:1]
     timeout_s = float(status["wait_bound_s"]) + READ_MARGIN_S
-    return Way(tuple(replica.data for replica in used), timeout_s)
+    return SnapshotRoute(tuple(replica.data for replica in used), timeout_s)
 
 
 class TidelockReader(DataSourceReader):
-    """Reads a table at one CSN, by one plan; see the module.
+    """The reader of a table at one CSN, by one plan.
 
     Raises as `choose`, and:
         SchemaMismatchError: The schema does not fit the table.
@@ -93,7 +93,7 @@ class TidelockReader(DataSourceReader):
             snapshot, status = pin(db, csn, target.replica, lease=options.lease_s)
             try:
                 self._columns = columns_of(snapshot.table(target.table), schema)
-                self._way = way_to(status, target, failover=options.failover)
+                self._route = snapshot_route(status, target, failover=options.failover)
                 self._query = self._condition(options, status, csn)
                 self._plan = _plan(snapshot, options)
             finally:
@@ -104,25 +104,25 @@ class TidelockReader(DataSourceReader):
         return self._plan
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the plan out: what a task is to read comes to it alone."""
+        """Leave the plan out: Spark sends each task its own partition of the plan."""
         return {**self.__dict__, "_plan": []}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task is to read; raises rather than give fewer rows."""
+        """Yield the rows of one task's pieces; raise if not all of them can be read."""
         if not isinstance(partition, Pieces):
-            return  # what PySpark makes of a table without rows
+            return  # PySpark's placeholder for a table without rows
         if self._query is not None:
             yield from self._query.rows([piece.part for piece in partition.pieces])
             return
-        files = self._way.files(self._csn)
+        files = self._route.files(self._csn)
         try:
             for piece in partition.pieces:
                 yield from rows_of(files, piece, self._columns)
         finally:
             files.close()
 
-    def _condition(self, options: ReadOptions, status: Mapping[str, Any], csn: int) -> Query | None:
-        """Return what replicas are asked for where rows have to meet a condition."""
+    def _condition(self, options: ReadOptions, status: Mapping[str, Any], csn: int) -> PartQuery | None:
+        """Return the query that replicas run if the options have a condition, else None."""
         if options.where is None:
             return None
         target = options.target
@@ -131,8 +131,8 @@ class TidelockReader(DataSourceReader):
         addresses = tuple(filter(None, (api[replica.id] for replica in replicas)))
         if not addresses:
             names = ", ".join(replica.id for replica in replicas)
-            raise UnavailableError(f"{names} has not told the address of its API yet; try again")
-        query = Query(
+            raise UnavailableError(f"{names} has not published the address of its API yet; try again")
+        query = PartQuery(
             csn,
             target.table,
             options.where,
@@ -141,13 +141,13 @@ class TidelockReader(DataSourceReader):
             addresses,
             target.token,
         )
-        for _ in query.rows(()):  # of no part: a condition that is wrong is told before any task begins
+        for _ in query.rows(()):  # a query of no part: it reports a wrong condition before any task begins
             pass
         return query
 
 
 def _plan(snapshot: Snapshot, options: ReadOptions) -> list[Pieces]:
-    # Of a part that is read by a query all rows are.
-    cut = options.partition_bytes if options.where is None else None
-    found = pieces(snapshot.parts(options.target.table), cut)
-    return [Pieces(group) for group in groups(found, options.partition_bytes)]
+    # A query covers all rows of a part, so its parts are not cut.
+    size = options.partition_bytes if options.where is None else None
+    ungrouped = pieces(snapshot.parts(options.target.table), size)
+    return [Pieces(group) for group in groups(ungrouped, options.partition_bytes)]

@@ -1,4 +1,4 @@
-"""Rows of parts as Spark takes them: the columns asked for, by their types, a record batch at a time."""
+"""Decoding of parts into record batches of the requested columns, in the types that Spark expects."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tidelock.spark.schema import arrow_of, struct_of
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles
 from tidelock.spark.source.pieces import Piece, require_rows
 
-#: A part of at most this size is read as a whole, by one request.
+#: A part of at most this size is read whole, by one request.
 WHOLE_BYTES: Final = 1 << 20
-#: Rows decoded at a time, fewer where they are wide: about this many bytes.
+#: Most rows that are decoded at a time; fewer if they are wide, so that they take about so many bytes.
 BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
 
@@ -30,12 +30,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is read of a table, and as what.
+    """The columns of a read.
 
     Attributes:
         stored: Types of all columns of the table, by name.
-        partition_by: Those of them that are folders.
-        wanted: The columns asked for, in their order, as Spark expects them from Arrow.
+        partition_by: Names of the partition columns, which files do not hold.
+        wanted: The requested columns, in their order, with the Arrow types that Spark expects.
     """
 
     stored: Mapping[str, pa.DataType]
@@ -44,7 +44,7 @@ class Columns:
 
     @property
     def in_files(self) -> list[str]:
-        """Those of the columns asked for that files hold."""
+        """Names of the requested columns that files hold."""
         return [name for name in self.wanted.names if name not in self.partition_by]
 
 
@@ -52,29 +52,29 @@ def columns_of(definition: Mapping[str, Any], schema: StructType) -> Columns:
     """Return the columns of a read, checked against the table.
 
     Args:
-        definition: Of the table, as agents tell it.
-        schema: What Spark wants: the table's own, or the user's.
+        definition: Definition of the table, as agents return it.
+        schema: The schema that Spark wants: the table's or the user's.
 
     Raises:
-        SchemaMismatchError: A column is none of the table, has another type there, comes twice, or may be
-            null there and is said not to be.
+        SchemaMismatchError: A column does not exist in the table, has another type there, occurs twice, or
+            may be null in the table and not in the schema.
     """
     table = struct_of(definition)
-    known = {field.name: field for field in table.fields}
+    fields = {field.name: field for field in table.fields}
     problems = []
     for field in schema.fields:
-        found = known.get(field.name)
-        if found is None:
+        stored = fields.get(field.name)
+        if stored is None:
             problems.append(f"there is no column {field.name}")
-        elif found.dataType != field.dataType:
+        elif stored.dataType != field.dataType:
             problems.append(
-                f"column {field.name} is {found.dataType.simpleString()}, and not "
+                f"column {field.name} is {stored.dataType.simpleString()}, and not "
                 f"{field.dataType.simpleString()}"
             )
-        elif found.nullable and not field.nullable:
+        elif stored.nullable and not field.nullable:
             problems.append(f"column {field.name} may be null")
     if len(set(schema.names)) != len(schema.names):
-        problems.append("a column comes more than once")
+        problems.append("a column occurs more than once")
     if problems or not schema.fields:
         raise SchemaMismatchError(
             f"the schema does not fit table {definition['name']}: "
@@ -90,39 +90,39 @@ def columns_of(definition: Mapping[str, Any], schema: StructType) -> Columns:
 
 
 def shaped(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with exactly the fields that Spark expects; its columns are those, in any order."""
+    """Return a batch with exactly the fields that Spark expects; the given batch has them in any order."""
     arrays = [batch.column(field.name).cast(field.type) for field in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def rows_of(files: SnapshotFiles, piece: Piece, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Read a piece of a part; where one replica gives something else, the next one goes on.
+    """Yield the rows of a piece of a part; if a replica returns damaged bytes, the next one continues.
 
     Raises:
-        CorruptError: What all of them give is not the part.
+        CorruptError: The bytes of every replica are damaged.
         Others as `SnapshotFiles.read`.
     """
-    given = 0
-    for left in reversed(range(files.replicas)):
-        known = given  # these rows come again
+    yielded = 0
+    for replicas_left in reversed(range(files.replicas)):
+        repeated = yielded  # the next replica's first rows, which were yielded before
         try:
             for batch in _read(files, piece, columns):
-                new = batch.slice(min(known, batch.num_rows))
-                known -= batch.num_rows - new.num_rows
-                given += new.num_rows
+                new = batch.slice(min(repeated, batch.num_rows))
+                repeated -= batch.num_rows - new.num_rows
+                yielded += new.num_rows
                 if new.num_rows:
                     yield new
         except CorruptError as error:
-            if not left:
+            if not replicas_left:
                 raise
             _log.warning("%s; the next replica is asked", error.message)
-            files.turn()
+            files.prefer_next()
         else:
             return
 
 
 def _read(files: SnapshotFiles, piece: Piece, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Read a piece of a part; always in the same order."""
+    """Yield the rows of a piece of a part, always in the same order."""
     if piece.length <= WHOLE_BYTES:
         source: pa.NativeFile = pa.BufferReader(files.read(piece.file, 0, piece.length))
     else:
@@ -142,7 +142,7 @@ def _read(files: SnapshotFiles, piece: Piece, columns: Columns) -> Iterator[pa.R
                         schema=columns.wanted,
                     )
     except MemoryError:
-        raise  # of Arrow it is an ArrowException as well, but the part is sound
+        raise  # Arrow's MemoryError is also an ArrowException, but the part is sound
     except (pa.ArrowException, OSError, KeyError) as error:
         raise CorruptError(
             f"part {piece.part} cannot be read from {piece.file}: {error}", part=piece.part, file=piece.file
@@ -152,7 +152,7 @@ def _read(files: SnapshotFiles, piece: Piece, columns: Columns) -> Iterator[pa.R
 def _stored(
     part: pq.ParquetFile, group: int, names: Sequence[str], count_max: int
 ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-    """Yield numbers of rows of a row group, each with the columns of them that the file holds."""
+    """Yield batches of a row group: the number of rows, and the requested columns that the file holds."""
     if names:
         for batch in part.iter_batches(count_max, row_groups=[group], columns=list(names)):
             yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -162,7 +162,7 @@ def _stored(
 
 
 def _extent(group: Any) -> tuple[int, int]:
-    """Where a row group begins in its file, and how many bytes it has."""
+    """Return the position of a row group in its file, and its length in bytes."""
     chunks = [group.column(number) for number in range(group.num_columns)]
     starts = [
         min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
@@ -172,7 +172,7 @@ def _extent(group: Any) -> tuple[int, int]:
 
 
 def _constants(partition: str, columns: Columns) -> dict[str, pa.Scalar]:
-    """Return the values of a partition's path, of the columns asked for."""
+    """Return the values of the requested partition columns, from the partition's path."""
     texts = texts_of(partition)
     wanted = [name for name in columns.partition_by if name in columns.wanted.names]
     return {name: _value(texts[name], columns.stored[name]) for name in wanted}

@@ -1,4 +1,4 @@
-"""The data source itself: what PySpark asks for by its name."""
+"""The data source class that PySpark creates for the format `tidelock`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from tidelock.spark.source.writing import TidelockWriter
 
 
 class TidelockSource(DataSource):
-    """`spark.read.format("tidelock")` and its like; see docs/spark-source.md.
+    """The source of `spark.read.format("tidelock")`, and of the same format of writes and streams.
+
+    See docs/spark-source.md.
 
     Raises:
         BadRequestError: An option does not exist.
@@ -44,45 +46,46 @@ class TidelockSource(DataSource):
         return "tidelock"
 
     def schema(self) -> StructType:
-        """Return the table's schema at the CSN that is chosen now; of a stream as it is now."""
+        """Return the table's schema: for a stream the newest, else at the CSN that this call chooses."""
         if streams(self.options):
             return stream_schema(read_stream_options(self.options, os.environ))
         self._csn, definition = choose(read_options(self.options, os.environ))
         return struct_of(definition)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a query."""
+        """Return the reader of a query, which plans the read."""
         options = read_options(self.options, os.environ)
         csn = choose(options)[0] if self._csn is None else self._csn
         reader = TidelockReader(options, csn, schema)
-        self.options = {}  # this goes to the tasks with the reader, which has what they need
+        self.options = {}  # Spark sends the source to tasks with the reader; the reader has all they need
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Begin the transaction of a write."""
+        """Return the writer of a write, which begins the transaction."""
         return TidelockWriter(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
-        """Read the table as a stream."""
+        """Return the reader of the table as a stream."""
         reader = TidelockStreamReader(self.options, schema)
         self.options = {}  # as in reader()
         return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - PySpark's name
-        """Write a micro-batch."""
+        """Return the writer of a micro-batch."""
         return TidelockStreamWriter(self.options, schema, overwrite=overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Fix the CSN at the latest when the source leaves the process that makes it.
+        """Choose the CSN, if it is not chosen yet, before the source leaves the process that makes it.
 
-        With a schema of the user PySpark does not ask for ours, and makes the source only when the first
-        query on the DataFrame is planned. All queries on it are to read the same snapshot from then on, and
-        where filters are pushed down each has a reader of its own.
+        If the user gives a schema, PySpark does not call `schema`, and makes the source only when it plans
+        the first query on the DataFrame. From then on all queries on the DataFrame read the same snapshot,
+        even if filters are pushed down and each query has a separate reader.
 
-        PySpark makes the source of a stream and of a sink in the same way, and does not say which it is. So
-        those without an option that is theirs alone pin a CSN for a while that nobody reads.
+        PySpark makes the source of a stream or of a sink in the same way, and this method cannot distinguish
+        them. So a stream or sink whose options are all valid for a batch read pins a CSN for a while,
+        although no query reads it.
         """
         if self._csn is None and self.options:
-            with contextlib.suppress(BadRequestError):  # options of a stream, or wrong ones: see reader()
+            with contextlib.suppress(BadRequestError):  # options of a stream, or wrong options: see reader()
                 self._csn, _ = choose(read_options(self.options, os.environ))
         return self.__dict__

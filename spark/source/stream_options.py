@@ -1,4 +1,4 @@
-"""Options of streams, parsed; see `options`. Pure."""
+"""Options of streaming reads and writes, parsed; see `options`. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelock.errors import BadRequestError
-from tidelock.spark.source.options import PARTITION_BYTES, Begin, Given, Target, Use
+from tidelock.spark.source.options import PARTITION_BYTES, Begin, CheckedOptions, TableTarget, Use
 
-#: How long a transaction of a batch outlives the last sign of life of its tasks, in seconds.
+#: Time after the last heartbeat of its tasks at which a batch's transaction is rolled back, in seconds.
 BATCH_LEASE_S: Final = 120.0
 
 
@@ -19,19 +19,20 @@ class ReadStreamOptions:
 
     Attributes:
         target: The table.
-        begin: Where a new query begins, unless `csn` or `at_ms` is given.
-        csn: Behind this CSN.
-        at_ms: Behind the newest CSN that was committed by this time (Unix, ms).
+        begin: Beginning of a new query, unless `csn` or `at_ms` is given.
+        csn: A new query begins after this CSN.
+        at_ms: A new query begins after the newest CSN that was committed by this time (Unix, ms).
         files_max: Most parts of a batch; None = any number.
-        bytes_max: Most bytes of its parts, likewise.
-        change_feed: Removals are rows too, and each row says what has happened to it.
-        skip_changes: Pass over transactions that remove rows, with what they add.
+        bytes_max: Most bytes of the parts of a batch; None = any number.
+        change_feed: Read the change feed: removed rows too, each row with the kind of its change.
+        skip_changes: Skip transactions that remove rows, including the rows that they add.
         failover: Go on to other replicas.
         partition_bytes: Bytes of one task.
-        lease_s: How long the history that is still to be read outlives the reader; None: the agents' default.
+        lease_s: Time for which unread history stays pinned after the reader has died; None = the agents'
+            default.
     """
 
-    target: Target
+    target: TableTarget
     begin: Begin
     csn: int | None
     at_ms: int | None
@@ -48,7 +49,7 @@ class ReadStreamOptions:
 class WriteStreamOptions:
     """Options of a streaming write."""
 
-    target: Target
+    target: TableTarget
     lease_s: float
 
 
@@ -56,34 +57,34 @@ def read_stream_options(options: Mapping[str, str], environ: Mapping[str, str]) 
     """Return the options of a streaming read.
 
     Raises:
-        BadRequestError: See `Given`; or two of them contradict each other.
+        BadRequestError: See `CheckedOptions`; or two options contradict each other.
     """
-    given = Given(options, Use.READ_STREAM, environ)
+    checked = CheckedOptions(options, Use.READ_STREAM, environ)
     starts = [
         name
         for name in ("startingCsn", "startingTimestamp", "startingOffsets")
-        if given.get(name) is not None
+        if checked.get(name) is not None
     ]
     if len(starts) > 1:
         raise BadRequestError(f"options {' and '.join(starts)} name two beginnings; give one of them")
-    change_feed, skip_changes = given.get("readChangeFeed", False), given.get("skipChangeCommits", False)
+    change_feed, skip_changes = checked.get("readChangeFeed", False), checked.get("skipChangeCommits", False)
     if change_feed and skip_changes:
         raise BadRequestError(
-            "options readChangeFeed and skipChangeCommits contradict each other: the first tells of "
-            "removals, the second passes over them; give one of them"
+            "options readChangeFeed and skipChangeCommits contradict each other: the first reads "
+            "removals, the second skips them; give one of them"
         )
     return ReadStreamOptions(
-        given.target(),
-        given.get("startingOffsets", Begin.EARLIEST),
-        given.get("startingCsn"),
-        given.get("startingTimestamp"),
-        given.get("maxFilesPerTrigger"),
-        given.get("maxBytesPerTrigger"),
+        checked.target(),
+        checked.get("startingOffsets", Begin.EARLIEST),
+        checked.get("startingCsn"),
+        checked.get("startingTimestamp"),
+        checked.get("maxFilesPerTrigger"),
+        checked.get("maxBytesPerTrigger"),
         change_feed,
         skip_changes,
-        given.get("failover", True),
-        given.get("partitionBytes", PARTITION_BYTES),
-        given.get("leaseSeconds"),
+        checked.get("failover", True),
+        checked.get("partitionBytes", PARTITION_BYTES),
+        checked.get("leaseSeconds"),
     )
 
 
@@ -91,7 +92,7 @@ def write_stream_options(options: Mapping[str, str], environ: Mapping[str, str])
     """Return the options of a streaming write.
 
     Raises:
-        BadRequestError: See `Given`.
+        BadRequestError: See `CheckedOptions`.
     """
-    given = Given(options, Use.WRITE_STREAM, environ)
-    return WriteStreamOptions(given.target(), given.get("leaseSeconds", BATCH_LEASE_S))
+    checked = CheckedOptions(options, Use.WRITE_STREAM, environ)
+    return WriteStreamOptions(checked.target(), checked.get("leaseSeconds", BATCH_LEASE_S))

@@ -1,10 +1,11 @@
-"""Streaming writes: each micro-batch is one transaction, which counts once.
+"""Streaming writes: each micro-batch is one transaction, which commits at most once.
 
-What runs where, in processes that share nothing but what is pickled: a writer is made beside the driver for
-each batch, and pickled to its tasks; another one is made to commit. Neither does any work then. The nonce of
-the first one makes the tasks of one driver share a transaction, and two drivers never: begun with the same
-key, it is the same. Its label is the query and the table with the number of the batch, so of two drivers, or
-of a batch and its repetition, one commits; the other one is told, and has nothing to do.
+The steps run in separate processes, which share only pickled objects. A writer is made beside the driver for
+each batch, and pickled to the batch's tasks; another writer is made to commit. Making a writer sends no
+request. All tasks begin the transaction with a key that contains the nonce of the first writer, and the same
+key gives the same transaction. So the tasks of one driver share a transaction, and two drivers never do. The
+transaction's label is the query and the table, with the number of the batch. So if two drivers run a batch,
+or one runs it again, only one transaction commits; the others get LabelExistsError and have nothing to do.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from tidelock.errors import BadRequestError, LabelExistsError, NotCommittedError, UnsealedWriteError
-from tidelock.spark.source.links import link
-from tidelock.spark.source.options import Target
+from tidelock.spark.source.connections import shared_client
+from tidelock.spark.source.options import TableTarget
 from tidelock.spark.source.stream_options import WriteStreamOptions, write_stream_options
-from tidelock.spark.source.writing import Job, Written, begin_job, roll_back, settle, write_task
+from tidelock.spark.source.writing import Job, Written, begin_job, commit_job, roll_back, write_task
 from tidelock.spark.streaming import QUERY_ID
 from tidelock.spark.tables import full_name
 
-#: Local property in which Spark keeps the number of the batch; tasks see it.
+#: Local property in which Spark keeps the number of the batch; tasks can read it.
 BATCH_ID: Final = "streaming.sql.batchId"
-#: The agents' `label_bytes_max`, by default.
+#: Equal to the default of the agents' `label_bytes_max`.
 LABEL_BYTES_MAX: Final = 256
 
 _log = logging.getLogger(__name__)
@@ -41,22 +42,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has uploaded, and for which transaction."""
+    """The message of a task that has uploaded files for a transaction."""
 
     job: Job
     written: Written
 
 
 @dataclass
-class Counted(WriterCommitMessage):
-    """What a task was told: the batch was committed before, at `csn` if that is known."""
+class AlreadyCommitted(WriterCommitMessage):
+    """The message of a task whose batch was committed before, at `csn` if that is known."""
 
     csn: int | None
 
 
 @dataclass
 class Empty(WriterCommitMessage):
-    """The task had no rows."""
+    """The message of a task without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class MicroBatch:
     """One micro-batch of a streaming query, as one driver runs it.
 
     Attributes:
-        query: Id of the query; it is in the checkpoint, so a restarted query has the same.
-        number: Of the batch.
+        query: Id of the query; it is in the checkpoint, so a restarted query has the same id.
+        number: Number of the batch.
         nonce: A UUID of this run.
     """
 
@@ -75,37 +76,37 @@ class MicroBatch:
 
     @property
     def key(self) -> str:
-        """What its tasks begin its transaction with."""
+        """The key with which the batch's tasks begin its transaction."""
         return f"{self.query}/{self.number}/{self.nonce}"
 
 
-def running(nonce: str) -> MicroBatch:
-    """Return the micro-batch that this task works for.
+def current_batch(nonce: str) -> MicroBatch:
+    """Return the micro-batch that this task belongs to.
 
     Raises:
-        BadRequestError: It works for none.
+        BadRequestError: The task belongs to no streaming query.
     """
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_ID) if context else None
     number = context.getLocalProperty(BATCH_ID) if context else None
     if not query or not number:
         raise BadRequestError(
-            f"the task has no local properties {QUERY_ID} and {BATCH_ID}: it is none of a streaming query"
+            f"the task has no local properties {QUERY_ID} and {BATCH_ID}: it belongs to no streaming query"
         )
     return MicroBatch(query, int(number), nonce)
 
 
 def _is_first() -> bool:
-    """Tell whether this is the first task of its batch; each batch has one."""
+    """Return whether this is the first task of its batch; each batch has one."""
     context = TaskContext.get()
     return context is None or context.partitionId() == 0
 
 
 def label_of(query: str, table: str) -> str:
-    """Return the label of what a query writes to a table.
+    """Return the label of a query's writes to a table.
 
-    The table is a part of it, since a copied checkpoint has the same query: two sinks that count each other's
-    batches would each lack rows.
+    The label contains the table, since a copied checkpoint has the same query id: two sinks with one label
+    would skip each other's batches, and each would lack rows.
     """
     name = full_name(table)
     label = f"{query}/{name}"
@@ -114,24 +115,24 @@ def label_of(query: str, table: str) -> str:
     return label
 
 
-def _counted(number: int, error: LabelExistsError) -> Counted:
-    """Return what is told of a batch that was committed before; raises where it was a later one."""
+def _already_committed(number: int, error: LabelExistsError) -> AlreadyCommitted:
+    """Return the message of a batch that was committed before; raise if a later batch was committed."""
     newest = error.details.get("batch")
     if newest is not None and newest > number:
         raise LabelExistsError(
-            f"{error.message}. The query has gone back to an older checkpoint, or runs elsewhere too; begin "
-            "anew with an empty checkpoint, or put the newest one back",
+            f"{error.message}. The query has gone back to an older checkpoint, or runs elsewhere too; start "
+            "it with an empty checkpoint, or restore the newest checkpoint",
             **error.details,
         ) from error
-    return Counted(error.details.get("csn"))
+    return AlreadyCommitted(error.details.get("csn"))
 
 
 class TidelockStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a streaming query.
+    """The writer of a micro-batch of a streaming query.
 
     Args:
-        given: The options as they were given: the secret of the environment does not travel.
-        schema: Of the rows.
+        user_options: The options of the user, unparsed, so that a secret of the environment is not pickled.
+        schema: Schema of the rows.
         overwrite: Each batch replaces all rows of the table (output mode "complete").
 
     Raises:
@@ -141,49 +142,49 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
         nonce: A UUID of this writer, which its tasks share.
     """
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._given = dict(given)
+    def __init__(self, user_options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._user_options = dict(user_options)
         self._schema = schema
         self._overwrite = overwrite
         self.nonce = str(uuid.uuid4())
         self._options()
 
     def _options(self) -> WriteStreamOptions:
-        return write_stream_options(self._given, os.environ)
+        return write_stream_options(self._user_options, os.environ)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Upload the rows of one attempt of a task.
 
         Raises:
             SchemaMismatchError, TooLargeError: The rows do not fit the table.
-            UnknownTableError: There is no such table.
+            UnknownTableError: The table does not exist.
             LabelExistsError: The query has committed a later batch already.
-            RefusedError: The transaction takes nothing more; the message says why.
+            RefusedError: The transaction accepts no more rows; the message says why.
             UnavailableError: No replica answers.
         """
         batches = (batch for batch in iterator if batch.num_rows)
         head = list(islice(batches, 1))
-        # A batch without any row replaces those of the table, too: one of its tasks begins a transaction.
+        # A batch without a row replaces the rows of the table, too: its first task begins a transaction.
         if not (head or (self._overwrite and _is_first())):
             return Empty()
-        batch = running(self.nonce)
+        batch = current_batch(self.nonce)
         try:
             job = self._join(batch)
         except LabelExistsError as error:
-            return _counted(batch.number, error)
+            return _already_committed(batch.number, error)
         written = write_task(job, self._schema.names, chain(head, batches), begun_before=False)
         return Staged(job, written)
 
     def _join(self, batch: MicroBatch) -> Job:
-        """Begin the transaction of a batch, or join the one that another task of it has begun."""
+        """Begin the transaction of a batch, or join it if another task of the batch has begun it."""
         options = self._options()
         table = options.target.table
-        tx = link(options.target).begin(
+        tx = shared_client(options.target).begin(
             label_of(batch.query, table),
             batch=batch.number,
             key=batch.key,
             lease=options.lease_s,
-            # What is replaced is all that was acknowledged before, whichever replica has it already.
+            # An overwrite replaces all rows acknowledged before, also rows that the home has not applied yet.
             fresh=self._overwrite,
         )
         return begin_job(tx, table, self._schema, job=batch.nonce)
@@ -192,54 +193,57 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
         """Commit a batch with the files that its tasks name.
 
         Raises:
-            NotCommittedError: Its tasks have begun two transactions, as a replica was lost meanwhile.
+            NotCommittedError: Its tasks have begun several transactions, since a replica failed meanwhile.
             LabelExistsError: The query has committed a later batch already.
-            UnsealedWriteError: A task has not told what it has written.
-            TransactionClosedError: The transaction was rolled back: its lease ran out, or somebody ended it.
-            TidelockError: It was refused, or its outcome is not known. Whichever it is: when the query is
-                started again, Spark repeats the batch, and it counts once.
+            UnsealedWriteError: A task has not reported its files.
+            TransactionClosedError: The transaction was rolled back: its lease expired, or it was ended.
+            TidelockError: The commit was refused, or its outcome is unknown. In both cases Spark repeats the
+                batch when the query is started again, and the batch commits once.
         """
         if None in messages:
-            raise UnsealedWriteError(f"a task of batch {batchId} has not told what it has written")
+            raise UnsealedWriteError(
+                f"a task of batch {batchId} has not reported the files that it has written; start the query "
+                "again"
+            )
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return
-        target = _anywhere(self._options().target)
-        told = [message for message in messages if isinstance(message, Counted)]
-        homes = {message.job.tid for message in staged}
-        if told or len(homes) > 1:
+        target = _any_replica(self._options().target)
+        earlier = [message for message in messages if isinstance(message, AlreadyCommitted)]
+        tids = {message.job.tid for message in staged}
+        if earlier or len(tids) > 1:
             self.abort(messages, batchId)
-            if told:
-                _skipped(batchId, told[0])
+            if earlier:
+                _log_skipped(batchId, earlier[0])
                 return
             raise NotCommittedError(
-                f"the tasks of batch {batchId} have begun {len(homes)} transactions, as a replica did not "
-                f"answer some of them ({', '.join(sorted(homes))}); nothing was written. Start it again"
+                f"the tasks of batch {batchId} have begun {len(tids)} transactions, since a replica did not "
+                f"answer some of them ({', '.join(sorted(tids))}); no row was written. Start the query again"
             )
         written = [message.written for message in staged]
         try:
-            settle(
-                link(target),
+            commit_job(
+                shared_client(target),
                 staged[0].job,
                 target.table,
                 written,
                 replaces_table=self._overwrite,
-                # A replica that is late holds no batch up: readers of a stream wait for nothing.
+                # A late replica must not delay the next batch: readers of a stream do not wait for copies.
                 wait="home",
             )
         except LabelExistsError as error:
-            _skipped(batchId, _counted(batchId, error))
+            _log_skipped(batchId, _already_committed(batchId, error))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Roll a batch back; of a commit that has succeeded after all nothing is taken back."""
+        """Roll a batch back; a commit that has succeeded remains."""
         for tid in sorted({message.job.tid for message in messages if isinstance(message, Staged)}):
-            roll_back(link(_anywhere(self._options().target)), tid)
+            roll_back(shared_client(_any_replica(self._options().target)), tid)
 
 
-def _skipped(number: int, told: Counted) -> None:
-    _log.warning("batch %d was committed before, at CSN %s; it is skipped", number, told.csn)
+def _log_skipped(number: int, earlier: AlreadyCommitted) -> None:
+    _log.warning("batch %d was committed before, at CSN %s; it is skipped", number, earlier.csn)
 
 
-def _anywhere(target: Target) -> Target:
-    """The target for those who ask for an outcome: any replica knows it."""
+def _any_replica(target: TableTarget) -> TableTarget:
+    """Return the target without its preferred replica: every replica can resolve an outcome."""
     return replace(target, replica=None)

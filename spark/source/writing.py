@@ -1,9 +1,8 @@
 """Batch writes: one transaction, begun by the writer and committed with exactly the files that tasks name.
 
-What runs where. The writer is made beside the driver, and begins the transaction. It is pickled to the
-tasks and to `commit()` or `abort()`, each in a process of its own. Tasks upload files, which count for
-nothing until the commit names them: an attempt that has failed, runs twice, or lives on after the end adds no
-row.
+The writer is made beside the driver, and begins the transaction. It is pickled to the tasks and to `commit()`
+or `abort()`, each in a separate process. Tasks upload files, which count only if the commit names them. So an
+attempt that has failed, runs twice, or continues after the end of the job adds no row.
 """
 
 from __future__ import annotations
@@ -34,41 +33,42 @@ from tidelock.errors import (
 )
 from tidelock.partition_paths import texts_of
 from tidelock.spark.schema import arrow_of, struct_of
-from tidelock.spark.source.clusters import connected
-from tidelock.spark.source.encoding import Encoder, Layout
-from tidelock.spark.source.folder import Folder, Upload
+from tidelock.spark.source.connections import connected
+from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.heartbeat import kept_alive
 from tidelock.spark.source.options import WriteOptions, write_options
+from tidelock.spark.source.staging_folder import StagingFolder, Upload
 
-#: Where attempts write; the numbers are those of Hadoop's committer, which has one run to a job here.
+#: Folders of task attempts and of finished tasks; the numbers are those of a job's first run under Hadoop's
+#: committer, since a job has one run here.
 _ATTEMPTS: Final = "_temporary/0/_temporary"
 _TASKS: Final = "_temporary/0"
-#: What a task has written is moved there, and so copied to other replicas while the job runs, if it is so
-#: much; less is copied soon enough at the commit.
-EARLY_BYTES: Final = 4 << 20
-#: Rights of the token that tasks have.
+#: The files of a task with at least so many bytes are moved to the folder of finished tasks, so that agents
+#: copy them to other replicas while the job runs. Less is copied fast enough at the commit.
+EAGER_BYTES: Final = 4 << 20
+#: Rights of the tasks' token.
 _RIGHTS: Final = ("append", "heartbeat")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the tasks of a job know of it.
+    """A job, as its tasks see it.
 
     Attributes:
-        id: In the names of its files.
-        tid: The transaction.
-        folder: Of the table, in the transaction.
-        home: URL of the transaction's home, as it publishes it.
-        lease_s: Length of the transaction's lease.
-        layout: Of the table.
+        id: Id of the job, which the names of its files contain.
+        tid: Id of the transaction.
+        folder: Staging folder of the table in the transaction.
+        home: Published URL of the transaction's home.
+        lease_s: Length of the transaction's lease, in seconds.
+        layout: Layout of the table's files.
     """
 
     id: str
     tid: str
-    folder: Folder
+    folder: StagingFolder
     home: str
     lease_s: float
-    layout: Layout
+    layout: FileLayout
 
     def begin_file(self, attempt: str, task: int, partition: str, number: int) -> Upload:
         """Begin the n-th file of an attempt of a task, in the folder of a partition."""
@@ -78,12 +78,12 @@ class Job:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written.
+    """The message of a task that has written files.
 
     Attributes:
-        files: Places of its files in the table's folder.
-        rows: In all of them.
-        partitions: Paths of the partitions that they are in.
+        files: Paths of the files, relative to the staging folder.
+        rows: Number of rows in all of the files.
+        partitions: Paths of the partitions that the files belong to.
     """
 
     files: tuple[str, ...]
@@ -92,13 +92,13 @@ class Written(WriterCommitMessage):
 
 
 def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | None = None) -> Job:
-    """Return what tasks need to write to a table inside a transaction.
+    """Return a job that writes to a table inside a transaction.
 
     Args:
         tx: The transaction.
         table: Name of the table.
-        schema: Of the rows.
-        job: A UUID that the tasks have agreed on, where each of them asks for itself; default: a new one.
+        schema: Schema of the rows.
+        job: A UUID that the tasks share, if each of them calls this function; default: a new UUID.
 
     Raises:
         SchemaMismatchError: The rows do not have the columns of the table.
@@ -107,10 +107,10 @@ def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | Non
     definition = tx.definition(table)
     check_columns(definition, schema)
     arrow = arrow_of(definition)
-    layout = Layout(
+    layout = FileLayout(
         definition["name"], arrow, tuple(definition["partition_by"]), tuple(definition["sort_by"])
     )
-    folder = Folder(tx.path(layout.table, _RIGHTS))
+    folder = StagingFolder(tx.path(layout.table, _RIGHTS))
     return Job(job or str(uuid.uuid4()), tx.tid, folder, tx.published_url, tx.lease_s, layout)
 
 
@@ -127,7 +127,7 @@ def check_columns(definition: Mapping[str, Any], schema: StructType) -> None:
                 f"{table[item.name].simpleString()}: cast it"
             )
     if len(set(schema.names)) != len(schema.names):
-        problems.append("a column comes more than once")
+        problems.append("a column occurs more than once")
     if problems:
         raise SchemaMismatchError(
             f"the rows do not fit table {definition['name']}: {'; '.join(problems)}",
@@ -142,19 +142,19 @@ def write_task(
 
     Args:
         job: The job.
-        names: Of the columns of the rows.
+        names: Names of the columns of the rows.
         batches: The rows.
-        begun_before: The task has not itself begun or joined the transaction just now, so that the lease is
-            to be renewed at its beginning, too.
+        begun_before: The task has not begun or joined the transaction just now, so it renews the lease at the
+            beginning, too.
 
     Raises:
         SchemaMismatchError, TooLargeError: A row does not fit the table.
-        RefusedError: The transaction takes nothing more; the message says why.
+        RefusedError: The transaction accepts no more files; the message says why.
         UnavailableError: Its home does not answer.
     """
     context = TaskContext.get()
     number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    # Of its own, also where Spark gives a number twice.
+    # Unique even if Spark gives the same numbers to two attempts.
     name = f"{number}_{attempt}_{uuid.uuid4().hex[:8]}"
     encoder = Encoder(job.layout, functools.partial(job.begin_file, f"attempt_{name}", number))
     with kept_alive(job.home, job.folder.token, job.lease_s, at_once=begun_before):
@@ -166,7 +166,7 @@ def write_task(
             encoder.abandon()
             raise
         files = encoder.files
-        if encoder.bytes >= EARLY_BYTES:
+        if encoder.bytes >= EAGER_BYTES:
             source, target = f"{_ATTEMPTS}/attempt_{name}", f"{_TASKS}/task_{name}"
             job.folder.rename(source, target)
             files = [target + file.removeprefix(source) for file in files]
@@ -174,34 +174,34 @@ def write_task(
 
 
 class TidelockWriter(DataSourceArrowWriter):
-    """Writes a DataFrame as one transaction.
+    """The writer of a DataFrame as one transaction.
 
     Args:
-        given: The options as they were given: the secret of the environment does not travel.
-        schema: Of the rows.
-        overwrite: Replace all rows of the table, or with `overwritePartitions` those of the partitions that
-            have new ones.
+        user_options: The options of the user, unparsed, so that a secret of the environment is not pickled.
+        schema: Schema of the rows.
+        overwrite: Replace all rows of the table; with `overwritePartitions` only the rows of the partitions
+            that have new rows.
 
     Raises:
-        BadRequestError: An option is wrong, or the table has no partitions to be replaced.
+        BadRequestError: An option is wrong, or the table has no partitions to replace.
         SchemaMismatchError: The rows do not have the columns of the table.
-        SerializationConflictError: Another transaction removes rows that are to be replaced.
+        SerializationConflictError: Another transaction removes rows that this write replaces.
         UnknownTableError, UnavailableError: As `Database.begin` and `Transaction.definition`.
     """
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        self._given = dict(given)
+    def __init__(self, user_options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._user_options = dict(user_options)
         self._names = schema.names
         options = self._options()
         self._table = options.target.table
         self._replaces_partitions = overwrite and options.overwrite_partitions
         if options.overwrite_partitions and not overwrite:
-            raise BadRequestError("option overwritePartitions is for mode('overwrite')")
-        #: None: there is nothing to do, an earlier run with this label has done it.
+            raise BadRequestError("option overwritePartitions is for mode('overwrite'); omit it")
+        #: None: an earlier run with this label has committed, so this run has nothing to do.
         self._job: Job | None = None
         with connected(options.target, home=True) as db:
             try:
-                # What is replaced is all that was acknowledged before, whichever replica has it already.
+                # An overwrite replaces all rows acknowledged before, also rows that the home has not applied.
                 tx = db.begin(options.label, lease=options.lease_s, fresh=overwrite)
             except LabelExistsError:
                 return
@@ -216,7 +216,7 @@ class TidelockWriter(DataSourceArrowWriter):
                 raise
 
     def _options(self) -> WriteOptions:
-        return write_options(self._given, os.environ)
+        return write_options(self._user_options, os.environ)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one attempt of a task."""
@@ -228,24 +228,24 @@ class TidelockWriter(DataSourceArrowWriter):
         """Commit with the files that the tasks name.
 
         Raises:
-            UnsealedWriteError: A task has not told what it has written.
-            TransactionClosedError: The transaction was rolled back: its lease ran out, or somebody ended it.
-            TidelockError: It was refused, or its outcome is not known.
+            UnsealedWriteError: A task has not reported its files.
+            TransactionClosedError: The transaction was rolled back: its lease expired, or it was ended.
+            TidelockError: The commit was refused, or its outcome is unknown.
         """
         if self._job is None:
             return
-        # With the label another run may have been faster.
+        # Another run with this label may have committed first.
         with connected(self._options().target) as db, contextlib.suppress(LabelExistsError):
-            settle(db, self._job, self._table, messages, replaces_partitions=self._replaces_partitions)
+            commit_job(db, self._job, self._table, messages, replaces_partitions=self._replaces_partitions)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - PySpark's
-        """Roll back; of a commit that has succeeded after all nothing is taken back."""
+        """Roll back; a commit that has succeeded remains."""
         if self._job is not None:
             with connected(self._options().target) as db:
                 roll_back(db, self._job.tid)
 
 
-def settle(
+def commit_job(
     db: Database,
     job: Job,
     table: str,
@@ -253,37 +253,39 @@ def settle(
     *,
     replaces_table: bool = False,
     replaces_partitions: bool = False,
-    # So that what is read next, by whatever process, at this home by default, shows the rows.
+    # So that the next default read, by any process, returns the rows.
     wait: Wait = "copies",
 ) -> None:
-    """Commit a job with the files that its tasks name, unless that has happened.
+    """Commit a job with the files that its tasks name, unless it is committed already.
 
     Args:
         db: A client.
         job: The job.
-        table: Name of its table.
-        messages: Of all its tasks.
-        replaces_table: The rows that are in the table go; where they were not taken out at the beginning.
-        replaces_partitions: Those of the partitions go that have new rows.
-        wait: Where the rows are to be readable when this returns; see `Transaction.commit`.
+        table: Name of the job's table.
+        messages: Messages of all tasks of the job.
+        replaces_table: Remove all rows that are in the table, if that was not done at the beginning.
+        replaces_partitions: Remove the existing rows of the partitions that have new rows.
+        wait: Where the rows are readable when this returns; see `Transaction.commit`.
 
     Raises as `TidelockWriter.commit`, and:
-        LabelExistsError: Another run under the label of the transaction was faster.
+        LabelExistsError: Another run with the label of the transaction has committed first.
     """
-    found = db.outcome(job.tid)
-    if found.decision is Decision.COMMITTED:
+    outcome = db.outcome(job.tid)
+    if outcome.decision is Decision.COMMITTED:
         return
-    if found.decision is not Decision.RUNNING:
+    if outcome.decision is not Decision.RUNNING:
         raise TransactionClosedError(
-            f"transaction {job.tid} was rolled back before its commit: its lease ran out (option "
-            "leaseSeconds), its home was restarted, or somebody has ended it; nothing was written",
+            f"transaction {job.tid} was rolled back before its commit: its lease expired (option "
+            "leaseSeconds), its home was restarted, or it was ended; no row was written, write again",
             tid=job.tid,
             state="rolled_back",
         )
     written = [message for message in messages if isinstance(message, Written)]
     if len(written) != len(messages):
         raise UnsealedWriteError(
-            f"{len(messages) - len(written)} tasks have not told what they have written", table=table
+            f"{len(messages) - len(written)} tasks have not reported the files that they have written; write "
+            "again",
+            table=table,
         )
     tx = db.resume(job.tid)
     if replaces_table:
@@ -295,11 +297,11 @@ def settle(
     try:
         tx.commit(wait=wait)
     except CommitUnknownError as error:
-        if "csn" not in error.details:  # else it is committed, and a replica is late
+        if "csn" not in error.details:  # with a CSN the job is committed, and only a replica is late
             raise
 
 
 def roll_back(db: Database, tid: str) -> None:
-    """Roll a transaction back if its commit was not asked for; where nobody answers its lease ends it."""
+    """Roll a transaction back unless its commit was requested; if no replica answers, the lease ends it."""
     with contextlib.suppress(TidelockError):
         db.kill(tid)

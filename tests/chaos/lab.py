@@ -17,11 +17,11 @@ from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Call, Supervisor, Trap
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import BYSTANDER, LARGE_ROWS, PARTS, Attempt, Ending, Lab, laboratory
-from tests.support.histories.history import End
 from tests.support.project import source
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
+from workloads.history import End
 
 HOME: Final = "r1"
 PEER: Final = "r2"

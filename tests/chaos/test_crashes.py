@@ -12,8 +12,8 @@ from tests.chaos import ability, disks
 from tests.chaos.lab import HOME, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Trap
 from tests.support.clusters.cluster import ClusterFactory
-from tests.support.histories.history import End
 from tidelock.errors import DiskFullError, UnavailableError
+from workloads.history import End
 
 #: Where the home's power is cut: everything is done, and nothing of it was told to anybody.
 CUT_AT: Final = "agent.pack.after"

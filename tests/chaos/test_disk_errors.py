@@ -17,9 +17,9 @@ import pytest
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap, census
 from tests.support.clusters.cluster import ClusterFactory
-from tests.support.histories.history import End
 from tests.support.telling import Tell
 from tidelock.errors import DiskFullError, NotCommittedError, UnavailableError
+from workloads.history import End
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

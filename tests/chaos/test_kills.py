@@ -18,8 +18,8 @@ from tests.chaos import seccomp
 from tests.chaos.lab import HOME, PEER, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap, census
 from tests.support.clusters.cluster import ClusterFactory
-from tests.support.histories.history import End
 from tests.support.telling import Tell
+from workloads.history import End
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -16,7 +16,7 @@ from tests.chaos.lab import AGENT, HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import BYSTANDER
-from tests.support.histories.history import End
+from workloads.history import End
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -18,11 +18,11 @@ from tests.chaos.cut_points import OF_BOTH, OF_COMMITS, OF_PEERS, OF_RAISE, OF_R
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import LARGE_ROWS
-from tests.support.histories.history import End
 from tests.support.histories.workload import ROWS
 from tests.support.telling import Tell
 from tests.support.waiting import eventually
 from tidelock.csnlog.core.ids import Csn, sequence_of
+from workloads.history import End
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -26,11 +26,11 @@ from tests.support.clusters.lock_reading import part_rows
 from tests.support.faults.lab import points, undo_rows
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SnapshotTooOldError
+from workloads.agents import ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -134,7 +134,7 @@ def one_part(data_dir: Path, table: str) -> bool:
 
 
 @pytest.mark.parametrize("point", OF_COMPACTION)
-def test_in_a_compaction(world: World, local: LocalCluster, point: str) -> None:
+def test_a_power_cut_in_a_compaction_leaves_all_rows(world: World, local: LocalCluster, point: str) -> None:
     """It is committed or it is not; rows are the same, and what it did not do is done later."""
     with local.connect("r2") as db:
         table, expected = fill(db, SMALL if "pack" in point else SIZES)
@@ -159,7 +159,9 @@ def optimize(local: LocalCluster, table: str) -> None:
 
 
 @pytest.mark.parametrize(("behind", "point"), OF_COLLECTION)
-def test_in_a_collection(world: World, local: LocalCluster, behind: str | None, point: str) -> None:
+def test_a_power_cut_in_a_collection_leaves_kept_files_whole(
+    world: World, local: LocalCluster, behind: str | None, point: str
+) -> None:
     """What was given up goes, everywhere; what is not stays whole."""
     with local.connect("r2") as db:
         table, expected = fill(db)

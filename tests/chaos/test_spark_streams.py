@@ -90,7 +90,7 @@ class Queries:
 
 
 @pytest.mark.timeout(1500)
-def test_killed_drivers(local: LocalCluster, db: Database, tmp_path: Path) -> None:
+def test_killed_drivers_lose_or_double_no_batch(local: LocalCluster, db: Database, tmp_path: Path) -> None:
     """Two queries over 205 micro-batches, SIGKILL to their driver five times: nothing lost or doubled."""
     for table in ("source", *TARGETS):
         db.create_table(table, SCHEMA)

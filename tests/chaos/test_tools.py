@@ -68,7 +68,7 @@ def run(supervisor: Supervisor, file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=source.ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_calls_are_counted(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_calls_of_every_thread_are_counted(supervisor: Supervisor, tmp_path: Path) -> None:
     """Each is counted with what it is about, whichever thread makes it; none is hindered."""
     with supervisor.armed(Trap("fsync", 0)) as trap:
         done = run(supervisor, tmp_path / "file")
@@ -106,7 +106,9 @@ def test_a_rename_is_told_by_its_path(supervisor: Supervisor, tmp_path: Path) ->
     ],
     ids=["once", "lasting", "never made", "about nothing", "as if it were done"],
 )
-def test_a_call_fails(supervisor: Supervisor, tmp_path: Path, trap: Trap, expected: list[str]) -> None:
+def test_the_chosen_call_fails_with_its_errno(
+    supervisor: Supervisor, tmp_path: Path, trap: Trap, expected: list[str]
+) -> None:
     """The n-th, and if so wished all later ones, end with the errno; the program goes on."""
     with supervisor.armed(trap):
         done = run(supervisor, tmp_path / "file")

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults import tampering
 from tests.support.faults.tampering import catalog, change_znodes, flip_byte
-from tests.support.histories.workload import Workload, ask
+from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit
@@ -33,6 +33,7 @@ from tidelock.csnlog.core.model import LabelState, PinState
 from tidelock.csnlog.core.store import Create, Delete, Op
 from tidelock.errors import TidelockError
 from tidelock.replication.core.lock_rules import OnePart, create_op
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 #: Parts above this size are files of their own.

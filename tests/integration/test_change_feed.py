@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
+import msgspec
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
@@ -22,6 +23,7 @@ from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, NoSuchCsnError, SnapshotTooOldError, UnknownTableError
+from tidelock.wire.changes import ChangedRowsRequest
 
 SCHEMA = pa.schema([pa.field("p", pa.date32()), pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 NUMBERS = itertools.count(1)
@@ -65,7 +67,7 @@ def csn_of(found: int | None) -> int:
     return found
 
 
-def test_change_sets(db: Database, table: str, local: LocalCluster) -> None:
+def test_change_sets_tell_each_commit_and_its_parts(db: Database, table: str, local: LocalCluster) -> None:
     """Each commit in its order, with its parts, at paths that can be read."""
     start = db.seen_csn
     first = csn_of(db.insert(table, rows(1, 2)).csn)
@@ -112,7 +114,7 @@ def outside(local: LocalCluster, path: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_refusals(db: Database, table: str) -> None:
+def test_a_wrong_range_is_refused_with_its_fault(db: Database, table: str) -> None:
     """What is wrong with a range is told."""
     now = csn_of(db.insert(table, rows(1)).csn)
     with pytest.raises(BadRequestError, match="must not be above"):
@@ -133,7 +135,7 @@ def kinds(told: pa.Table) -> Counter[tuple[int, str, int, int | None]]:
     return Counter(zip(*(told[name].to_pylist() for name in names), strict=True))
 
 
-def test_changed_rows(db: Database, table: str) -> None:
+def test_changed_rows_are_told_whatever_was_rewritten(db: Database, table: str) -> None:
     """What statements have changed, whatever they have rewritten."""
     start = db.seen_csn
     result = db.insert(table, rows(1, 2, 3))
@@ -179,14 +181,15 @@ def test_limits_of_an_answer(local: LocalCluster, db: Database, table: str) -> N
     assert db.changes(table, start).to_table().num_rows == 4 + 4 + 4 + 1
 
 
-def test_rows_by_http(db: Database, table: str) -> None:
+def test_rows_by_http_are_of_a_commit_or_a_range(db: Database, table: str) -> None:
     """A commit alone, or a range; one of them."""
     csn = csn_of(db.insert(table, rows(1)).csn)
     path = f"/tables/{table}/changes/rows"
     member, *_ = db._connection.members.in_order()
 
     def ask(**body: int) -> pa.Table:
-        response = db._connection.transport.stream(member.api, path, body)
+        asked = msgspec.convert(body, ChangedRowsRequest)
+        response = db._connection.transport.stream(member.api, path, asked)
         return pa.ipc.open_stream(response.read()).read_all()
 
     assert ask(csn=csn).equals(ask(**{"from": csn - 1, "to": csn}))
@@ -217,7 +220,7 @@ def test_what_is_told_stays_readable(db: Database, table: str) -> None:
         list(feed.sets())
 
 
-def test_the_page(local: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs_and_prints_what_it_shows(local: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of docs/change-feed.md runs, and its command prints what it shows, but CSNs and times."""
     names: dict[str, Any] = {"url": local.url("r1")}
     pages.run("docs/change-feed.md", names)

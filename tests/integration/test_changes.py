@@ -35,6 +35,7 @@ from tidelock.errors import (
     UnknownTableError,
     UnsupportedInTransactionError,
 )
+from tidelock.wire.tables import PartInfo
 
 SCHEMA = pa.schema(
     [
@@ -88,11 +89,13 @@ def table(one: Database) -> str:
 def parts(db: Database, table: str) -> set[str]:
     """The ids of a table's parts."""
     csn = db.status()["snapshot_csn"]
-    found = db._connection.ask("GET", "/parts", query={"csn": csn, "table": table})
-    return {part["part"] for part in found}
+    query = {"csn": csn, "table": table}
+    return {part.part for part in db._connection.ask("GET", "/parts", answer=list[PartInfo], query=query)}
 
 
-def test_each_statement_alone(one: Database, two: Database, table: str) -> None:
+def test_each_statement_alone_rewrites_only_parts_with_its_rows(
+    one: Database, two: Database, table: str
+) -> None:
     """Only parts with such rows are rewritten; new rows are on both replicas, old snapshots stay."""
     before = parts(one, table)
     with one.snapshot() as old:
@@ -129,7 +132,7 @@ def test_each_statement_alone(one: Database, two: Database, table: str) -> None:
     assert one.delete(table, "k > 1000").csn is None
 
 
-def test_counts(one: Database, table: str) -> None:
+def test_answers_count_the_rows_and_parts(one: Database, table: str) -> None:
     """An answer tells rows and parts."""
     with one.begin() as tx:
         done = tx.delete(table, "k IN (1, 2, 3, 4)")
@@ -233,14 +236,14 @@ class Mirror:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_any_mixture(one: Database, two: Database, seed: int) -> None:
+def test_any_mixture_of_statements_gives_what_duckdb_gives(one: Database, two: Database, seed: int) -> None:
     """Statements over two tables, with own reads between them, give what DuckDB gives; so does the commit."""
     mixture(one, two, seed, steps=15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 112))
-def test_long_mixtures(one: Database, two: Database, seed: int) -> None:
+def test_long_mixtures_of_statements_give_what_duckdb_gives(one: Database, two: Database, seed: int) -> None:
     """As above, longer and of many kinds."""
     mixture(one, two, seed, steps=60)
 
@@ -287,7 +290,7 @@ def mixture(one: Database, two: Database, seed: int, *, steps: int) -> None:
         (lambda tx, t: tx.sql(f"insert into {t} (p) select 1"), SchemaMismatchError),
     ],
 )
-def test_a_failed_statement(
+def test_a_failed_statement_leaves_rollback_and_no_rows(
     local: LocalCluster, one: Database, table: str, statement: Any, error: type[Exception]
 ) -> None:
     """The transaction takes rollback only, and nothing of it is left."""
@@ -326,7 +329,7 @@ def test_sql_that_is_not_offered(one: Database, table: str, sql: str, instead: s
         tx.rollback()
 
 
-def test_conflicts(one: Database, two: Database, table: str) -> None:
+def test_conflicts_are_refused_only_over_the_same_part(one: Database, two: Database, table: str) -> None:
     """Of two that change one part the second is refused at once; changes of other parts both win."""
     first, second, third = one.begin(), two.begin(), two.begin()
     first.delete(table, "k = 1")

@@ -20,12 +20,12 @@ import urllib3
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, nothing_left
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import StandbyError, UnavailableError
 from tidelock.replication.core.digest import checksum
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 #: Parts above this size are files of their own; several ranges are fetched of each.
@@ -103,17 +103,27 @@ class Stored:
         return self.file(replica).read_bytes()[offset : offset + length]
 
     def flip_bit(self, replica: str) -> None:
-        """Change one bit in the middle of the column chunk."""
-        _, offset, _, _ = self.place(replica)
-        column = pq.read_metadata(io.BytesIO(self.data(replica))).row_group(0).column(0)
-        start = column.dictionary_page_offset or column.data_page_offset
-        position = offset + start + column.total_compressed_size // 2
-        with self.file(replica).open("r+b") as file:
+        """Change one bit in the middle of the column chunk.
+
+        The file stays open from the first look to the last: readers meet the damage at once, and a sound copy
+        may have its name before this returns.
+        """
+        name, offset, length, _ = self.place(replica)
+        with (self.local.data_dir(replica) / name).open("r+b") as file:
+
+            def data() -> bytes:
+                file.seek(offset)
+                return file.read(length)
+
+            assert checksum(data()) == self.checksum
+            column = pq.read_metadata(io.BytesIO(data())).row_group(0).column(0)
+            start = column.dictionary_page_offset or column.data_page_offset
+            position = offset + start + column.total_compressed_size // 2
             file.seek(position)
             (byte,) = file.read(1)
             file.seek(position)
             file.write(bytes([byte ^ 1]))
-        assert checksum(self.data(replica)) != self.checksum
+            assert checksum(data()) != self.checksum
 
     def sound(self, replica: str) -> bool:
         """Whether the replica holds the right bytes and says that it holds them."""

@@ -12,12 +12,13 @@ import pytest
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import alive, data_address, lives, nothing_left, verify
-from tests.support.histories.workload import Workload, ask
+from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 from tidelock.client import Database, Decision, Transaction, TransactionState
 from tidelock.cluster import LocalCluster
 from tidelock.errors import NotEnoughReplicasError
 from tidelock.replication.core.digest import checksum
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 ROWS = pa.table({"k": [1, 2, 3]})

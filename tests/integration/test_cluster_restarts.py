@@ -14,14 +14,16 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import lives, nothing_left, verify
-from tests.support.histories.history import End
-from tests.support.histories.workload import Workload, ask
+from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock import processes
 from tidelock.client import CommitResult, Database, Decision
 from tidelock.cluster import LocalCluster, process_groups
+from tidelock.cluster.agent_log import last_error
 from tidelock.errors import UnavailableError
+from workloads.agents import ask
+from workloads.history import End
 
 REPLICAS = ("r1", "r2", "r3")
 ROWS = pa.table({"k": [1, 2, 3]})
@@ -57,13 +59,21 @@ def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> No
         others = [process for replica in ("r1", "r2") if (process := local.process(replica))]
         for process in others:
             assert process_groups.send(process, signal.SIGSTOP)
-        try:
-            with pytest.raises(UnavailableError, match=f"it has had CSN {csn}, which its disk has not"):
-                local.start("r3", timeout_s=5.0)
-        finally:
-            for process in others:
-                process_groups.send(process, signal.SIGCONT)
-        local.start("r3")
+        log = local.log("r3")
+        begun = log.stat().st_size
+        with ThreadPoolExecutor(1) as executor:
+            starting = executor.submit(local.start, "r3", timeout_s=READY_TIMEOUT_S)
+            try:
+                eventually(
+                    lambda: f"it has had CSN {csn}, which its disk has not" in str(last_error(log, begun)),
+                    what="the reason why r3 waits",
+                )
+                with pytest.raises(UnavailableError, match="is not ready after 0 s"):
+                    local.start("r3", timeout_s=0.0)
+            finally:
+                for process in others:
+                    process_groups.send(process, signal.SIGCONT)
+            starting.result()
     with local.connect("r3") as db, db.snapshot() as snap:
         assert snap.csn >= csn
         assert snap.read("kept").num_rows == 3 * ROWS.num_rows

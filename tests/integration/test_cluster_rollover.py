@@ -9,10 +9,11 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import verify
-from tests.support.histories.workload import Workload, ask
+from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import Csn, epoch_of
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 EPOCH_LIMIT = 50

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import verify
-from tests.support.histories.history import End
 from tests.support.histories.workload import Workload
+from workloads.history import End
 
 REPLICAS = ("r1", "r2", "r3")
 

@@ -16,8 +16,7 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory, start_through
 from tests.support.faults.proxy import MULTI, Action, Hook, Proxy, nth_request
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import alive, data_address, read_log, verify
-from tests.support.histories.history import End
-from tests.support.histories.workload import Workload, ask
+from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
 from tidelock import processes
@@ -27,6 +26,8 @@ from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
 from tidelock.replication.core.digest import checksum
 from tidelock.zookeeper import LocalZooKeeper
+from workloads.agents import ask
+from workloads.history import End
 
 REPLICAS = ("r1", "r2", "r3")
 SETTINGS = {**QUICK, "session_timeout_s": 3, "request_timeout_s": 3, "commit_timeout_s": 30}
@@ -171,7 +172,9 @@ def server(tmp_path: Path) -> Iterator[LocalZooKeeper]:
 
 
 @pytest.mark.slow
-def test_a_frozen_zookeeper(cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path) -> None:
+def test_a_frozen_zookeeper_stops_commits_but_no_reads(
+    cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path
+) -> None:
     """Nobody begins or acknowledges meanwhile, snapshots are read on; then all commits are decided."""
     local = cluster(zk=server.connect_string, settings=SETTINGS)
     (process,) = (one.process for one in server.servers)

@@ -29,7 +29,6 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.lab import SETTINGS, Gates
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.cli.app import app
 from tidelock.client import Database
@@ -37,6 +36,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import ReplicaId, TableName
 from tidelock.errors import TidelockError, TooManyPartsError, UnknownTableError
 from tidelock.replica_agent.compaction.duty import planner_of
+from workloads.agents import ask
 
 REPLICAS: Final = ("r1", "r2", "r3")
 #: The replica that `optimize` is asked of, and that dies in the slow tests.
@@ -197,7 +197,7 @@ def test_small_inserts_become_few_parts_and_no_row_changes(local: LocalCluster, 
         assert len(keys) == part["rows"]
 
 
-def test_optimize_on_request(local: LocalCluster, db: Database) -> None:
+def test_optimize_on_request_merges_the_named_partition(local: LocalCluster, db: Database) -> None:
     """An operator has one partition merged, by a program, and another, by the command line."""
     table = create(db, compaction="off")
     expected = fill(db, table, 6)

@@ -203,7 +203,7 @@ async def test_a_connection_that_breaks_all_the_time(cluster: Cluster, zk_proxy:
     await history.check([node, witness])
 
 
-async def test_sessions_that_expire(cluster: Cluster) -> None:
+async def test_sessions_that_expire_raise_the_fence_and_go_on(cluster: Cluster) -> None:
     """A new session raises the fence, the log goes on, and open commits are decided (F3)."""
     history = History()
     one, two = await cluster.add(R1), await cluster.add(R2)

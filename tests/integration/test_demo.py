@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-TIDELOCK = Path(sys.executable).with_name("tidelock")
+from tests.support.project.source import ROOT
+
+DEMO = [sys.executable, "-m", "demo"]
 
 
 @pytest.mark.slow
@@ -19,7 +21,8 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
     """All checks hold, a kill and a freeze both hit a running task, and nothing is left behind."""
     folder = tmp_path / "demo"
     done = subprocess.run(
-        [TIDELOCK, "demo", "--scale-factor", "0.01", "--seconds", "5", "--data-dir", folder, "--json"],
+        [*DEMO, "--scale-factor", "0.01", "--seconds", "5", "--data-dir", folder, "--json"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -45,7 +48,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     """The demo removes its folder at the end, so it takes none that is not its own."""
     (tmp_path / "mine").touch()
     done = subprocess.run(
-        [TIDELOCK, "demo", "--data-dir", tmp_path], capture_output=True, text=True, check=False
+        [*DEMO, "--data-dir", tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert "is not empty" in done.stderr

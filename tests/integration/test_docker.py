@@ -147,7 +147,7 @@ def test_a_snapshot_outlives_a_container(cluster: Cluster, db: Database, tmp_pat
             assert rows_of(snap.read("smoke.lines")) == rows_of(pa.concat_tables([lines, more[1]]))
 
 
-def test_sigterm_drains(cluster: Cluster) -> None:
+def test_sigterm_drains_an_agent_in_a_container(cluster: Cluster) -> None:
     """SIGTERM reaches the agent: it ends by itself, with exit code 0, and comes back."""
     agent = cluster.agents[cluster.replicas[-1]]
     try:

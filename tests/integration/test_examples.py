@@ -91,7 +91,7 @@ def test_dashboard_agrees_while_writers_go_on(printed: dict[str, list[str]]) -> 
 
 
 @pytest.mark.slow
-def test_nothing_is_left(local: LocalCluster, printed: dict[str, list[str]]) -> None:
+def test_nothing_is_left_open_by_the_examples(local: LocalCluster, printed: dict[str, list[str]]) -> None:
     """All transactions and snapshots of the programs have ended."""
     with local.connect("r1") as db:
         assert [row for row in db.transactions() if row["state"] == "open"] == []

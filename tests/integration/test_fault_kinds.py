@@ -15,12 +15,13 @@ import pytest
 
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import BYSTANDER, LARGE_ROWS, Ending, Lab, laboratory
-from tests.support.histories.history import End
-from tests.support.histories.workload import ROWS, ask
+from tests.support.histories.workload import ROWS
 from tests.support.waiting import eventually
 from tidelock.client import TransactionState
 from tidelock.csnlog.core.ids import epoch_of
 from tidelock.errors import DiskFullError, NotCommittedError, TidelockError
+from workloads.agents import ask
+from workloads.history import End
 
 HOME, PEER = "r1", "r2"
 MAX_LAG: Final = 20

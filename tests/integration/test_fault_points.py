@@ -17,10 +17,10 @@ import pytest
 import tidelock.replica_agent.main  # noqa: F401 - registers every fault point of an agent
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import LARGE_ROWS, Lab, laboratory, points
-from tests.support.histories.history import End
 from tests.support.histories.workload import ROWS
 from tidelock.csnlog import faults
 from tidelock.errors import CommitUnknownError, RefusedError
+from workloads.history import End
 
 HOME, PEER = "r1", "r2"
 
@@ -103,7 +103,7 @@ def fast_and_slow(cases: list[Case]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", fast_and_slow(HOME_CASES))
-def test_the_home_dies(lab: Lab, case: Case) -> None:
+def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
     """Committed if and only if its record is in the log; until the home is back nobody says otherwise."""
     committed = case.point in IN_THE_LOG
     inserting = case.large or case.point in BY_THE_INSERT
@@ -129,7 +129,7 @@ def test_the_home_dies(lab: Lab, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", fast_and_slow(PEER_CASES))
-def test_a_peer_dies(lab: Lab, case: Case) -> None:
+def test_a_peer_dies_and_the_commit_has_other_copies(lab: Lab, case: Case) -> None:
     """Committed with the copies of the other two while the peer is dead; it has all of it when it is back."""
     rows = LARGE_ROWS if case.large else ROWS[0]
     with lab.transaction(HOME, rows=rows, filled=not case.large) as attempt:

@@ -116,7 +116,7 @@ def case(sessions: list[Database], level: str) -> Case:
     return Case(sessions, level)
 
 
-def test_g0_dirty_write(case: Case) -> None:
+def test_g0_dirty_write_is_refused(case: Case) -> None:
     """Of two that write a row the second is refused, so their writes do not mix."""
     case.put(case.x, 1, 11)
     with pytest.raises(SerializationConflictError) as refused:
@@ -129,7 +129,7 @@ def test_g0_dirty_write(case: Case) -> None:
     case.ends(case.y, rows={1: 11, 2: 21})
 
 
-def test_g1a_aborted_read(case: Case) -> None:
+def test_g1a_aborted_read_sees_nothing(case: Case) -> None:
     """Nobody sees what is rolled back."""
     case.put(case.x, 1, 101)
     assert case.read(case.y) == BEFORE
@@ -140,7 +140,7 @@ def test_g1a_aborted_read(case: Case) -> None:
     case.ends(rows=BEFORE)
 
 
-def test_g1b_intermediate_read(case: Case, level: str) -> None:
+def test_g1b_intermediate_read_sees_nothing(case: Case, level: str) -> None:
     """Nobody sees a value that its transaction has changed again."""
     case.put(case.x, 1, 101)
     assert case.read(case.y) == BEFORE
@@ -198,7 +198,7 @@ def test_pmp_predicate_many_preceders(case: Case, level: str) -> None:
     case.ends(rows={**BEFORE, 3: 30})
 
 
-def test_pmp_for_writes(case: Case) -> None:
+def test_pmp_for_writes_is_refused(case: Case) -> None:
     """A delete by a condition does not meet rows that an open transaction changes: it is refused."""
     case.x.update("test", {"value": "value + 10"}, where="c = ?", params=[case.number])
     with pytest.raises(SerializationConflictError):
@@ -207,7 +207,7 @@ def test_pmp_for_writes(case: Case) -> None:
     case.ends(case.y, rows={1: 20, 2: 30})
 
 
-def test_p4_lost_update(case: Case) -> None:
+def test_p4_lost_update_is_refused(case: Case) -> None:
     """Of two that have read a row and write it the second is refused."""
     assert case.read(case.x, "id = 1") == case.read(case.y, "id = 1") == {1: 10}
     case.put(case.x, 1, 11)

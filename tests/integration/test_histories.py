@@ -81,7 +81,9 @@ def play(
             raise
 
 
-def test_a_short_history(local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_short_history_is_what_the_model_says(
+    local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Some seconds of it, with one replica that is killed and comes back."""
     play(local, tmp_path, request, steps=80, faults=1, at_once=False)
 
@@ -90,7 +92,7 @@ def test_a_short_history(local: LocalCluster, tmp_path: Path, request: pytest.Fi
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("at_once", [False, True], ids=["in_turn", "at_once"])
 @pytest.mark.parametrize("number", range(3))
-def test_a_long_history(
+def test_a_long_history_is_what_the_model_says(
     local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest, number: int, at_once: bool
 ) -> None:
     """Half a minute of it, with several faults."""

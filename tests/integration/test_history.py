@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, horizons, nothing_left, require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
@@ -28,6 +27,7 @@ from tidelock.errors import (
     TidelockError,
     UnknownTransactionError,
 )
+from workloads.agents import ask
 
 SCHEMA: Final = pa.schema([pa.field("y", pa.int32()), pa.field("n", pa.int64(), nullable=False)])
 REPLICAS: Final = ("r1", "r2", "r3")

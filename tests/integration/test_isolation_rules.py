@@ -36,7 +36,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 class TestMutations:
     """01168_mutations_isolation, over three replicas."""
 
-    def test_a(self, sessions: list[Database]) -> None:
+    def test_a_second_change_of_the_same_rows_is_refused(self, sessions: list[Database]) -> None:
         """Two change what both see: the second is refused; own rows are seen by their transaction alone."""
         one, two, _ = sessions
         n = make(sessions, [1])
@@ -53,7 +53,7 @@ class TestMutations:
         everywhere(sessions, n, 1)
 
     @pytest.mark.slow
-    def test_b(self, sessions: list[Database]) -> None:
+    def test_b_only_the_refused_transaction_is_over(self, sessions: list[Database]) -> None:
         """The refused takes nothing more, the other goes on."""
         one, two, _ = sessions
         n = make(sessions, [1])
@@ -72,7 +72,7 @@ class TestMutations:
         everywhere(sessions, n, 2, 5, 6)
 
     @pytest.mark.slow
-    def test_c(self, sessions: list[Database]) -> None:
+    def test_c_rows_deleted_by_others_stay_visible(self, sessions: list[Database]) -> None:
         """Rows deleted by another stay visible; a truncation meets its lock. Own new rows are changed too."""
         one, two, _ = sessions
         n = make(sessions, [2, 6], [5])
@@ -90,7 +90,7 @@ class TestMutations:
         t6.commit(wait="all")
         everywhere(sessions, n, 20, 40, 60, 80)
 
-    def test_d(self, sessions: list[Database]) -> None:
+    def test_d_the_first_wins_beside_kills_and_compaction(self, sessions: list[Database]) -> None:
         """A mutation is killed from outside; the table is compacted; then the first of two wins as ever.
 
         ClickHouse's OPTIMIZE is part of a transaction and locks what it merges until that ends. Compaction
@@ -112,7 +112,7 @@ class TestMutations:
         t7.commit(wait="all")
         everywhere(sessions, n, 21, 41, 61, 81)
 
-    def test_e(self, sessions: list[Database]) -> None:
+    def test_e_of_two_at_once_exactly_one_wins(self, sessions: list[Database]) -> None:
         """Two do the same at the same moment: exactly one wins."""
         n = make(sessions, [21, 41], [61], [81])
         begun = [db.begin() for db in sessions[:2]]
@@ -132,7 +132,7 @@ class TestMutations:
         everywhere(sessions, n, 22, 42, 62, 82)
 
     @pytest.mark.slow
-    def test_f(self, sessions: list[Database]) -> None:
+    def test_f_a_killed_mutation_leaves_nothing(self, sessions: list[Database]) -> None:
         """An open transaction is listed; killed in the middle of a mutation it leaves nothing."""
         one, two, _ = sessions
         n = make(sessions, [22, 42], [62])
@@ -156,7 +156,7 @@ class TestMutations:
         t14.commit(wait="all")
         everywhere(sessions, n)
 
-    def test_g(self, sessions: list[Database]) -> None:
+    def test_g_a_mutation_touches_only_its_snapshot(self, sessions: list[Database]) -> None:
         """A mutation does not touch what its snapshot does not contain, committed before it or after it."""
         one, two, _ = sessions
         n = make(sessions, [1])

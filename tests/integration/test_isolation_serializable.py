@@ -50,7 +50,7 @@ class TestSerializable:
             y.commit(wait="all")
             everywhere(sessions, a, 1, 2)
 
-    def test_a_phantom_partition(self, sessions: list[Database]) -> None:
+    def test_a_phantom_partition_counts_as_read(self, sessions: list[Database]) -> None:
         """A partition that came to be since counts as read; one that the condition ruled out does not."""
         one, two, _ = sessions
         a, b = make(sessions, rows(1, p=1), rows(1, p=2)), make(sessions)
@@ -137,7 +137,7 @@ class TestSerializable:
             x.commit()
 
     @pytest.mark.slow
-    def test_everybody_gets_through(self, sessions: list[Database]) -> None:
+    def test_everybody_gets_through_with_a_bounded_number_of_tries(self, sessions: list[Database]) -> None:
         """All replicas raise a counter, while commits move the head all the time: bounded, and right."""
         one = sessions[0]
         a, noise = make(sessions, [0]), make(sessions, [0])
@@ -193,7 +193,7 @@ class TestCompaction:
         tx.commit(wait="all")
         everywhere(sessions, n, 11, 13, 14)
 
-    def test_between_two_statements(self, sessions: list[Database]) -> None:
+    def test_compaction_between_two_statements_keeps_own_rows(self, sessions: list[Database]) -> None:
         """Rows of its own, and what it removed before, stay what they are when the rest is compacted."""
         one, two, _ = sessions
         n = make(sessions, [1], [2], [3], [4])
@@ -222,7 +222,7 @@ class TestCompaction:
         everywhere(sessions, n, 1, 2, 3)
 
     @pytest.mark.slow
-    def test_it_gives_way(self, sessions: list[Database]) -> None:
+    def test_compaction_gives_way_to_open_transactions(self, sessions: list[Database]) -> None:
         """What an open transaction has locked is not merged; the statement came first."""
         one, two, _ = sessions
         n = make(sessions, [1], [2], [3])

@@ -20,10 +20,10 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left
-from tests.support.histories.workload import ask
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SerializationConflictError
+from workloads.agents import ask
 
 SECONDS = float(os.environ.get("TIDELOCK_STRESS_S", "20"))
 #: How much longer it may take until everybody has done something.
@@ -154,7 +154,7 @@ def check_pairs(reader: Transaction, src: str, dst: str) -> None:
     assert pairs == list(range(1, len(pairs) + 1)), "a pair is missing"
 
 
-def test_partitions_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
+def test_partitions_move_whole_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
     """01169: rows move between two tables all the time, and none is ever seen twice, or not at all.
 
     Kinds 1 and 2 are inserted in pairs. Three movers bring a row of their own with each move: two copy all

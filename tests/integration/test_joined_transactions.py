@@ -94,7 +94,9 @@ def refused(error: type[AccessDeniedError], joined: JoinedTransaction, table: st
         assert "tl1." not in str(found.value.to_wire())
 
 
-def test_a_whole_transaction(local: LocalCluster, db: Database, table: str, tx: Transaction) -> None:
+def test_another_process_adds_sees_and_commits_by_a_token(
+    local: LocalCluster, db: Database, table: str, tx: Transaction
+) -> None:
     """Another process adds rows, sees its own and the others', and commits; the answer may be asked again."""
     tx.insert(table, rows(1))
     token = tx.token(rights=ALL)
@@ -134,7 +136,7 @@ def test_each_right_is_needed(db: Database, table: str, tx: Transaction, right: 
     assert ids(tx, table) == []
 
 
-def test_other_tables(db: Database, table: str, tx: Transaction) -> None:
+def test_other_tables_are_hidden_from_a_token(db: Database, table: str, tx: Transaction) -> None:
     """A token for one table tells nothing of others, also where SQL names them; nothing is spoilt by that."""
     db.create_table(f"{table}_x", SCHEMA)
     inside = db.begin()
@@ -189,7 +191,7 @@ def expired(joined: JoinedTransaction) -> bool:
     return False
 
 
-def test_a_finished_transaction(db: Database, table: str, tx: Transaction) -> None:
+def test_a_finished_transaction_takes_nothing_by_its_token(db: Database, table: str, tx: Transaction) -> None:
     """After its commit a token adds, shows and keeps nothing; a failed one can be rolled back."""
     with db.join(tx.token(rights=ALL)) as joined:
         tx.insert(table, rows(1))
@@ -210,7 +212,7 @@ def test_a_finished_transaction(db: Database, table: str, tx: Transaction) -> No
 
 
 @pytest.mark.slow
-def test_signs_of_life(db: Database, table: str) -> None:
+def test_only_the_right_to_it_keeps_a_lease(db: Database, table: str) -> None:
     """Only who may keep a transaction alive does; whatever else the others do, its lease goes on."""
     tx = db.begin(lease=2)
     db._connection.leases.remove(tx)  # its program is dead
@@ -255,7 +257,7 @@ def test_a_token_opens_nothing_else(db: Database, table: str, tx: Transaction) -
         other.rollback()
 
 
-def test_resume(db: Database, local: LocalCluster, table: str) -> None:
+def test_resume_goes_on_in_another_process(db: Database, local: LocalCluster, table: str) -> None:
     """The program that has begun a transaction goes on with it in another process."""
     begun = db.begin()
     begun.insert(table, rows(1))

@@ -20,11 +20,11 @@ from tests.support.clusters.truncation import truncate
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import Addresses, http
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database, TransactionState, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, LabelExistsError, TidelockError, TooLargeError
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 HOME, PEER = "r1", "r2"

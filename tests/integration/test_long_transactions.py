@@ -16,11 +16,11 @@ import pytest
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.histories.isolation import everywhere, make, refused, rows, seen
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SerializationConflictError
+from workloads.agents import ask
 
 OLD: Final = (1, 2, 3, 4, 5, 6)
 #: What the transaction has left of the old rows, for each statement on partition p = 0.
@@ -80,7 +80,9 @@ def churn(sessions: list[Database], numbers: Sequence[int], *tables: str) -> Non
         pytest.param([*STATEMENTS], marks=pytest.mark.slow, id="all"),
     ],
 )
-def test_whatever_it_removes(local: LocalCluster, sessions: list[Database], statements: list[str]) -> None:
+def test_whatever_it_removes_is_found_in_merged_parts(
+    local: LocalCluster, sessions: list[Database], statements: list[str]
+) -> None:
     """Each statement finds the rows of its snapshot in merged parts; rows that came later stay."""
     tables = {name: make(sessions, *([n] for n in OLD)) for name in statements}
     source, target = make(sessions, *([n] for n in OLD)), make(sessions)

@@ -22,12 +22,12 @@ from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Direction, Proxy
 from tests.support.faults.refusals import Addresses, http
 from tests.support.histories.evidence import nothing_left
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Decision, TransactionState, connect
 from tidelock.client.decide import decide
 from tidelock.cluster import LocalCluster
 from tidelock.errors import CommitUnknownError, FencedError, TidelockError, TransactionClosedError
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 HOME, PEER = "r1", "r2"
@@ -90,7 +90,7 @@ def rows(cluster: LocalCluster, csn: int | None = None) -> int:
         return snap.scan(TABLE).count()
 
 
-def test_from_any_replica(local: LocalCluster) -> None:
+def test_an_outcome_is_the_same_from_any_replica(local: LocalCluster) -> None:
     """Committed with CSN and time, aborted, running: the same from each replica, and by each client."""
     with local.connect(HOME) as db:
         committed, rolled_back, still_open, empty = (db.begin() for _ in range(4))
@@ -212,7 +212,7 @@ def test_killed_before_the_record_was_sent(local: LocalCluster, gates: Gates) ->
 
 
 @pytest.mark.slow
-def test_a_frozen_home(local: LocalCluster) -> None:
+def test_a_frozen_home_is_fenced_and_later_refused(local: LocalCluster) -> None:
     """A home that sleeps for too long is fenced; when it wakes up its transactions are refused."""
     with local.connect(HOME) as db:
         tx, other = db.begin(lease="10m"), db.begin(lease="10m")
@@ -264,7 +264,7 @@ def test_kept_when_the_log_is_truncated(local: LocalCluster) -> None:
     assert http("POST", again, {}).json["csn"] == committed[0].csn
 
 
-def test_too_old(local: LocalCluster, gates: Gates) -> None:
+def test_too_old_is_told_below_the_floor_of_outcomes(local: LocalCluster, gates: Gates) -> None:
     """Below the floor of kept outcomes "too old" is told, which is not "aborted"; other replicas still know.
 
     What was undecided when the floor passed it is decided all the same, and leaves nothing behind.

@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
         processes.kill(process)
 
 
-def test_start_stop(start: Starter) -> None:
+def test_a_stopped_process_is_gone(start: Starter) -> None:
     """A started process runs, is found by its pid file, and is gone after a stop, which may be repeated."""
     process = start("sleep", "600")
     assert processes.load(start.pid_file) == process
@@ -118,7 +118,7 @@ def test_a_process_that_ended_by_itself(start: Starter) -> None:
     assert not psutil.pid_exists(process.pid)
 
 
-def test_wait_gives_up(start: Starter) -> None:
+def test_a_wait_for_a_running_process_gives_up(start: Starter) -> None:
     """Waiting for a process that goes on ends with False."""
     assert not processes.wait(start("sleep", "600"), 0.05)
 

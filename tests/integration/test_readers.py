@@ -141,7 +141,7 @@ def test_times_are_those_of_the_commits(host: ReaderHost, large: PartRow) -> Non
 @pytest.mark.parametrize(
     "path", ["", "/snapshots", "/snapshots/6", "/snapshots/6/sales", "/snapshots/6/sales/items"]
 )
-def test_folders(host: ReaderHost, path: str) -> None:
+def test_folders_are_known_with_and_without_a_slash(host: ReaderHost, path: str) -> None:
     """Every folder on the way is one, with and without a slash at its end."""
     for variant in (path, f"{path}/"):
         status = host.webhdfs("GETFILESTATUS", variant).json()["FileStatus"]
@@ -252,7 +252,7 @@ def test_there_is_no_delegation_token(host: ReaderHost) -> None:
     assert host.webhdfs("GETDELEGATIONTOKEN", "/", renewer="x").json() == {"Token": None}
 
 
-def test_content_summary(host: ReaderHost, data: DataDir) -> None:
+def test_a_content_summary_counts_folders_files_and_bytes(host: ReaderHost, data: DataDir) -> None:
     """A summary counts a table's folders, files and bytes."""
     summary = host.webhdfs("GETCONTENTSUMMARY", "/snapshots/6/default/orders").json()["ContentSummary"]
     files = dict(_walk(host, "/snapshots/6/default/orders"))
@@ -261,7 +261,7 @@ def test_content_summary(host: ReaderHost, data: DataDir) -> None:
     assert summary["length"] == sum(status["length"] for status in files.values())
 
 
-def test_access(host: ReaderHost, large: PartRow) -> None:
+def test_everything_may_be_read_and_nothing_written(host: ReaderHost, large: PartRow) -> None:
     """Everything that exists may be read and nothing written."""
     assert host.webhdfs("CHECKACCESS", _path(large), fsaction="r-x").status == 200
     assert host.webhdfs("CHECKACCESS", _path(large), fsaction="rw-").exception == "AccessControlException"
@@ -271,7 +271,7 @@ def test_access(host: ReaderHost, large: PartRow) -> None:
     )
 
 
-def test_home_directory(host: ReaderHost) -> None:
+def test_the_home_directory_of_everybody_is_the_root(host: ReaderHost) -> None:
     """The home of everybody is the root."""
     assert host.webhdfs("GETHOMEDIRECTORY", "/").json() == {"Path": "/"}
 
@@ -366,7 +366,9 @@ def test_above_the_snapshot_csn_the_agent_decides(host: ReaderHost, verdict: str
         ("PUT", "OPEN"),
     ],
 )
-def test_nothing_is_written(host: ReaderHost, large: PartRow, method: str, op: str) -> None:
+def test_operations_that_write_are_refused_loudly(
+    host: ReaderHost, large: PartRow, method: str, op: str
+) -> None:
     """Every operation that writes, and every unknown one, is refused loudly."""
     answer = host.webhdfs(op, _path(large), method=method)
     assert (answer.status, answer.exception) == (403, "AccessControlException")
@@ -423,13 +425,13 @@ def test_a_range_behind_the_end(host: ReaderHost, large: PartRow) -> None:
     assert answer.headers["Content-Range"] == f"bytes */{large.length}"
 
 
-def test_if_range(host: ReaderHost, large: PartRow) -> None:
+def test_a_range_of_another_version_gets_the_whole(host: ReaderHost, large: PartRow) -> None:
     """A range of another version of the part is answered with the whole."""
     assert host.get(_path(large), Range="bytes=0-9", If_Range=f'"{large.checksum}"').status == 206
     assert host.get(_path(large), Range="bytes=0-9", If_Range='"other"').status == 200
 
 
-def test_head(host: ReaderHost, large: PartRow) -> None:
+def test_head_has_the_headers_of_get(host: ReaderHost, large: PartRow) -> None:
     """HEAD has the headers of GET and no body."""
     for path, length in ((_path(large), large.length), (f"/parts/{large.part}", large.length)):
         answer = host.request("HEAD", path, _bearer(SECRET))

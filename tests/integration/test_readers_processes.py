@@ -24,8 +24,8 @@ from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import ConfigError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers import counters
+from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.pool import ReaderPool
-from tidelock.replica_agent.readers.verdict import ReadAvailability
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 SCHEMA = pa.schema([("price", pa.float64())])
@@ -77,7 +77,7 @@ def _half_read(host: ReaderHost, part: PartRow) -> Iterator[http.client.HTTPResp
         connection.close()
 
 
-def test_workers_stay_small(host: ReaderHost) -> None:
+def test_readers_stay_small_and_without_pyarrow(host: ReaderHost) -> None:
     """Readers do without pyarrow and its hundred megabytes."""
     assert len(host.pids) == 2
     for pid in host.pids:
@@ -219,7 +219,7 @@ def _settings(data: DataDir, **fields: object) -> AgentSettings:
 
 @contextlib.asynccontextmanager
 async def _pool(data: DataDir, agent: _Agent, **fields: object) -> AsyncIterator[ReaderPool]:
-    pool = ReaderPool(_settings(data, **fields), data.path, agent, api="")
+    pool = ReaderPool(settings=_settings(data, **fields), data_dir=data.path, callbacks=agent, api="")
     await pool.start()
     try:
         yield pool
@@ -278,7 +278,9 @@ async def test_the_next_agent_waits_for_the_port(data: DataDir, part: PartRow) -
     """An agent that is started while the readers of its predecessor still hold the port gets it."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        pool = ReaderPool(_settings(data, data_port=port), data.path, _Agent(), api="")
+        pool = ReaderPool(
+            settings=_settings(data, data_port=port), data_dir=data.path, callbacks=_Agent(), api=""
+        )
         starting = asyncio.create_task(pool.start())
         await asyncio.sleep(0)  # the first try has failed now
         assert not starting.done()
@@ -292,4 +294,4 @@ async def test_an_address_that_cannot_be_bound(data: DataDir) -> None:
     """An address of another machine is a configuration error that names the settings."""
     settings = _settings(data, bind="192.0.2.1", insecure=True)
     with pytest.raises(ConfigError, match="data_port"):
-        await ReaderPool(settings, data.path, _Agent(), api="").start()
+        await ReaderPool(settings=settings, data_dir=data.path, callbacks=_Agent(), api="").start()

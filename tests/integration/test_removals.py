@@ -76,7 +76,9 @@ def numbers(db: Database | Transaction, table: str) -> list[int]:
     return sorted(db.read(table, ["n"])["n"].to_pylist())
 
 
-def test_each_statement_alone(one: Database, two: Database, table: str) -> None:
+def test_each_statement_alone_leaves_older_snapshots_their_rows(
+    one: Database, two: Database, table: str
+) -> None:
     """A snapshot from before keeps its rows; one from after sees the rest, on every replica."""
     with one.snapshot() as before:
         one.drop_partition(table, {"y": 1}, wait="all")
@@ -114,7 +116,7 @@ def test_in_one_transaction_over_two_tables(one: Database, two: Database, table:
     assert found == (4, 2), "what was added and removed is not announced"
 
 
-def test_move_partition(one: Database, two: Database, table: str) -> None:
+def test_move_partition_changes_tables_and_rewrites_nothing(one: Database, two: Database, table: str) -> None:
     """The rows change tables in one commit, own uncommitted ones too; nothing is rewritten."""
     other = f"{table}_b"
     one.create_table(other, SCHEMA, partition_by=["y"])
@@ -144,7 +146,9 @@ def test_move_needs_equal_tables(one: Database, table: str) -> None:
 @pytest.mark.parametrize(
     "partition", [{}, {"n": 1}, {"y": 1, "n": 2}, {"y": "x"}, {"y": ""}, {"y": "01"}, {"y": [1]}, {"y": 1.5}]
 )
-def test_no_partition(one: Database, table: str, partition: dict[str, Any]) -> None:
+def test_a_removal_that_names_no_partition_is_refused(
+    one: Database, table: str, partition: dict[str, Any]
+) -> None:
     """What names no partition is refused and says why."""
     with pytest.raises((BadRequestError, SchemaMismatchError), match=r"partition|column"):
         one.drop_partition(table, partition)
@@ -233,9 +237,11 @@ def test_a_rollback_leaves_nothing(local: LocalCluster, one: Database, two: Data
 
 
 @pytest.mark.parametrize("how", ["kill", "lease"])
-def test_ended_by_others(one: Database, two: Database, table: str, how: str) -> None:
+def test_a_transaction_ended_by_others_holds_nothing(
+    one: Database, two: Database, table: str, how: str
+) -> None:
     """A killed transaction, and one whose client is silent, hold nothing any more."""
-    tx = one.begin(lease=0.5 if how == "lease" else None)
+    tx = one.begin(lease=2 if how == "lease" else None)
     tx.truncate(table)
     if how == "kill":
         two.kill(tx.tid)

@@ -156,7 +156,7 @@ def test_only_what_is_named_enters(
     local: LocalCluster, db: Database, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attempts that failed, ran twice, or go on after the commit add nothing; large ones are copied early."""
-    monkeypatch.setattr(writing, "EARLY_BYTES", 1)
+    monkeypatch.setattr(writing, "EAGER_BYTES", 1)
     job = writer(db, options)
     first = write(job, rows(1, 2), rows(3, city="Zürich"), rows(4, city=None))
     write(job, rows(1, 2), rows(3, city="Zürich"))  # the same task, once more
@@ -193,7 +193,7 @@ def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, 
     """No commit without it; after the abort nothing is left, and a late attempt is refused."""
     job = writer(db, options)
     done = write(job, rows(1))
-    with pytest.raises(UnsealedWriteError, match="1 tasks have not told"):
+    with pytest.raises(UnsealedWriteError, match="1 tasks have not reported"):
         elsewhere(job).commit([done, None])
     elsewhere(job).abort([done, None])
     elsewhere(job).abort([done, None])
@@ -205,7 +205,9 @@ def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, 
 
 
 @pytest.mark.parametrize("mode", ["append", "table", "partitions"])
-def test_modes(local: LocalCluster, db: Database, table: str, options: dict[str, str], mode: str) -> None:
+def test_each_mode_replaces_what_it_says(
+    local: LocalCluster, db: Database, table: str, options: dict[str, str], mode: str
+) -> None:
     """What is replaced, and that a job without rows is one, too."""
     db.insert(table, pa.Table.from_batches([rows(1, 2), rows(3, city="b"), rows(4, city=None)]), wait="all")
     given = {**options, "overwritePartitions": "true"} if mode == "partitions" else options
@@ -230,7 +232,7 @@ def test_who_replaces_the_same_is_told_at_once(db: Database, table: str, options
     assert ids(db, table) == [1]
 
 
-def test_a_label(db: Database, table: str, options: dict[str, str]) -> None:
+def test_of_two_runs_with_a_label_one_counts(db: Database, table: str, options: dict[str, str]) -> None:
     """Two runs at once: one wins; a later one does nothing. All succeed, and the rows are there once."""
     given = {**options, "label": f"load {table}"}
     one, two = writer(db, given), writer(db, given)
@@ -245,7 +247,7 @@ def test_a_label(db: Database, table: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_signs_of_life(db: Database, table: str, options: dict[str, str]) -> None:
+def test_a_task_that_writes_keeps_its_transaction(db: Database, table: str, options: dict[str, str]) -> None:
     """A task that writes for longer than the lease keeps the transaction; without a task it ends."""
     job = writer(db, {**options, "leaseSeconds": "2"})
 
@@ -289,7 +291,7 @@ def test_signs_of_life_of_short_tasks(db: Database, table: str, options: dict[st
         (("id int", "city string", "text string"), "column id is int, expected bigint: cast it"),
     ],
 )
-def test_wrong_columns(
+def test_wrong_columns_are_told_before_a_task_begins(
     db: Database, table: str, options: dict[str, str], columns: tuple[str, ...], message: str
 ) -> None:
     """They are told before a task begins, and nothing stays open."""
@@ -298,7 +300,9 @@ def test_wrong_columns(
     assert [row for row in db.transactions() if row["state"] == "open"] == []
 
 
-def test_wrong_writes(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
+def test_wrong_writes_are_refused_with_their_fault(
+    local: LocalCluster, db: Database, table: str, options: dict[str, str]
+) -> None:
     """Rows, tables and options that cannot be."""
     job = writer(db, options)
     null = pa.RecordBatch.from_pylist(
@@ -364,7 +368,9 @@ def shown_to_all(local: LocalCluster, table: str) -> None:
         eventually(shown)
 
 
-def test_tasks(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
+def test_tasks_give_each_row_once_however_parts_are_cut(
+    local: LocalCluster, db: Database, table: str, options: dict[str, str]
+) -> None:
     """However the parts are cut and grouped each row comes once, with the values of its folder."""
     shown_to_all(local, table)
     assert read(options) == ([], 0)
@@ -386,7 +392,7 @@ def test_tasks(local: LocalCluster, db: Database, table: str, options: dict[str,
     assert read({**where, "partitionBytes": "1"}, "id bigint", "city string")[1] > 1
 
 
-def test_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None:
+def test_all_queries_on_a_source_read_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None:
     """The CSN is fixed when the source is made, with a schema of the user's too, for all queries on it."""
     csn = db.insert(table, pa.Table.from_batches([rows(1)]), wait="all").csn
     assert csn is not None
@@ -403,7 +409,9 @@ def test_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None
     assert read({**options, "timestampAsOf": str(at + 10**6)})[0] == [1, 2]
 
 
-def test_wrong_reads(local: LocalCluster, table: str, options: dict[str, str]) -> None:
+def test_wrong_reads_are_told_before_any_task(
+    local: LocalCluster, table: str, options: dict[str, str]
+) -> None:
     """What cannot be read is told when the source is made, or the query planned: never by a task."""
     shown_to_all(local, table)
     for given, error, text in (
@@ -469,7 +477,9 @@ def test_a_snapshot_that_is_gone(db: Database, table: str, options: dict[str, st
 
 
 @pytest.mark.slow
-def test_a_replica_dies(local: LocalCluster, db: Database, table: str, options: dict[str, str]) -> None:
+def test_a_task_goes_on_when_a_replica_dies(
+    local: LocalCluster, db: Database, table: str, options: dict[str, str]
+) -> None:
     """A task goes on at the other one, at the same CSN; without failover it fails, and never gives less."""
     db.insert(table, pa.Table.from_batches([rows(*range(3000))]), wait="all")
     near = {**options, "replica": "r2", "partitionBytes": "1k"}

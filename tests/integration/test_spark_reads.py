@@ -188,7 +188,7 @@ def test_rows_at_a_csn(spark: SparkProcess, good: Pair) -> None:
 
 
 @only("classic", "connect")
-def test_partition_values(spark: SparkProcess, good: Pair) -> None:
+def test_partition_values_select_their_own_rows(spark: SparkProcess, good: Pair) -> None:
     """Each value selects its own rows: strings stay strings, null is null, no name is too strange."""
     good.attach(spark, csn=4)
     for number, city in enumerate(CITIES):
@@ -198,7 +198,7 @@ def test_partition_values(spark: SparkProcess, good: Pair) -> None:
 
 
 @only("classic", "connect")
-def test_types(spark: SparkProcess, good: Pair) -> None:
+def test_every_column_type_arrives_as_it_was_defined(spark: SparkProcess, good: Pair) -> None:
     """All column types arrive as the table defines them, whatever the session's conventions are."""
     good.attach(spark)
     assert spark.call("schema", table="types") == [
@@ -231,7 +231,7 @@ def test_types(spark: SparkProcess, good: Pair) -> None:
 
 
 @only("classic", "connect")
-def test_an_empty_table(spark: SparkProcess, good: Pair) -> None:
+def test_an_empty_table_has_columns_and_no_rows(spark: SparkProcess, good: Pair) -> None:
     """A table without parts has its columns and no rows."""
     good.attach(spark)
     assert spark.call("schema", table="nothing") == [["id", "bigint"], ["city", "string"], ["name", "string"]]
@@ -448,7 +448,7 @@ def test_the_default_csn_is_one_that_the_replica_has(spark: SparkProcess, good: 
 
 
 @only("classic")
-def test_bad_arguments(spark: SparkProcess, good: Pair) -> None:
+def test_bad_arguments_are_named_and_pin_nothing(spark: SparkProcess, good: Pair) -> None:
     """Unknown replicas and tables are named, and nothing stays pinned."""
     for options, message in (
         ({"replica": "r9"}, r"BadRequestError.*r9.*r1, r2"),

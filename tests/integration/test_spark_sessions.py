@@ -53,7 +53,9 @@ def query(first: int, end: int) -> str:
     return QUERY.format(first=first, end=end, tasks=TASKS)
 
 
-def test_by_the_helper(local: LocalCluster, db: Database, spark: SparkProcess) -> None:
+def test_each_session_writes_and_reads_by_the_helper(
+    local: LocalCluster, db: Database, spark: SparkProcess
+) -> None:
     """`tl.write` in its three modes, two tables at once, and what `tl.attach` in the same session reads."""
     table, flat = f"t{next(NUMBERS)}", f"flat{next(NUMBERS)}"
     create(db, table)
@@ -88,7 +90,9 @@ def test_by_the_helper(local: LocalCluster, db: Database, spark: SparkProcess) -
     require_settled(local)
 
 
-def test_by_path(local: LocalCluster, db: Database, spark: SparkProcess) -> None:
+def test_each_session_writes_and_reads_by_path(
+    local: LocalCluster, db: Database, spark: SparkProcess
+) -> None:
     """The same by Spark alone, in three jobs of one transaction, and a read of the path of its CSN."""
     table = f"t{next(NUMBERS)}"
     create(db, table)

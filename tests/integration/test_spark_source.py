@@ -112,7 +112,7 @@ def fails(spark: SparkProcess, job: str, **args: Any) -> str:
     return text
 
 
-def test_write_and_read(
+def test_written_rows_come_back_once_despite_failed_attempts(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
     """All rows come back, once; attempts that fail leave nothing."""
@@ -176,7 +176,9 @@ def rows(*numbers: int) -> pa.Table:
     return pa.Table.from_pylist([{"id": number, "city": f"c{number % 2}"} for number in numbers], SCHEMA)
 
 
-def test_sql(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
+def test_sql_reads_and_writes_a_temporary_view(
+    db: Database, spark: SparkProcess, table: str, options: dict[str, str]
+) -> None:
     """A temporary view is read and written; each INSERT is one transaction."""
     given = ", ".join(f"{name} '{value}'" for name, value in options.items())
     spark.sql(f"CREATE TEMPORARY VIEW w USING tidelock OPTIONS ({given})")
@@ -192,7 +194,9 @@ def test_sql(db: Database, spark: SparkProcess, table: str, options: dict[str, s
     assert not any(SECRET in plan for plan in plans)
 
 
-def test_what_is_refused(db: Database, spark: SparkProcess, table: str, options: dict[str, str]) -> None:
+def test_what_is_refused_says_why_and_leaves_nothing(
+    db: Database, spark: SparkProcess, table: str, options: dict[str, str]
+) -> None:
     """Each in words that say what to do; and nothing is left open."""
     text = fails(spark, "load", view="x", options={**options, "csnAsOff": "1"})
     assert "tidelock has no option 'csnasoff'; did you mean csnAsOf?" in text
@@ -230,7 +234,7 @@ def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder
 
 
 @pytest.mark.parametrize("kind", ["cluster", "connect"])
-def test_other_sessions(
+def test_other_sessions_find_the_source_by_themselves(
     db: Database, table: str, options: dict[str, str], kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Executors that are processes of their own, and the server of Connect, find the source by themselves."""

@@ -159,7 +159,9 @@ def table_rows(db: Database, table: str) -> list[tuple[Any, ...]]:
         return sorted(tuple(row.values()) for row in tx.read(table).to_pylist())
 
 
-def test_batches_are_bounded(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
+def test_batches_are_bounded_by_files_and_by_bytes(
+    local: LocalCluster, db: Database, spark: SparkProcess, table: str
+) -> None:
     """By files, with the rows that are there as with later ones; and by bytes."""
     created = db.seen_csn
     for key in range(10):
@@ -224,7 +226,7 @@ def test_where_a_query_begins(local: LocalCluster, db: Database, spark: SparkPro
         collect(spark, of(local, table, startingCsn=str((results[2].csn or 0) + 10_000)))
 
 
-def test_wrong_options(
+def test_a_query_with_wrong_options_does_not_start(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
 ) -> None:
     """A query with an option that does not exist, or contradicts another, does not start."""

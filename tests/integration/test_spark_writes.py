@@ -88,7 +88,9 @@ def totals(db: Database, table: str, csn: int | None = None) -> tuple[int, int, 
 EXPECTED = (ROWS, sum(range(ROWS)), "124875.00")
 
 
-def test_write(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
+def test_write_adds_and_replaces_despite_failed_attempts(
+    local: LocalCluster, db: Database, spark: SparkProcess, table: str
+) -> None:
     """Two tables in one transaction, some attempts fail; then all rows, or a partition, are replaced."""
     flat = f"{table}_flat"
     db.create_table(flat, SCHEMA)
@@ -160,7 +162,9 @@ class Inbox:
 
 
 @pytest.mark.slow
-def test_foreach_batch(local: LocalCluster, db: Database, spark: SparkProcess, tmp_path: Path) -> None:
+def test_foreach_batch_counts_each_batch_of_a_dead_query_once(
+    local: LocalCluster, db: Database, spark: SparkProcess, tmp_path: Path
+) -> None:
     """A query dies in a batch, and behind one that Spark has not noted, and goes on: each counts once."""
     inbox, checkpoint = Inbox(db, tmp_path), tmp_path / "checkpoint"
 
@@ -227,7 +231,9 @@ def test_foreach_batch_on_connect(
 
 
 @pytest.mark.slow
-def test_by_path(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
+def test_by_path_needs_settings_that_are_named(
+    local: LocalCluster, db: Database, spark: SparkProcess, table: str
+) -> None:
     """What users write with Spark alone; each thing that has to be set is named if it is not."""
     query, good = QUERY.format(id="id"), {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
     spark.sql("SET spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS")
@@ -275,7 +281,7 @@ def test_no_plan_shows_a_token(db: Database, spark: SparkProcess, table: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cluster", "connect"])
-def test_other_sessions(
+def test_other_sessions_write_to_the_home(
     local: LocalCluster, db: Database, table: str, kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Executors that are processes of their own write to the home, as does the server of Connect."""

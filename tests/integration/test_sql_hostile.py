@@ -145,7 +145,9 @@ LINES = [line.strip() for line in REFUSED.strip().splitlines()]
 
 
 @pytest.mark.parametrize("line", LINES, ids=[line[:40] for line in LINES])
-async def test_refused(pool: SqlPool, directory: DataDir, line: str) -> None:
+async def test_a_hostile_statement_is_refused_and_the_next_taken(
+    pool: SqlPool, directory: DataDir, line: str
+) -> None:
     """A clear error, and the same process takes the next statement."""
     expression = line.replace("{data}", str(directory.path))
     # By turns as a predicate and as a new value.
@@ -158,7 +160,7 @@ async def test_refused(pool: SqlPool, directory: DataDir, line: str) -> None:
         assert await change(pool, DeleteRows("id = 3")) == 1
 
 
-async def test_nothing_was_written(pool: SqlPool, directory: DataDir) -> None:
+async def test_hostile_statements_have_written_no_file(pool: SqlPool, directory: DataDir) -> None:
     """Of all those statements no file is left; what only looks hostile runs."""
     assert not [path for path in directory.path.rglob("*") if path.name == "x"]
     for expression, rows in HARMLESS.items():
@@ -166,7 +168,7 @@ async def test_nothing_was_written(pool: SqlPool, directory: DataDir) -> None:
 
 
 @pytest.mark.slow
-async def test_bounded(pool: SqlPool) -> None:
+async def test_a_boundless_statement_is_ended_and_others_run(pool: SqlPool) -> None:
     """A statement that wants memory or time without end is ended; the agent does not grow, others run."""
     before = psutil.Process().memory_info().rss
     for number, expression in enumerate(BOMBS):

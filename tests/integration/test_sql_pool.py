@@ -64,7 +64,7 @@ async def test_each_snapshot_has_its_rows(make_pool: MakePool) -> None:
     assert len(workers()) == 1
 
 
-async def test_names_of_tables(make_pool: MakePool) -> None:
+async def test_tables_are_found_by_full_and_short_names(make_pool: MakePool) -> None:
     """A table is found under its full name and, in the default namespace, under its own."""
     pool = make_pool()
     for name in ("orders", "Orders", '"default".orders', '"orders"'):
@@ -77,7 +77,7 @@ async def test_names_of_tables(make_pool: MakePool) -> None:
         await rows(pool, "SELECT * FROM orders", csn=1)
 
 
-async def test_many_tables(make_pool: MakePool, directory: DataDir) -> None:
+async def test_of_many_tables_the_mentioned_ones_are_known(make_pool: MakePool, directory: DataDir) -> None:
     """With many tables those that are mentioned are made known, all of them to SHOW TABLES."""
     for number in range(60):
         directory.create_table(7, f"t{number}", pa.schema([("a", pa.int64())]))
@@ -86,7 +86,7 @@ async def test_many_tables(make_pool: MakePool, directory: DataDir) -> None:
     assert len(await rows(pool, "SHOW TABLES", csn=7)) == 61
 
 
-async def test_parameters(make_pool: MakePool) -> None:
+async def test_parameters_are_compared_in_the_type_of_the_column(make_pool: MakePool) -> None:
     """JSON values are compared as the type of their column: numbers, text, dates and times as text, null."""
     pool = make_pool()
     assert await rows(pool, "SELECT id FROM orders WHERE customer = ? AND year > ?", "ann", 1994) == [(4,)]

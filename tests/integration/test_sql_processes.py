@@ -103,7 +103,7 @@ async def test_a_client_that_goes_away(make_pool: MakePool) -> None:
     assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
 
 
-async def test_a_cancelled_statement(make_pool: MakePool) -> None:
+async def test_a_cancelled_statement_ends_its_process(make_pool: MakePool) -> None:
     """Cancelling the task that waits for the first rows ends the process, too."""
     pool = make_pool(sql_workers=1)
     await rows(pool, "SELECT 1")
@@ -150,7 +150,7 @@ async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
 
 async def test_the_queue_is_bounded(make_pool: MakePool) -> None:
     """Statements beyond the queue are refused at once; those within it get their turn, or give up in time."""
-    pool = make_pool(sql_workers=1, sql_timeout_s=3.0, sql_waiting_max=1)
+    pool = make_pool(sql_workers=1, sql_waiting_max=1)
     async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
         await anext(pieces)
         waiting = asyncio.create_task(rows(pool, "SELECT 1"))
@@ -160,7 +160,7 @@ async def test_the_queue_is_bounded(make_pool: MakePool) -> None:
     assert await waiting == [(1,)]
 
 
-async def test_a_closed_pool(make_pool: MakePool, directory: DataDir) -> None:
+async def test_a_closed_pool_leaves_no_process_or_folder(make_pool: MakePool, directory: DataDir) -> None:
     """Closing ends all processes, idle and busy, removes their folders, and refuses what comes later."""
     pool = make_pool(sql_workers=2)
     await rows(pool, "SELECT 1")
@@ -187,7 +187,7 @@ async def main():
     pool = SqlPool(settings(), Path(sys.argv[1]))
     pieces = pool.run(request("SELECT i FROM range(1000000000000) t(i)"))
     await anext(pieces)
-    print(pool.__dict__["_busy"].pop()._process.pid, flush=True)
+    print(pool.__dict__["_busy"].pop().process.pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

@@ -26,7 +26,13 @@ from tidelock.errors import LabelExistsError, TidelockError, TransactionClosedEr
 from tidelock.spark.schema import struct_of
 from tidelock.spark.source import stream_write, writing
 from tidelock.spark.source.stream_read import TidelockStreamReader
-from tidelock.spark.source.stream_write import Counted, Empty, MicroBatch, Staged, TidelockStreamWriter
+from tidelock.spark.source.stream_write import (
+    AlreadyCommitted,
+    Empty,
+    MicroBatch,
+    Staged,
+    TidelockStreamWriter,
+)
 
 SECRET = "a shared secret"
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("p", pa.string())])
@@ -90,7 +96,7 @@ class Query:
         messages: list[WriterCommitMessage | None] = []
         for task, found in enumerate(tasks):
             with (
-                mock.patch.object(stream_write, "running", partial(MicroBatch, self.id, number)),
+                mock.patch.object(stream_write, "current_batch", partial(MicroBatch, self.id, number)),
                 mock.patch.object(writing, "TaskContext", Task(task)),
             ):
                 told = [elsewhere(writer).write(iter([rows(*found)])) for _ in range(attempts)]
@@ -140,7 +146,7 @@ def test_two_drivers_run_one_batch(db: Database, table: str, query: Query) -> No
     status = db.label(query.label)
     assert status is not None
     messages = query.run(7, [1, 2], [3])
-    assert messages == [Counted(status.csn)] * 2
+    assert messages == [AlreadyCommitted(status.csn)] * 2
     query.commit(7, messages)
     assert keys(db, table) == [1, 2]
     with pytest.raises(LabelExistsError, match="older checkpoint"):

@@ -6,18 +6,19 @@ client, not a state of a session, so "without begin" means a tid that nobody has
 | ClickHouse | what it asks for | here |
 |---|---|---|
 | 01173 | commit or rollback without begin: 645 | test_end_of_what_was_never_begun |
-| 01173 | a commit over two tables is seen whole | test_two_tables |
-| 01173 | a rollback hides all of it | test_two_tables |
-| 01173 | nested begin: error | test_nested_begin |
-| 01173 | unknown function: rollback only; commit 645 | test_a_failed_statement[unknown function] |
+| 01173 | a commit over two tables is seen whole | test_two_tables_change_together_or_not_at_all |
+| 01173 | a rollback hides all of it | test_two_tables_change_together_or_not_at_all |
+| 01173 | nested begin: error | test_a_nested_begin_is_another_transaction |
+| 01173 | unknown function: rollback only; commit 645 | test_after_a_failed_statement_only_rollback_is_taken |
 | 01173 | exception while streaming: the same | test_an_exception_while_rows_stream, ..._are_sent |
-| 01173 | an error of the client ends the session | test_an_exception_in_the_block, test_client_death |
-| 01173 | read-only commit is fine | test_read_only |
-| 01173 | CREATE TABLE inside: 48, and the transaction is dead | test_ddl_inside |
+| 01173 | an error of the client ends the session | test_an_exception_in_the_block |
+| 01173 | so does its death | test_a_dead_client_is_rolled_back |
+| 01173 | read-only commit is fine | test_a_read_only_transaction_commits_without_a_csn |
+| 01173 | CREATE TABLE inside: 48, and the transaction is dead | test_ddl_inside_a_transaction_is_refused |
 | 01173 | tables without transactions: 48 | there are none: every table takes part |
-| 01172 | tid and CSN of parts: open, rolled back, committed | test_what_parts_carry |
+| 01172 | tid and CSN of parts: open, rolled back, committed | test_parts_carry_their_csn_once_committed |
 | 01172 | they survive detach and attach | test_outcomes.py: test_kept_when_the_log_is_truncated |
-| 01172 | log: AddPart, Commit or Rollback | test_what_parts_carry (LockPart: no removals yet) |
+| 01172 | log: AddPart, Commit or Rollback | the same (LockPart: no removals yet) |
 | 04141 | COMMIT of unknown state | test_outcomes.py: test_a_commit_whose_answer_is_not_lost_but_late |
 | 04516 | kill and commit race | test_kill_and_commit_race |
 | 03915 | rollback with intersecting parts | when there are removals |
@@ -45,7 +46,6 @@ from tests.support.clusters.client_process import ROWS, ClientProcess
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import Addresses, http, stream
 from tests.support.histories.evidence import nothing_left
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit
@@ -62,6 +62,7 @@ from tidelock.errors import (
     UnknownTransactionError,
     UnsupportedInTransactionError,
 )
+from workloads.agents import ask
 
 HOME = "r1"
 NAMES = itertools.count(1)
@@ -125,7 +126,7 @@ def test_end_of_what_was_never_begun(local: LocalCluster, verb: str) -> None:
     assert "outcome(tid)" in answer.error.message
 
 
-def test_two_tables(db: Database, table: str) -> None:
+def test_two_tables_change_together_or_not_at_all(db: Database, table: str) -> None:
     """A commit shows the rows of both tables, a rollback of neither; before it only the owner sees them."""
     other = f"{table}_other"
     db.create_table(other, ROWS.schema)
@@ -142,7 +143,7 @@ def test_two_tables(db: Database, table: str) -> None:
             assert tuple(column[0].as_py() for column in after.sql(counts).columns) == expected
 
 
-def test_nested_begin(local: LocalCluster, db: Database, table: str) -> None:
+def test_a_nested_begin_is_another_transaction(local: LocalCluster, db: Database, table: str) -> None:
     """There is none. A second begin is another transaction, which neither sees nor ends the first."""
     with db.begin() as outer:
         outer.insert(table, ROWS)
@@ -170,7 +171,7 @@ FAILING: list[tuple[str, Callable[[Transaction, str], object], type[TidelockErro
 
 
 @pytest.mark.parametrize(("run", "error"), [item[1:] for item in FAILING], ids=[item[0] for item in FAILING])
-def test_a_failed_statement(
+def test_after_a_failed_statement_only_rollback_is_taken(
     local: LocalCluster,
     db: Database,
     table: str,
@@ -231,7 +232,7 @@ def test_an_exception_in_the_block(local: LocalCluster, db: Database, table: str
     assert db.read(table) == ROWS
 
 
-def test_read_only(db: Database, table: str) -> None:
+def test_a_read_only_transaction_commits_without_a_csn(db: Database, table: str) -> None:
     """A transaction that changed nothing commits, without a CSN of its own."""
     end = db.status()["end_csn"]
     with db.begin() as tx:
@@ -241,7 +242,7 @@ def test_read_only(db: Database, table: str) -> None:
     assert db.status()["end_csn"] == end
 
 
-def test_ddl_inside(local: LocalCluster, db: Database, table: str) -> None:
+def test_ddl_inside_a_transaction_is_refused(local: LocalCluster, db: Database, table: str) -> None:
     """DDL is refused inside a transaction; beside it a table is made by a transaction of its own."""
     for statement in (f"create table {table}_x as select 1", f"drop table {table}", f"delete from {table}"):
         tx = db.begin()
@@ -270,7 +271,7 @@ def test_isolation_levels_are_refused_by_name(db: Database) -> None:
 # -- ClickHouse 01172
 
 
-def test_what_parts_carry(local: LocalCluster, db: Database, table: str) -> None:
+def test_parts_carry_their_csn_once_committed(local: LocalCluster, db: Database, table: str) -> None:
     """No CSN while the transaction is open, its CSN once it is committed, and nothing after a rollback."""
 
     def parts(tx: Transaction) -> list[tuple[str, int | None]]:
@@ -294,7 +295,7 @@ def test_what_parts_carry(local: LocalCluster, db: Database, table: str) -> None
 # -- kill
 
 
-def test_kill(local: LocalCluster, db: Database, table: str) -> None:
+def test_kill_rolls_back_and_tells_the_owner(local: LocalCluster, db: Database, table: str) -> None:
     """Any client rolls it back by its tid, and its owner is told; a second time does no harm."""
     tx = db.begin("a load", lease="10m")
     tx.insert(table, ROWS)
@@ -387,7 +388,7 @@ def test_kill_and_commit_race(local: LocalCluster, table: str) -> None:
         assert owner.read(table).num_rows == (1 + committed) * ROWS.num_rows
 
 
-def test_commands(local: LocalCluster, db: Database, table: str) -> None:
+def test_commands_do_what_the_client_does(local: LocalCluster, db: Database, table: str) -> None:
     """`txns`, `kill` and `outcome` do what the client does, with the exit codes of the one table."""
 
     def tidelock(*arguments: str) -> Result:
@@ -416,7 +417,7 @@ def test_commands(local: LocalCluster, db: Database, table: str) -> None:
         ("wait=all&timeout_s=soon", "query parameter timeout_s='soon' is not a number of seconds"),
     ],
 )
-def test_questions_about_outcomes(local: LocalCluster, query: str, words: str) -> None:
+def test_wrong_questions_about_outcomes_are_told(local: LocalCluster, query: str, words: str) -> None:
     """A level or a time that is none is told."""
     answer = http("GET", f"{Addresses.of(local, HOME).api}/outcomes/1-r1-1-1?{query}")
     assert answer.status == 400
@@ -429,23 +430,23 @@ def test_questions_about_outcomes(local: LocalCluster, query: str, words: str) -
 
 def test_a_lease_is_kept_while_the_client_lives(local: LocalCluster, db: Database, table: str) -> None:
     """Longer than its lease, since the client gives signs of life; without them it is rolled back."""
-    with db.begin(lease="1s") as tx:
+    with db.begin(lease="3s") as tx:
         tx.insert(table, ROWS)
         tids = {row["tid"] for row in ask(local, HOME, "/transactions")}
-        later = db.begin(lease="2200ms")
+        later = db.begin(lease="6500ms")
         db._connection.leases.remove(later)  # as in a program that hangs
         eventually(lambda: at_home(local, later) == "rolled_back", what="the end of the other lease")
         assert tx.tid in tids
         assert states(local, tx) == ("open", "open")
     assert tx.state is TransactionState.COMMITTED
-    with pytest.raises(LeaseExpiredError, match=r"no sign of life for its lease of 2\.2 s"):
+    with pytest.raises(LeaseExpiredError, match=r"no sign of life for its lease of 6\.5 s"):
         later.insert(table, ROWS)
     assert later.state is TransactionState.ROLLED_BACK
 
 
-def test_client_death(local: LocalCluster, db: Database, table: str) -> None:
+def test_a_dead_client_is_rolled_back(local: LocalCluster, db: Database, table: str) -> None:
     """A client that is killed gives no sign of life any more: its home rolls back, and nothing is left."""
-    with ClientProcess(local.url(HOME), HOME, table, lease_s=1.0) as client:
+    with ClientProcess(local.url(HOME), HOME, table, lease_s=3.0) as client:
         assert db.outcome(client.tid).decision is Decision.RUNNING
         client.kill()
         eventually(lambda: db.outcome(client.tid).decision is Decision.ABORTED, what="the end of its lease")

@@ -20,12 +20,12 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import Addresses, check_state, http
 from tests.support.histories.evidence import require_clean_audit
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database, Decision, TransactionState, connect
 from tidelock.client.transaction import Wait
 from tidelock.cluster import LocalCluster
 from tidelock.errors import CommitUnknownError, NoSuchCsnError, StandbyError, TransactionClosedError
+from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
 SLOW = "r3"
@@ -123,7 +123,7 @@ def test_a_level_that_is_not_reached_in_time(local: LocalCluster, gates: Gates, 
             with pytest.raises(
                 CommitUnknownError, match=r"committed at CSN \d+, but r3 did not apply it"
             ) as caught:
-                tx.commit(wait="all", timeout_s=1.5)
+                tx.commit(wait="all", timeout_s=5)
             csn = caught.value.details["csn"]
             assert (tx.state, tx.csn) == (TransactionState.COMMITTED, csn)
             assert tx.commit(wait="copies").csn == csn
@@ -167,6 +167,7 @@ def test_a_commit_under_way(local: LocalCluster, gates: Gates, table: str) -> No
         with gates.open("r1", COMMIT):
             with pytest.raises(CommitUnknownError):
                 tx.commit(timeout_s=0.6)
+            gates.await_hit("r1", COMMIT)
             check_state(tx, TransactionState.SEALED)
             for replica in REPLICAS:
                 with local.connect(replica) as other:

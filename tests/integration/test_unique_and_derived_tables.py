@@ -109,7 +109,7 @@ def keyed(one: Database) -> Callable[..., str]:
 # -- unique keys
 
 
-def test_duplicates_are_refused(
+def test_duplicates_are_refused_with_their_key_by_every_statement(
     local: LocalCluster, one: Database, two: Database, keyed: Callable[..., str]
 ) -> None:
     """With the key, by every statement that adds rows; nothing of the transaction is left anywhere."""
@@ -155,7 +155,7 @@ def test_what_is_no_duplicate(one: Database, two: Database, keyed: Callable[...,
     assert found(one, table) == expected
 
 
-def test_duplicates_are_replaced(
+def test_duplicates_are_replaced_by_the_last_row(
     local: LocalCluster, one: Database, two: Database, keyed: Callable[..., str]
 ) -> None:
     """The old rows go, of several new ones the last counts, also over rows that the transaction has made."""
@@ -217,7 +217,9 @@ def test_rows_added_since_the_snapshot(
 
 
 @pytest.mark.slow
-def test_removals_beside_inserts(one: Database, two: Database, keyed: Callable[..., str]) -> None:
+def test_removals_beside_inserts_do_not_conflict(
+    one: Database, two: Database, keyed: Callable[..., str]
+) -> None:
     """An insert and a removal do not meet: both win, and a key that was there for the insert is refused."""
     table = keyed()
     removing, inserting, refused = one.begin(), two.begin(), two.begin()

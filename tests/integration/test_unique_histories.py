@@ -265,7 +265,7 @@ def applied(model: View, commit: Committed) -> View:
 @pytest.mark.slow
 @pytest.mark.parametrize("on_duplicate", ["refuse", "replace"])
 @pytest.mark.parametrize("kills", [False, True], ids=["quiet", "kills"])
-def test_no_key_twice(local: LocalCluster, on_duplicate: str, kills: bool) -> None:
+def test_no_key_is_there_twice_at_any_csn(local: LocalCluster, on_duplicate: str, kills: bool) -> None:
     """At any CSN, on any replica, whatever the writers do at the same time."""
     seed = random.SystemRandom().randrange(1 << 20)
     table, log = f"u{next(NUMBERS)}", f"l{next(NUMBERS)}"

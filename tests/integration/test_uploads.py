@@ -227,7 +227,9 @@ def test_a_task_that_is_done_over(
 # -- bounds --------------------------------------------------------------------------------------------------
 
 
-def test_too_many_files(local: LocalCluster, db: Database, table: str, apis: dict[str, str]) -> None:
+def test_too_many_files_are_refused_by_the_setting(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str]
+) -> None:
     """The file is refused by the name of the setting; when others have gone, there is room again."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
@@ -250,7 +252,9 @@ def test_too_many_files(local: LocalCluster, db: Database, table: str, apis: dic
     clean(local)
 
 
-def test_too_many_bytes(local: LocalCluster, db: Database, table: str, apis: dict[str, str]) -> None:
+def test_too_many_bytes_are_refused_while_they_come(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str]
+) -> None:
     """Also while they come in; what is refused leaves nothing, and the transaction can go on."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))

@@ -151,7 +151,7 @@ def test_a_job_without_rows(local: LocalCluster, db: Database, table: str) -> No
     clean(local)
 
 
-def test_without_the_mark(db: Database, table: str) -> None:
+def test_a_job_without_the_mark_is_sealed_by_the_client(db: Database, table: str) -> None:
     """A committer that leaves no _SUCCESS is sealed by the client; a second time adds nothing."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
@@ -251,7 +251,9 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_file(local: LocalCluster, db: Database, table: str, kind: str) -> None:
+def test_a_wrong_file_fails_its_job_by_column(
+    local: LocalCluster, db: Database, table: str, kind: str
+) -> None:
     """The job fails where it is sealed, by the column's name; the transaction takes rollback only."""
     data, partition, message = WRONG[kind]
     tx = db.begin()
@@ -293,7 +295,7 @@ def row(city: str, number: int) -> pa.Table:
     return pa.table({"id": [number], "city": [city], "price": [None], "at": [None]}, SCHEMA)
 
 
-def test_overwrite(local: LocalCluster, db: Database, table: str) -> None:
+def test_an_overwrite_replaces_all_rows_of_the_table(local: LocalCluster, db: Database, table: str) -> None:
     """The table's rows, and what the transaction had added, make way for those of the job."""
     db.insert(table, row("a", 1))
     with db.begin() as tx:
@@ -308,7 +310,7 @@ def test_overwrite(local: LocalCluster, db: Database, table: str) -> None:
     clean(local)
 
 
-def test_two_who_overwrite(db: Database, table: str) -> None:
+def test_of_two_who_overwrite_the_second_is_refused_early(db: Database, table: str) -> None:
     """The second is told at once, before its job has written anything."""
     db.insert(table, row("a", 1))
     with db.begin() as one, db.begin() as two:
@@ -321,7 +323,7 @@ def test_two_who_overwrite(db: Database, table: str) -> None:
         one.rollback()
 
 
-def test_partitions_are_replaced(local: LocalCluster, db: Database, table: str) -> None:
+def test_partitions_are_replaced_where_the_job_writes(local: LocalCluster, db: Database, table: str) -> None:
     """A job of Spark's dynamic mode replaces the partitions that it writes, and leaves the others."""
     for number, city in enumerate("abc"):
         db.insert(table, row(city, number))
@@ -436,7 +438,7 @@ def test_an_attempt_that_outlives_its_transaction(local: LocalCluster, db: Datab
 
 def test_an_upload_is_no_sign_of_life(local: LocalCluster, db: Database, table: str) -> None:
     """Executors may write on when the driver is dead: the lease ends all the same, and all staged goes."""
-    tx = db.begin(lease="1s")
+    tx = db.begin(lease="3s")
     folder = Folder(tx.path(table))
     folder.setup()
     folder.write_task({"city=a": parquet(stored(1))})

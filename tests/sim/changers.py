@@ -16,7 +16,6 @@ from tests.sim.clients import CHANGED, Body, Session, begin, find, insert, rollb
 from tests.sim.network import Serve
 from tests.sim.sql import rows_of
 from tests.support.histories import table_model as model
-from tests.support.histories.history import End
 from tests.support.histories.replay import Life, Ran, Refusal
 from tests.support.histories.session_plan import LEVELS, Drawer
 from tidelock.csnlog.core.ids import Csn, Tid
@@ -26,17 +25,18 @@ from tidelock.errors import (
     TidelockError,
     TransactionClosedError,
 )
-from tidelock.replica_agent.sql.mutation import DeleteRows, Literal, MergeRows, UpdateRows
+from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
-from tidelock.replica_agent.transactions.statements.removals import Removed
 from tidelock.replica_agent.transactions.transaction import Isolation
+from tidelock.wire.statements import Literal, RemoveResult
+from workloads.history import End
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from tests.sim.world import World
     from tidelock.replica_agent.services.bundle import Services
-    from tidelock.replica_agent.transactions.statements.mutations import Mutated
+    from tidelock.wire.statements import ChangeResult
 
 #: What the stand-in of the SQL processes can do, and what needs none (tests/sim/sql.py).
 STATEMENTS: Final = (
@@ -64,7 +64,7 @@ async def _removed(services: Services, tid: Tid, statement: model.Statement) -> 
     tx, removals = find(services, tid), services.transactions.removals
     match statement:
         case model.DropPartition(table, p) | model.ReplacePartition(table, p):
-            done: Removed = await removals.drop_partition(tx, table, {"p": p})
+            done: RemoveResult = await removals.drop_partition(tx, table, {"p": p})
         case model.MovePartition(table, p, into):
             done = await removals.move_partition(tx, table, into, {"p": p})
         case _:
@@ -72,7 +72,7 @@ async def _removed(services: Services, tid: Tid, statement: model.Statement) -> 
     return tx.statements.statement_csn, done.rows
 
 
-async def _changed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, Mutated]:
+async def _changed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, ChangeResult]:
     """POST delete, update, upsert; returns the CSN that was read, and what was done."""
     tx, mutations = find(services, tid), services.transactions.mutations
     with services.reads.failures_noted(str(tid)):

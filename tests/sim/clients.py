@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from tests.sim.network import RefusedConnectionError, Serve
 from tests.sim.sql import part_rows
 from tests.support.histories import table_model
-from tests.support.histories.history import End
 from tests.support.histories.replay import Seen
 from tidelock.csnlog.core.ids import Csn, TableName, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome
@@ -41,6 +40,7 @@ from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.model import Location
+from workloads.history import End
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -22,9 +22,7 @@ from tests.sim.clients import (
 )
 from tests.sim.oracle import children
 from tests.support.histories import replay
-from tests.support.histories.checker import check
 from tests.support.histories.evidence import leftovers
-from tests.support.histories.history import End, LogLine, parse
 from tests.support.histories.table_model import Statement, Truncate
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid
@@ -33,6 +31,8 @@ from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.errors import SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.lifecycle.agent import Agent
 from tidelock.replication.core.digest import checksum
+from workloads.checker import check
+from workloads.history import End, LogLine, parse
 
 if TYPE_CHECKING:
     from tests.sim.host import Host

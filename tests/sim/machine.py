@@ -168,7 +168,7 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
             (agent, "web", web),
             (catalog, "threading", SimpleNamespace(Thread=NoThread, Lock=threading.Lock)),
             (partfs, "os", DiskOs(world.disk_of)),
-            (pool, "_Worker", SimWorker),
+            (pool, "SqlProcess", SimWorker),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         propose = CsnLog.commit

@@ -12,7 +12,6 @@ from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
 from tests.sim.disk import Disk
 from tests.support.histories import replay
-from tests.support.histories.checker import SHOWN, Violation
 from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.codec import decode_entries
@@ -23,6 +22,7 @@ from tidelock.errors import CorruptError
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
+from workloads.checker import SHOWN, Violation
 
 if TYPE_CHECKING:
     from tests.sim.life import Life

@@ -11,7 +11,8 @@ from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
 from tidelock.csnlog.core.results import HomeAnswer
 from tidelock.errors import UnavailableError
 from tidelock.replication.core.model import Held, Location, PartMeta
-from tidelock.replication.peers import PeerClient, PeerStatus, answer_of, word_of
+from tidelock.replication.peers import PeerClient, answer_of, word_of
+from tidelock.wire.peers import PeerStatus
 
 if TYPE_CHECKING:
     from tidelock.replica_agent.services.bundle import Services

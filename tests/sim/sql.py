@@ -43,14 +43,13 @@ from tidelock.replica_agent.sql.mutation import (
     MutationRequest,
     UpdateRows,
 )
-from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest, pack
+from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
-_HEADER: Final = len(pack(Kind.REQUEST, b""))
 #: What `request.select_statement` makes.
 _SELECT: Final = re.compile(r'SELECT \* FROM "(\w+)"\."(\w+)"\nWHERE \(\n(.*)\n\)', re.DOTALL)
 _CONDITIONS: Final[dict[str, Callable[..., Condition]]] = {
@@ -73,7 +72,7 @@ class SimWorker:
         self.reusable = True
 
     @classmethod
-    async def start(cls, _settings: AgentSettings, data_dir: Path, _number: int) -> SimWorker:
+    async def start(cls, *, settings: AgentSettings, data_dir: Path, number: int) -> SimWorker:  # noqa: ARG003 - as SqlProcess
         """Start a process."""
         await asyncio.sleep(0)
         return cls(data_dir)
@@ -82,10 +81,9 @@ class SimWorker:
         """End it."""
         self.reusable = False
 
-    async def run(self, frame: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def run(self, request: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
         """Run one statement, and yield its frames."""
-        request = msgspec.json.decode(frame[_HEADER:], type=Request)
-        statement = _Statement(self._data_dir, request)
+        statement = _Statement(self._data_dir, msgspec.json.decode(request, type=Request))
         try:
             async for kind, payload in statement.frames():
                 yield kind, payload

@@ -97,7 +97,7 @@ def hold(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", FIXED)
-def test_the_product_holds(seed: int) -> None:
+def test_the_product_holds_its_invariants_under_faults(seed: int) -> None:
     """All invariants under faults, and convergence afterwards."""
     hold(seed)
 

@@ -29,10 +29,10 @@ from tests.sim.oracle import Oracle
 from tests.sim.plan import Plan
 from tests.sim.trace import Trace
 from tests.sim.zookeeper import SimEnsemble
-from tests.support.histories.checker import Violation
-from tests.support.histories.history import End
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.testing.memory_store import MemoryStore
+from workloads.checker import Violation
+from workloads.history import End
 
 #: Virtual seconds that a run may take in all; a healthy one takes about two minutes.
 HORIZON_S: Final = 900.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelock.demo.data import Source, generate
+from workloads.tpch.data import Source, generate
 
 #: 15,000 orders.
 SCALE_FACTOR = 0.01

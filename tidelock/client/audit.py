@@ -17,6 +17,10 @@ from tidelock.client.connection import Connection
 from tidelock.client.members import Member
 from tidelock.client.snapshot import Snapshot
 from tidelock.errors import SnapshotTooOldError, StandbyError, UnavailableError
+from tidelock.wire.audit import Digests, Report
+from tidelock.wire.audit import Finding as Told
+from tidelock.wire.cluster import StatusAnswer
+from tidelock.wire.tables import PartInfo
 
 T = TypeVar("T")
 
@@ -113,13 +117,12 @@ def audit(
     """
     members = connection.members.in_order()
     silent: dict[str, str] = {}
-    told: dict[str, dict[str, Any]] = {}
+    told: dict[str, Report] = {}
     call = connection.transport.call
 
-    def ask(member: Member) -> dict[str, Any]:
+    def ask(member: Member) -> Report:
         query = {"deep": int(deep)}
-        answer: dict[str, Any] = call(member.api, "GET", "/audit", query=query, timeout_s=timeout_s)
-        return answer
+        return call(member.api, "GET", "/audit", answer=Report, query=query, timeout_s=timeout_s)
 
     for member, answer in zip(members, _of_all(ask, members), strict=True):
         if isinstance(answer, UnavailableError):
@@ -129,7 +132,7 @@ def audit(
             told[member.id] = answer
     if not told:
         raise UnavailableError(f"no replica could be audited ({'; '.join(silent.values())})")
-    findings = [_finding(row, name) for name, answer in told.items() for row in answer["findings"]]
+    findings = [_finding(row, name) for name, answer in told.items() for row in answer.findings]
     answered = [member for member in members if member.id in told]
     csn = not_compared = None
     if len(answered) > 1:
@@ -161,21 +164,22 @@ def _of_all(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T | U
         return list(threads.map(one, members))
 
 
-def _told(answer: Mapping[str, Any]) -> ReplicaAudit:
-    checks = {row["check"]: row["looked_at"] for row in answer["checks"]}
-    return ReplicaAudit(answer["csn"], answer["log_from"], answer["seconds"], checks, answer["left_out"])
+def _told(answer: Report) -> ReplicaAudit:
+    checks = {row.check: row.looked_at for row in answer.checks}
+    return ReplicaAudit(answer.csn, answer.log_from, answer.seconds, checks, answer.left_out)
 
 
-def _finding(row: Mapping[str, Any], replica: str) -> Finding:
+def _finding(row: Told, replica: str) -> Finding:
+    named = {name: getattr(row, name) for name in _NAMED}
     return Finding(
-        check=row["check"],
-        fault=row["fault"],
-        severity=row["severity"],
-        expected=row["expected"],
-        found=row["found"],
-        next_step=row["next_step"],
+        check=row.check,
+        fault=row.fault,
+        severity=row.severity.value,
+        expected=row.expected,
+        found=row.found,
+        next_step=row.next_step,
         replicas=(replica,),
-        about={name: row[name] for name in _NAMED if name in row},
+        about={name: value for name, value in named.items() if value is not None},
     )
 
 
@@ -205,7 +209,7 @@ def _compare(
     """Compare replicas at the largest CSN that all have; returns it with the differences."""
 
     def applied(member: Member) -> int:
-        return int(connection.small("GET", "/status")(member)["snapshot_csn"])
+        return connection.small("GET", "/status", answer=StatusAnswer)(member).snapshot_csn
 
     csn = min(_each(applied, members))
     try:
@@ -233,15 +237,16 @@ class _Comparison:
 
     def __init__(self, connection: Connection, members: Sequence[Member], csn: int) -> None:
         self._connection, self._members, self._csn = connection, members, csn
-        self._digests = self._ask("/audit/digests", csn=csn)
-        self._floor = max(answer["outcome_floor"] for answer in self._digests.values())
+        self._digests = self._ask("/audit/digests", Digests, csn=csn)
+        self._floor = max(answer.outcome_floor for answer in self._digests.values())
 
-    def _ask(self, path: str, **query: Any) -> dict[str, Any]:
+    def _ask(self, path: str, answer: type[T], **query: Any) -> dict[str, T]:
         """Ask all replicas; the answers by their ids."""
 
-        def ask(member: Member) -> Any:
+        def ask(member: Member) -> T:
             transport = self._connection.transport
-            return transport.call(member.api, "GET", path, query=query, timeout_s=transport.timeouts.query_s)
+            timeout_s = transport.timeouts.query_s
+            return transport.call(member.api, "GET", path, answer=answer, query=query, timeout_s=timeout_s)
 
         return {
             member.id: answer for member, answer in zip(self._members, _each(ask, self._members), strict=True)
@@ -249,20 +254,19 @@ class _Comparison:
 
     def tables(self) -> list[Finding]:
         """Compare the parts of all tables."""
-        names = sorted({name for answer in self._digests.values() for name in answer["tables"]})
+        names = sorted({name for answer in self._digests.values() for name in answer.tables})
         found: list[Finding] = []
         for name in names:
-            told = [answer["tables"].get(name) for answer in self._digests.values()]
+            told = [answer.tables.get(name) for answer in self._digests.values()]
             if any(one != told[0] for one in told):
                 found += self._parts(name)
         return found
 
     def _parts(self, table: str) -> list[Finding]:
         """Name the parts that not all replicas show alike."""
-        kept = ("path", "rows", "length", "checksum")
         shown = {
-            replica: {row["part"]: tuple(row[name] for name in kept) for row in rows}
-            for replica, rows in self._ask("/parts", csn=self._csn, table=table).items()
+            replica: {row.part: (row.path, row.rows, row.length, row.checksum) for row in rows}
+            for replica, rows in self._ask("/parts", list[PartInfo], csn=self._csn, table=table).items()
         }
         differing = [
             part
@@ -282,14 +286,13 @@ class _Comparison:
         return found or [self._difference("parts_differ", self._digests_of(table), table=table)]
 
     def _digests_of(self, table: str) -> dict[str, Any]:
-        return {
-            name: (answer["tables"].get(table) or {}).get("digest") for name, answer in self._digests.items()
-        }
+        told = {name: answer.tables.get(table) for name, answer in self._digests.items()}
+        return {name: digest and digest.digest for name, digest in told.items()}
 
     def outcomes(self) -> list[Finding]:
         """Compare the outcomes that all replicas keep."""
         found: list[Finding] = []
-        ranges = [(self._floor, self._csn)]
+        ranges: list[tuple[int, int]] = [(self._floor, self._csn)]
         while ranges and len(found) < _OUTCOMES_NAMED:
             above, to = ranges.pop()
             told = self._outcomes(above, to)
@@ -304,15 +307,15 @@ class _Comparison:
 
     def _outcomes(self, above: int, to: int) -> dict[str, str]:
         """Ask for a range of outcomes; for less of it, or nothing, where one forgets them meanwhile."""
-        answers: dict[str, Any] = {}
+        answers: dict[str, Digests] = {}
         while above < to:
-            answers = self._ask("/audit/digests", csn=to, above=above, tables=0)
-            floor = max(answer["outcome_floor"] for answer in answers.values())
+            answers = self._ask("/audit/digests", Digests, csn=to, above=above, tables=0)
+            floor = max(answer.outcome_floor for answer in answers.values())
             if floor <= above:
                 break
             above, answers = floor, {}
         return {
-            name: f"{answer['outcomes']['count']} outcomes, {answer['outcomes']['digest']}"
+            name: f"{answer.outcomes.count} outcomes, {answer.outcomes.digest}"
             for name, answer in answers.items()
         }
 

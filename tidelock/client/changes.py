@@ -5,19 +5,21 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
+
+import msgspec
 
 from tidelock.client.connection import Connection
 from tidelock.client.data import Data, ipc_stream, open_rows
 from tidelock.client.members import Member
 from tidelock.client.results import ChangeResult
 from tidelock.client.scan import Params
-from tidelock.client.transport import segment
+from tidelock.client.transport import json_text, segment
 from tidelock.errors import BadRequestError
+from tidelock.wire.statements import DeleteRequest, Literal, MergeSpec, UpdateRequest, Value
 
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ class Changes:
             TransactionClosedError: The transaction takes no statements.
             UnavailableError: The home did not answer. After each of these errors: rollback() only.
         """
-        return self._change("delete", table, lambda: {"where": where, "params": list(params)})
+        return self._change("delete", table, lambda: DeleteRequest(where, list(params)))
 
     def update(
         self, table: str, values: Values, where: str | None = None, params: Params = ()
@@ -68,11 +70,9 @@ class Changes:
 
         Raises:
             SchemaMismatchError: A new value does not fit its column (`column` in its details).
-            Others as `delete`.
+            TidelockError: Others, as `delete`.
         """
-        return self._change(
-            "update", table, lambda: {"set": _wires(values), "where": where, "params": list(params)}
-        )
+        return self._change("update", table, lambda: UpdateRequest(_literals(values), where, list(params)))
 
     def upsert(self, table: str, data: Data, *, on: Sequence[str]) -> ChangeResult:
         """Insert rows, each in the place of the row with the same key, if there is one.
@@ -85,7 +85,7 @@ class Changes:
         Raises:
             SchemaMismatchError: The rows do not fit the table.
             BadRequestError: A key comes twice among the rows (`key` in its details).
-            Others as `delete` and `insert`.
+            TidelockError: Others, as `delete` and `insert`.
         """
         names = [on] if isinstance(on, str) else list(on)
         return self._merge("upsert", table, data, lambda: f"on={quote(','.join(names), safe='')}")
@@ -118,30 +118,34 @@ class Changes:
 
         Raises:
             BadRequestError: SQL is wrong, or a row of the table meets several rows (`key` in its details).
-            Others as `upsert`.
+            TidelockError: Others, as `upsert`.
         """
 
         def spec() -> str:
-            given = {
-                "on": [on] if isinstance(on, str) else list(on),
-                "when_matched_update": _wires(when_matched_update),
-                "when_matched_delete": when_matched_delete,
-                "when_not_matched_insert": _wires(when_not_matched_insert),
-                "params": list(params),
-            }
-            return f"spec={quote(_json(given), safe='')}"
+            given = MergeSpec(
+                on=[on] if isinstance(on, str) else list(on),
+                when_matched_update=_values(when_matched_update),
+                when_matched_delete=when_matched_delete,
+                when_not_matched_insert=_values(when_not_matched_insert),
+                params=list(params),
+            )
+            return f"spec={quote(json_text(given), safe='')}"
 
         return self._merge("merge", table, data, spec)
 
-    def _change(self, statement: str, table: str, body: Callable[[], dict[str, Any]]) -> ChangeResult:
+    def _change(self, statement: str, table: str, body: Callable[[], msgspec.Struct]) -> ChangeResult:
         transport = self._connection.transport
         path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}"
 
         def send() -> ChangeResult:
-            found = transport.call(
-                self._home.api, "POST", path, body=body(), timeout_s=transport.timeouts.change_s
+            return transport.call(
+                self._home.api,
+                "POST",
+                path,
+                answer=ChangeResult,
+                body=body(),
+                timeout_s=transport.timeouts.change_s,
             )
-            return ChangeResult(**found)
 
         return self._statement(send, reads=False)
 
@@ -151,8 +155,8 @@ class Changes:
         def send() -> ChangeResult:
             path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}?{query()}"
             chunks = ipc_stream(open_rows(data))
-            found = transport.upload(self._home.api, path, chunks, timeout_s=transport.timeouts.change_s)
-            return ChangeResult(**found)
+            change_s = transport.timeouts.change_s
+            return transport.upload(self._home.api, path, chunks, answer=ChangeResult, timeout_s=change_s)
 
         return self._statement(send, reads=False)
 
@@ -160,36 +164,29 @@ class Changes:
         raise NotImplementedError
 
 
-def _json(given: dict[str, Any]) -> str:
-    try:
-        return json.dumps(
-            {name: value for name, value in given.items() if value is not None}, allow_nan=False
-        )
-    except (TypeError, ValueError) as error:
-        raise BadRequestError(f"{error}; parameters are None, bool, int, finite float or str") from error
+def _values(values: Values | bool | None) -> dict[str, Value] | bool:
+    return _literals(values) if isinstance(values, Mapping) else bool(values)
 
 
-def _wires(values: Values | bool | None) -> Any:
-    if isinstance(values, Mapping):
-        return {column: _wire(column, value) for column, value in values.items()}
-    return values or None
+def _literals(values: Values) -> dict[str, Value]:
+    return {column: _literal(column, value) for column, value in values.items()}
 
 
-def _wire(column: str, value: Any) -> Any:
+def _literal(column: str, value: Any) -> Value:
     """Return a new value as an agent takes it: SQL as it is, anything else as a literal."""
     match value:
         case str():
             return value
         case float() if not math.isfinite(value):
-            return {"value": str(value)}
+            return Literal(str(value))
         case None | bool() | int() | float():
-            return {"value": value}
+            return Literal(value)
         case decimal.Decimal():
-            return {"value": f"{value:f}"}
+            return Literal(f"{value:f}")
         case dt.date():  # a datetime is one too
-            return {"value": str(value)}
+            return Literal(str(value))
         case bytes() | bytearray():
-            return {"value": base64.b64encode(value).decode("ascii"), "base64": True}
+            return Literal(base64.b64encode(value).decode("ascii"), base64=True)
         case _:
             raise BadRequestError(
                 f"the new value of {column} is a {type(value).__name__}; give SQL, or None, bool, int, "

@@ -49,23 +49,28 @@ class Connection:
         """Pickle for another process; what is open stays with this one."""
         return _restored, (self.transport, self.members, self.highest_csn.at_least(None))
 
-    def ask(self, method: str, path: str, *, first: First = None, **options: Any) -> Any:
+    def ask(self, method: str, path: str, *, answer: type[T], first: First = None, **options: Any) -> T:
         """Send a small, repeatable request to one replica after the other; the first answer counts."""
-        return self.members.ask(self.small(method, path, **options), first=first)
+        return self.members.ask(self.small(method, path, answer=answer, **options), first=first)
 
     def ask_and_tell(
-        self, method: str, path: str, *, first: First = None, **options: Any
-    ) -> tuple[Member, Any]:
+        self, method: str, path: str, *, answer: type[T], first: First = None, **options: Any
+    ) -> tuple[Member, T]:
         """Like `ask`; also return which replica answered."""
-        call = self.small(method, path, **options)
+        call = self.small(method, path, answer=answer, **options)
         return self.members.ask(lambda member: (member, call(member)), first=first)
 
     def small(
-        self, method: str, path: str, *, timeout_s: float | None = None, **options: Any
-    ) -> Callable[[Member], Any]:
+        self, method: str, path: str, *, answer: type[T], timeout_s: float | None = None, **options: Any
+    ) -> Callable[[Member], T]:
         """A request that an agent answers at once, or after its own waiting bound; or within `timeout_s`."""
         return lambda member: self.transport.call(
-            member.api, method, path, timeout_s=timeout_s or self.members.patience_s, **options
+            member.api,
+            method,
+            path,
+            answer=answer,
+            timeout_s=timeout_s or self.members.patience_s,
+            **options,
         )
 
     def close(self) -> None:

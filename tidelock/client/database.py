@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -32,6 +32,12 @@ from tidelock.errors import (
     TidelockError,
     UnavailableError,
 )
+from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer
+from tidelock.wire.reads import SnapshotPin, SnapshotRequest
+from tidelock.wire.tables import CreateTableRequest
+from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
+
+T = TypeVar("T")
 
 
 def connect(
@@ -120,19 +126,19 @@ class Database(AutocommitStatements, Joining):
             NotCommittedError: It was not created, as a commit is not possible now; call again.
             CommitUnknownError: The answer was lost; `table(name)` shows whether it exists.
         """
-        body: dict[str, Any] = {
-            "name": name,
-            "schema": base64.b64encode(schema.serialize()).decode("ascii"),
-            "partition_by": list(partition_by),
-            "sort_by": list(sort_by),
-            "properties": dict(properties or {}),
-        }
-        if derived_from is not None or derived_sql is not None:
-            body |= {"derived_from": derived_from, "derived_sql": derived_sql}
+        body = CreateTableRequest(
+            name=name,
+            schema=base64.b64encode(schema.serialize()).decode("ascii"),
+            partition_by=list(partition_by),
+            sort_by=list(sort_by),
+            properties=dict(properties or {}),
+            derived_from=derived_from,
+            derived_sql=derived_sql,
+        )
         member, *_ = self._connection.members.in_order()
         call = self._connection.transport.call
         try:
-            table: dict[str, Any] = call(member.api, "POST", "/tables", body=body)
+            table = call(member.api, "POST", "/tables", answer=dict[str, Any], body=body)
         except NoAnswerError as error:
             self._connection.members.note(member, error)
             raise CommitUnknownError(
@@ -182,19 +188,21 @@ class Database(AutocommitStatements, Joining):
             NoSuchCsnError: `min_csn` is above the end of the log.
             StandbyError: No replica has reached `min_csn` within its waiting bound.
         """
-        body = {
-            "label": label,
-            "batch": batch,
-            "isolation": isolation,
-            "min_csn": self._connection.highest_csn.at_least(min_csn),
-            "fresh": fresh or None,
-            "lease_s": seconds(lease),
-            "meta": None if meta is None else dict(meta),
-            "key": key,
-        }
+        body = BeginRequest(
+            label=label,
+            batch=batch,
+            isolation=isolation,
+            min_csn=self._connection.highest_csn.at_least(min_csn),
+            fresh=fresh,
+            lease_s=seconds(lease),
+            meta=None if meta is None else dict(meta),
+            key=key,
+        )
         first = None if key is None else self._connection.members.drawn_by(label or key)
         try:
-            home, begun = self._connection.ask_and_tell("POST", "/transactions", first=first, body=body)
+            home, begun = self._connection.ask_and_tell(
+                "POST", "/transactions", answer=Begun, first=first, body=body
+            )
         except LabelExistsError as error:
             self._connection.highest_csn.note(error.details.get("csn"))  # the caller takes it for its own
             raise
@@ -235,13 +243,13 @@ class Database(AutocommitStatements, Joining):
             BadRequestError: More than one of `csn` and `at`, or a datetime without time zone.
         """
         exact = csn is not None or at is not None
-        body = {
-            "csn": csn,
-            "at_ms": milliseconds(at),
-            "min_csn": min_csn if exact else self._connection.highest_csn.at_least(min_csn),
-            "ttl_s": seconds(lease),
-        }
-        holder, pin = self._connection.ask_and_tell("POST", "/snapshots", body=body)
+        body = SnapshotRequest(
+            csn=csn,
+            at_ms=milliseconds(at),
+            min_csn=min_csn if exact else self._connection.highest_csn.at_least(min_csn),
+            ttl_s=seconds(lease),
+        )
+        holder, pin = self._connection.ask_and_tell("POST", "/snapshots", answer=SnapshotPin, body=body)
         return Snapshot(self._connection, holder, pin)
 
     def changes(
@@ -270,13 +278,11 @@ class Database(AutocommitStatements, Joining):
         Raises:
             SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
         """
-        tables: list[dict[str, Any]] = self._at_csn("/tables", csn)
-        return tables
+        return self._at_csn("/tables", csn, list[dict[str, Any]])
 
     def table(self, name: str, *, csn: int | None = None) -> dict[str, Any]:
         """Return one table as `tables` does; UnknownTableError when it does not exist at that CSN."""
-        table: dict[str, Any] = self._at_csn(f"/tables/{segment(name)}", csn)
-        return table
+        return self._at_csn(f"/tables/{segment(name)}", csn, dict[str, Any])
 
     def outcome(self, tid: str) -> Outcome:
         """Return how a transaction ended, whichever replica and client it was of.
@@ -298,11 +304,11 @@ class Database(AutocommitStatements, Joining):
             BadRequestError: It is empty.
             UnavailableError: No replica can tell now.
         """
-        found = self._connection.ask("GET", f"/labels/{segment(label)}")
-        if found["tid"] is None:
+        found = self._connection.ask("GET", f"/labels/{segment(label)}", answer=LabelAnswer)
+        if found.tid is None:
             return None
-        self._connection.highest_csn.note(found["csn"])
-        return LabelStatus(label, found["batch"], found["tid"], found["csn"], instant(found["time_ms"]))
+        self._connection.highest_csn.note(found.csn)
+        return LabelStatus(label, found.batch, found.tid, found.csn, instant(found.time_ms))
 
     def status(self) -> dict[str, Any]:
         """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status).
@@ -310,8 +316,7 @@ class Database(AutocommitStatements, Joining):
         Among its keys: `id` and `snapshot_csn` of the replica that answered, `cluster_csn`, `copies`,
         `wait_bound_s`, and `replicas`, each with `id`, `api`, `data`, `state`, `alive`, `snapshot_csn`.
         """
-        status: dict[str, Any] = self._connection.ask("GET", "/status")
-        return status
+        return self._connection.ask("GET", "/status", answer=dict[str, Any])
 
     def transactions(self) -> list[dict[str, Any]]:
         """Return open and recently ended transactions of all replicas that answer, each with its `home`."""
@@ -320,7 +325,8 @@ class Database(AutocommitStatements, Joining):
         members = self._connection.members.in_order()
         for member in members:
             try:
-                rows = self._connection.small("GET", "/transactions")(member)
+                ask = self._connection.small("GET", "/transactions", answer=list[dict[str, Any]])
+                rows = ask(member)
             except UnavailableError as error:
                 self._connection.members.note(member, error)
                 failed.append(error)
@@ -343,7 +349,7 @@ class Database(AutocommitStatements, Joining):
         """
         home = self._connection.members.find(home_of(tid))
         try:
-            self._connection.small("POST", f"/transactions/{segment(tid)}/kill")(home)
+            self._connection.small("POST", f"/transactions/{segment(tid)}/kill", answer=EndAnswer)(home)
         except UnavailableError as error:
             self._connection.members.note(home, error)
             raise
@@ -359,10 +365,8 @@ class Database(AutocommitStatements, Joining):
             `horizon`, and what keeps it from rising (`holding_back`: `csn`, `kind`, `name`). The transactions
             that are open hold it back, and replicas that have applied less.
         """
-        moved: dict[str, Any] = self._connection.ask(
-            "POST", "/admin/horizon", body={"csn": csn, "drop_pins": drop_pins}
-        )
-        return moved
+        body = HorizonRequest(csn, drop_pins)
+        return self._connection.ask("POST", "/admin/horizon", answer=dict[str, Any], body=body)
 
     def optimize(
         self, table: str, partition: Mapping[str, Any] | None = None, *, timeout_s: float = 600.0
@@ -381,15 +385,15 @@ class Database(AutocommitStatements, Joining):
         Raises:
             UnknownTableError, BadRequestError: No such table, or `partition` does not name one.
         """
-        body = {
-            "table": table,
-            "partition": None if partition is None else plain(partition),
-            "timeout_s": timeout_s,
-            "min_csn": self._connection.highest_csn.at_least(None),
-        }
+        body = OptimizeRequest(
+            table=table,
+            partition=None if partition is None else plain(partition),
+            timeout_s=timeout_s,
+            min_csn=self._connection.highest_csn.at_least(None),
+        )
         patience_s = timeout_s + self._connection.transport.timeouts.answer_s
-        answer: dict[str, Any] = self._connection.members.ask(
-            self._connection.small("POST", "/admin/optimize", body=body, timeout_s=patience_s)
+        answer = self._connection.ask(
+            "POST", "/admin/optimize", answer=dict[str, Any], body=body, timeout_s=patience_s
         )
         self._connection.highest_csn.note(answer.pop("csn"))
         return answer
@@ -399,18 +403,16 @@ class Database(AutocommitStatements, Joining):
 
         BadRequestError when `limit` is above the agent's `log_answer_records_max`.
         """
-        records: list[dict[str, Any]] = self._connection.ask(
-            "GET", "/log", query={"from_csn": from_csn, "limit": limit}
-        )
-        return records
+        query = {"from_csn": from_csn, "limit": limit}
+        return self._connection.ask("GET", "/log", answer=list[dict[str, Any]], query=query)
 
     def explain(self, tid: str) -> dict[str, Any]:
         """Return the story of a transaction, told by its home if it answers.
 
         State, record, parts and where they lie, what it waits for (docs/protocol.md, GET /explain).
         """
-        story: dict[str, Any] = self._connection.ask("GET", f"/explain/{segment(tid)}", first=home_of(tid))
-        return story
+        path = f"/explain/{segment(tid)}"
+        return self._connection.ask("GET", path, answer=dict[str, Any], first=home_of(tid))
 
     def audit(self, *, deep: bool = False, timeout_s: float = TIMEOUT_S) -> AuditReport:
         """Prove that files, catalog, log and locks of every replica agree, or tell where they do not.
@@ -447,15 +449,20 @@ class Database(AutocommitStatements, Joining):
     ) -> None:
         self.close()
 
-    def _at_csn(self, path: str, csn: int | None) -> Any:
+    def _at_csn(self, path: str, csn: int | None, kind: type[T]) -> T:
         csn = self._newest() if csn is None else csn
-        answer = self._connection.ask("GET", path, query={"csn": csn})
+        answer = self._connection.ask("GET", path, answer=kind, query={"csn": csn})
         self._connection.highest_csn.note(csn)
         return answer
 
     def _newest(self) -> int:
         """The newest CSN of the replica that answers, or what this client has seen, whichever is higher."""
-        return self._connection.highest_csn.at_least(int(self.status()["snapshot_csn"])) or 0
+        return (
+            self._connection.highest_csn.at_least(
+                self._connection.ask("GET", "/status", answer=StatusAnswer).snapshot_csn
+            )
+            or 0
+        )
 
 
 def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:

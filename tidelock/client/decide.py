@@ -8,9 +8,9 @@ what is certain is returned or raised; when the time is over the answer is Commi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import tenacity
 
 from tidelock.client.connection import Connection
@@ -28,6 +28,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
+from tidelock.wire.transactions import CommitAnswer, CommitRequest, OutcomeAnswer
 
 #: Pause before a repeat, with full jitter, in seconds.
 PAUSE_FIRST_S = 0.05
@@ -66,9 +67,9 @@ def ask_outcome(connection: Connection, tid: str, *, applied_on: str | None = No
     query = None
     if applied_on is not None:
         query = {"wait": applied_on, "timeout_s": connection.members.wait_bound_s or None}
-    answer = connection.ask("GET", f"/outcomes/{segment(tid)}", first=home_of(tid), query=query)
-    decision = Decision(answer["outcome"])
-    return Outcome(tid, decision, answer.get("csn"), instant(answer.get("time_ms")))
+    path = f"/outcomes/{segment(tid)}"
+    answer = connection.ask("GET", path, answer=OutcomeAnswer, first=home_of(tid), query=query)
+    return Outcome(tid, Decision(answer.outcome), answer.csn, instant(answer.time_ms))
 
 
 def decide(
@@ -78,7 +79,8 @@ def decide(
     *,
     wait: str,
     timeout_s: float,
-    label: Mapping[str, Any] | None = None,
+    label: str | None = None,
+    batch: int | None = None,
 ) -> CommitResult:
     """Commit a transaction; errors as in `Transaction.commit`.
 
@@ -88,9 +90,10 @@ def decide(
         tid: The transaction.
         wait: Where it is to be applied.
         timeout_s: How long to try.
-        label: Fields `label` and `batch` of the request, where the transaction takes its label only now.
+        label: Where the transaction takes its label only now.
+        batch: Likewise.
     """
-    decider = _Decider(connection, home, tid, wait, timeout_s, label or {})
+    decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_UndecidedError),
         wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
@@ -125,16 +128,14 @@ class _Decider:
         self,
         connection: Connection,
         home: Member,
+        request: CommitRequest,
         tid: str,
-        wait: str,
         timeout_s: float,
-        label: Mapping[str, Any],
     ) -> None:
         self._connection = connection
         self._home = home
         self._tid = tid
-        self._wait = wait
-        self._label = label
+        self._request = request
         self._attempt_s = timeout_s / ATTEMPTS_MIN
         self._lost = False  # whether an earlier request may have been carried out
         self.deadline = time.monotonic() + timeout_s
@@ -143,7 +144,7 @@ class _Decider:
         """Ask the home once, and the log if the home does not say; _UndecidedError when neither knows."""
         transport = self._connection.transport
         left_s = max(0.1, min(self._attempt_s, self.deadline - time.monotonic()))
-        body = {"wait": self._wait, "timeout_s": left_s, **self._label}
+        body = msgspec.structs.replace(self._request, timeout_s=left_s)
         margin_s = transport.timeouts.connect_s
         try:
             home = self._connection.members.find(self._home.id)  # it may have come back at another address
@@ -151,6 +152,7 @@ class _Decider:
                 home.api,
                 "POST",
                 f"/transactions/{segment(self._tid)}/commit",
+                answer=CommitAnswer,
                 body=body,
                 timeout_s=left_s + margin_s,
             )
@@ -171,7 +173,7 @@ class _Decider:
     def _by_outcome(self, cause: TidelockError) -> CommitResult:
         # "home" was to be sure that the home has applied it. Without the home the session's highest CSN takes
         # care that this client reads its own commit.
-        applied_on = None if self._wait == "home" else self._wait
+        applied_on = None if self._request.wait == "home" else self._request.wait
         try:
             outcome = ask_outcome(self._connection, self._tid, applied_on=applied_on)
         except CommitUnknownError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
@@ -19,30 +19,11 @@ from tidelock.client.snapshot import Snapshot
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import segment
 from tidelock.errors import SnapshotTooOldError
+from tidelock.wire.changes import ChangedPart, ChangedRowsRequest, ChangePageAnswer, ChangeSetAnswer
+
+__all__ = ["ChangePage", "ChangeSet", "ChangedPart", "Changes"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedPart:
-    """A part that a commit has added to a table, or removed from it.
-
-    Attributes:
-        part: Its id.
-        tid: The transaction that has added or removed it.
-        path: Its file in the snapshot file system of every replica, at a CSN that shows it. What a URL does
-            not take is not quoted.
-        partition: Values of the partition columns, which the file lacks; dates and decimals as text.
-        rows: Its rows.
-        length: Its bytes.
-    """
-
-    part: str
-    tid: str
-    path: str
-    partition: dict[str, Any]
-    rows: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +120,10 @@ class Changes:
             "bytes_max": bytes_max,
             "wait_s": wait_s,
         }
-        answer = self._connection.ask("GET", f"/tables/{segment(self.table)}/changes", query=query)
-        self._connection.highest_csn.note(answer["to"])
-        return ChangePage(answer["to"], answer["complete"], tuple(map(_change_set, answer["sets"])))
+        path = f"/tables/{segment(self.table)}/changes"
+        answer = self._connection.ask("GET", path, answer=ChangePageAnswer, query=query)
+        self._connection.highest_csn.note(answer.to)
+        return ChangePage(answer.to, answer.complete, tuple(map(_change_set, answer.sets)))
 
     def sets(self, *, files_max: int | None = None, bytes_max: int | None = None) -> Iterator[ChangeSet]:
         """Return all change sets in the order of their CSNs, asked for page by page; see `page`."""
@@ -195,7 +177,7 @@ class Changes:
 
     def _open(self, after: int, to: int, member: Member) -> BatchStream:
         path = f"/tables/{segment(self.table)}/changes/rows"
-        response = self._connection.transport.stream(member.api, path, {"from": after, "to": to})
+        response = self._connection.transport.stream(member.api, path, ChangedRowsRequest(after, to))
         return BatchStream(response, member.api)
 
     def _read(self, after: int, to: int, member: Member) -> pa.Table:
@@ -223,6 +205,5 @@ class Changes:
             return None
 
 
-def _change_set(wire: dict[str, Any]) -> ChangeSet:
-    added, removed = (tuple(ChangedPart(**part) for part in wire[side]) for side in ("added", "removed"))
-    return ChangeSet(wire["csn"], instant(wire["time_ms"]), tuple(wire["tids"]), added, removed)
+def _change_set(told: ChangeSetAnswer) -> ChangeSet:
+    return ChangeSet(told.csn, instant(told.time_ms), told.tids, told.added, told.removed)

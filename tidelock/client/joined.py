@@ -14,7 +14,7 @@ import base64
 import binascii
 import json
 import time
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -38,6 +38,10 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.token_text import PREFIX
+from tidelock.wire.reads import QueryRequest
+from tidelock.wire.transactions import Begun, CommitAnswer, CommitRequest, EndAnswer, LeaseAnswer
+
+T = TypeVar("T")
 
 #: A commit is asked for again within this part of the whole time.
 _ATTEMPTS_MIN: Final = 3
@@ -110,14 +114,15 @@ class Joining:
             BadRequestError: `tid` is no transaction id, or there is no such replica.
         """
         home = self._connection.members.find(home_of(tid))
-        found = self._connection.small("POST", f"/transactions/{segment(tid)}/heartbeat")(home)
-        if found["state"] != TransactionState.OPEN:
+        path = f"/transactions/{segment(tid)}/heartbeat"
+        found = self._connection.small("POST", path, answer=LeaseAnswer)(home)
+        if found.state != TransactionState.OPEN:
             raise TransactionClosedError(
-                f"transaction {tid} is {found['state']} and cannot be resumed; ask outcome(tid) how it ends",
+                f"transaction {tid} is {found.state} and cannot be resumed; ask outcome(tid) how it ends",
                 tid=tid,
-                state=found["state"],
+                state=found.state,
             )
-        begun = {"tid": tid, "snapshot_csn": int(tid.partition("-")[0]), "lease_s": found["lease_s"]}
+        begun = Begun(tid, int(tid.partition("-")[0]), found.lease_s)
         return Transaction(self._connection, home, begun)
 
 
@@ -152,8 +157,7 @@ class JoinedTransaction(Reader):
         back, since a repetition would add them twice.
         """
         path = f"{self._path}/rows/{segment(table)}"
-        answer = self._transport.upload(self._home, path, ipc_stream(open_rows(data)))
-        return InsertResult(rows=answer["rows"], parts=answer["parts"])
+        return self._transport.upload(self._home, path, ipc_stream(open_rows(data)), answer=InsertResult)
 
     def definition(self, table: str) -> dict[str, Any]:
         """Return a table as it is for the transaction: columns, `partition_by`, `sort_by`; any right.
@@ -161,8 +165,7 @@ class JoinedTransaction(Reader):
         Raises:
             UnknownTableError: There is no such table at its snapshot.
         """
-        found: dict[str, Any] = self._call("GET", f"/tables/{segment(table)}")
-        return found
+        return self._call("GET", f"/tables/{segment(table)}", answer=dict[str, Any])
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT inside the transaction, over the tables of the token; right "read".
@@ -173,7 +176,9 @@ class JoinedTransaction(Reader):
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query inside the transaction (see `scan.Reader`)."""
-        return BatchStream(self._transport.stream(self._home, f"{self._path}/query", request), self._home)
+        return BatchStream(
+            self._transport.stream(self._home, f"{self._path}/query", QueryRequest(**request)), self._home
+        )
 
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query inside the transaction and return all rows (see `scan.Reader`)."""
@@ -181,7 +186,7 @@ class JoinedTransaction(Reader):
 
     def heartbeat(self, timeout_s: float | None = None) -> float:
         """Begin the lease anew and return its length in seconds; right "heartbeat"."""
-        return float(self._call("POST", "/heartbeat", timeout_s=timeout_s)["lease_s"])
+        return self._call("POST", "/heartbeat", answer=LeaseAnswer, timeout_s=timeout_s).lease_s
 
     def commit(self, *, wait: str = "home", timeout_s: float | None = None) -> CommitResult:
         """Commit the transaction; right "commit". May be repeated, and then returns the same.
@@ -202,9 +207,10 @@ class JoinedTransaction(Reader):
             nonlocal lost
             left_s = max(0.1, min(limit_s / _ATTEMPTS_MIN, deadline - time.monotonic()))
             try:
-                body = {"wait": wait, "timeout_s": left_s}
-                margin_s = self._transport.timeouts.connect_s
-                return commit_result(self._call("POST", "/commit", body=body, timeout_s=left_s + margin_s))
+                limit = left_s + self._transport.timeouts.connect_s
+                body = CommitRequest(wait, left_s)
+                done = self._call("POST", "/commit", answer=CommitAnswer, body=body, timeout_s=limit)
+                return commit_result(done)
             except NoConnectionError:
                 raise
             except (UnavailableError, CommitUnknownError):
@@ -234,7 +240,7 @@ class JoinedTransaction(Reader):
 
     def rollback(self) -> None:
         """Roll the transaction back; right "commit"."""
-        self._call("POST", "/rollback")
+        self._call("POST", "/rollback", answer=EndAnswer)
 
     def close(self) -> None:
         """Close the connections; the transaction goes on without this process."""
@@ -246,8 +252,8 @@ class JoinedTransaction(Reader):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, method: str, path: str, **options: Any) -> Any:
-        return self._transport.call(self._home, method, self._path + path, **options)
+    def _call(self, method: str, path: str, *, answer: type[T], **options: Any) -> T:
+        return self._transport.call(self._home, method, self._path + path, answer=answer, **options)
 
 
 def _certain(error: TidelockError, *, lost: bool) -> bool:

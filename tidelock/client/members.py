@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from tidelock.client import forks
 from tidelock.client.transport import NoAnswerError, NoConnectionError, Transport
 from tidelock.errors import BadRequestError, StandbyError, UnavailableError
+from tidelock.wire.cluster import ReplicaStatus, StatusAnswer
 
 T = TypeVar("T")
 #: The replica to ask before all others, or several in their order.
@@ -183,11 +184,13 @@ class Members:
         failed: dict[str, UnavailableError] = {}
         for address in dict.fromkeys((*self._seeds, *known)):
             try:
-                status = self._transport.call(address, "GET", "/status", timeout_s=self._status_patience_s())
+                status = self._transport.call(
+                    address, "GET", "/status", answer=StatusAnswer, timeout_s=self._status_patience_s()
+                )
             except UnavailableError as error:
                 failed[address] = error
                 continue
-            if self._cluster_id not in {None, status["cluster_id"]}:
+            if self._cluster_id not in {None, status.cluster_id}:
                 failed[address] = UnavailableError(f"{address} is now an agent of another cluster")
                 continue
             self._take(address, status)
@@ -200,24 +203,23 @@ class Members:
         # Nothing is known of the cluster yet, but there are others to ask.
         return min(self._transport.timeouts.answer_s, 2 * ANSWER_MARGIN_S)
 
-    def _take(self, address: str, status: Mapping[str, Any]) -> None:
+    def _take(self, address: str, status: StatusAnswer) -> None:
         with self._lock:
-            replica = str(status["id"])
-            self._cluster_id = status["cluster_id"]
+            replica = status.id
+            self._cluster_id = status.cluster_id
             if address in self._seeds:
                 self._reached_at[replica] = address
             if self._preferred is None:
                 self._preferred = replica
-            rows = [row for row in status["replicas"] if row.get("api") or row["id"] in self._reached_at]
-            self._members = {row["id"]: self._member(row) for row in rows}
-            rows.sort(key=lambda row: (row["id"] != self._preferred, not row.get("alive", True)))
-            self._order = tuple(row["id"] for row in rows)
-            self.wait_bound_s = float(status.get("wait_bound_s", 0.0))
+            rows = [row for row in status.replicas if row.api or row.id in self._reached_at]
+            self._members = {row.id: self._member(row) for row in rows}
+            rows.sort(key=lambda row: (row.id != self._preferred, not row.alive))
+            self._order = tuple(row.id for row in rows)
+            self.wait_bound_s = status.wait_bound_s
 
-    def _member(self, row: Mapping[str, Any]) -> Member:
-        published = str(row.get("api") or "")
-        reached = self._reached_at.get(row["id"], published)
-        return Member(row["id"], reached, str(row.get("data", "")), published or reached)
+    def _member(self, row: ReplicaStatus) -> Member:
+        reached = self._reached_at.get(row.id, row.api)
+        return Member(row.id, reached, row.data, row.api or reached)
 
 
 def _summary(failed: Mapping[str, UnavailableError]) -> UnavailableError:

@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+
+from tidelock.wire.statements import ChangeResult, InsertResult, RemoveResult
+from tidelock.wire.transactions import CommitAnswer
+
+__all__ = [
+    "ChangeResult",
+    "CommitResult",
+    "Decision",
+    "InsertResult",
+    "LabelStatus",
+    "Outcome",
+    "RemoveResult",
+    "TransactionState",
+    "commit_result",
+    "instant",
+]
 
 
 class TransactionState(StrEnum):
@@ -49,41 +64,6 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertResult:
-    """What an insert staged: rows, and the parts that hold them."""
-
-    rows: int
-    parts: int
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveResult:
-    """What a statement took out of a table: rows, and the parts that held them."""
-
-    rows: int
-    parts: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeResult:
-    """What a statement changed.
-
-    Attributes:
-        rows_deleted: Rows that are in the table no more.
-        rows_updated: Rows with new values.
-        rows_inserted: Rows that were not in the table before.
-        parts_removed: Parts that held such rows.
-        parts_added: Parts that hold the new rows, and the other rows of those that were removed.
-    """
-
-    rows_deleted: int
-    rows_updated: int
-    rows_inserted: int
-    parts_removed: int
-    parts_added: int
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a transaction ended; `csn` and `time` (UTC) of a committed one."""
 
@@ -117,6 +97,6 @@ def instant(time_ms: int | None) -> datetime | None:
     return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None
 
 
-def commit_result(answer: dict[str, Any]) -> CommitResult:
+def commit_result(answer: CommitAnswer) -> CommitResult:
     """Read the answer to a commit."""
-    return CommitResult(csn=answer["csn"], tid=answer["tid"], time=instant(answer.get("time_ms")))
+    return CommitResult(csn=answer.csn, tid=answer.tid, time=instant(answer.time_ms))

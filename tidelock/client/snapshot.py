@@ -15,6 +15,7 @@ from tidelock.client.scan import Params, Reader
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import segment
 from tidelock.errors import TidelockError, TransactionClosedError, UnavailableError
+from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 T = TypeVar("T")
 
@@ -32,13 +33,13 @@ class Snapshot(Reader):
         lease_s: How long the pin outlives the last sign of life of this client.
     """
 
-    def __init__(self, connection: Connection, holder: Member, pin: dict[str, Any]) -> None:
-        self.csn: int = pin["csn"]
-        self.lease_s: float = pin["ttl_s"]
+    def __init__(self, connection: Connection, holder: Member, pin: SnapshotPin) -> None:
+        self.csn = pin.csn
+        self.lease_s = pin.ttl_s
         self._connection = connection
         self._lock = threading.Lock()
         self._holder = holder
-        self._pin: str = pin["id"]
+        self._pin = pin.id
         self._closed = False
         connection.highest_csn.note(self.csn)
         connection.leases.add(self)
@@ -67,17 +68,12 @@ class Snapshot(Reader):
             UnavailableError: No replica can serve it now.
         """
         self._require_open()
-        tables: list[dict[str, Any]] = self._connection.ask(
-            "GET", "/tables", query={"csn": self.csn}, first=self.holder
-        )
-        return tables
+        return self._ask_here("/tables", list[dict[str, Any]])
 
     def table(self, name: str) -> dict[str, Any]:
         """Return one table as `tables` does; UnknownTableError when it does not exist at this CSN."""
         self._require_open()
-        path = f"/tables/{segment(name)}"
-        table: dict[str, Any] = self._connection.ask("GET", path, query={"csn": self.csn}, first=self.holder)
-        return table
+        return self._ask_here(f"/tables/{segment(name)}", dict[str, Any])
 
     def parts(self, table: str) -> list[dict[str, Any]]:
         """Return the parts of a table at this CSN, errors as `table`.
@@ -86,9 +82,7 @@ class Snapshot(Reader):
         the folder of the snapshot).
         """
         self._require_open()
-        query = {"table": table, "csn": self.csn}
-        parts: list[dict[str, Any]] = self._connection.ask("GET", "/parts", query=query, first=self.holder)
-        return parts
+        return self._ask_here("/parts", list[dict[str, Any]], table=table)
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT (DuckDB's SQL) over all tables on a replica's host and return its rows.
@@ -146,24 +140,26 @@ class Snapshot(Reader):
         """Renew the pin, or take a new one at the same CSN where that one is lost (see `leases.Lease`)."""
         path = f"/snapshots/{segment(self._pin)}/renew"
         try:
-            self._connection.transport.call(self._holder.api, "POST", path, timeout_s=timeout_s)
+            self._connection.transport.call(
+                self._holder.api, "POST", path, answer=SnapshotPin, timeout_s=timeout_s
+            )
         except TidelockError as error:
             if isinstance(error, UnavailableError):
                 self._connection.members.note(self._holder, error)
             self._pin_again()
 
     def _pin_again(self) -> None:
-        body = {"csn": self.csn, "ttl_s": self.lease_s}
-        holder, pin = self._connection.ask_and_tell("POST", "/snapshots", body=body)
+        body = SnapshotRequest(csn=self.csn, ttl_s=self.lease_s)
+        holder, pin = self._connection.ask_and_tell("POST", "/snapshots", answer=SnapshotPin, body=body)
         with self._lock:
             if not self._closed:
-                self._holder, self._pin = holder, pin["id"]
+                self._holder, self._pin = holder, pin.id
                 return
-        self._give_back(holder, pin["id"])
+        self._give_back(holder, pin.id)
 
     def _give_back(self, holder: Member, pin: str) -> None:
         try:
-            self._connection.small("DELETE", f"/snapshots/{segment(pin)}")(holder)
+            self._connection.small("DELETE", f"/snapshots/{segment(pin)}", answer=SnapshotClosed)(holder)
         except UnavailableError as error:
             self._connection.members.note(holder, error)
         except TidelockError:
@@ -178,8 +174,13 @@ class Snapshot(Reader):
         self.close()
 
     def _open(self, member: Member, request: dict[str, Any]) -> BatchStream:
-        response = self._connection.transport.stream(member.api, "/query", {**request, "csn": self.csn})
+        body = QueryRequest(**{**request, "csn": self.csn})
+        response = self._connection.transport.stream(member.api, "/query", body)
         return BatchStream(response, member.api)
+
+    def _ask_here(self, path: str, answer: type[T], **query: Any) -> T:
+        query["csn"] = self.csn
+        return self._connection.ask("GET", path, answer=answer, query=query, first=self.holder)
 
     def _ask(self, call: Callable[[Member], T]) -> T:
         self._require_open()

@@ -9,6 +9,7 @@ from tidelock.client.connection import Connection
 from tidelock.client.members import Member
 from tidelock.client.results import InsertResult
 from tidelock.client.transport import segment
+from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
 T = TypeVar("T")
 
@@ -38,8 +39,8 @@ class Staging:
         """
         namespace, _, name = table.rpartition(".")
         namespace = namespace or DEFAULT_NAMESPACE
-        made = self._pass(rights=list(rights), tables=[f"{namespace}.{name}"])
-        return f"{made['url']}/{namespace}/{name}"
+        made = self._pass(TokenRequest(tuple(rights), [f"{namespace}.{name}"]))
+        return f"{made.url}/{namespace}/{name}"
 
     def token(
         self,
@@ -60,7 +61,7 @@ class Staging:
         Raises as `path`, and BadRequestError for a right that does not exist or a time out of range.
         """
         named = None if tables is None else list(tables)
-        return str(self._pass(rights=list(rights), tables=named, ttl_s=ttl_s)["token"])
+        return self._pass(TokenRequest(tuple(rights), named, ttl_s)).token
 
     @property
     def url(self) -> str:
@@ -82,7 +83,7 @@ class Staging:
             SchemaMismatchError: A file does not fit the table; the transaction takes rollback() only.
             TransactionClosedError, UnavailableError: As `path`.
         """
-        return self._seal(table, {})
+        return self._seal(table, SealRequest())
 
     def settle(self, table: str, job: str, files: Iterable[str]) -> InsertResult:
         """End a job that writes through `path`, by naming the files that count; all others of it are dropped.
@@ -96,20 +97,24 @@ class Staging:
 
         Raises:
             UnsealedWriteError: One of them is not there, or is still being written.
-            Others as `seal`.
+            TidelockError: Others, as `seal`.
         """
-        return self._seal(table, {"job": job, "files": list(files)})
+        return self._seal(table, SealRequest(job, list(files)))
 
-    def _seal(self, table: str, body: dict[str, Any]) -> InsertResult:
+    def _seal(self, table: str, request: SealRequest) -> InsertResult:
         path = f"/transactions/{segment(self.tid)}/seal/{segment(table)}"
-        timeouts = self._connection.transport.timeouts
-        answer = self._statement(
-            lambda: self._connection.transport.call(
-                self._home.api, "POST", path, body=body, timeout_s=timeouts.change_s
+        transport = self._connection.transport
+        return self._statement(
+            lambda: transport.call(
+                self._home.api,
+                "POST",
+                path,
+                answer=InsertResult,
+                body=request,
+                timeout_s=transport.timeouts.change_s,
             ),
             reads=False,
         )
-        return InsertResult(rows=answer["rows"], parts=answer["parts"])
 
     def definition(self, table: str) -> dict[str, Any]:
         """Return a table as it is for this transaction: its columns, `partition_by`, `sort_by`, properties.
@@ -119,17 +124,17 @@ class Staging:
             UnavailableError: The home does not answer; it may be repeated.
         """
         path, query = f"/tables/{segment(table)}", {"csn": self.snapshot_csn}
-        found: dict[str, Any] = self._statement(
-            lambda: self._connection.transport.call(self._home.api, "GET", path, query=query), reads=True
+        call = self._connection.transport.call
+        return self._statement(
+            lambda: call(self._home.api, "GET", path, answer=dict[str, Any], query=query), reads=True
         )
-        return found
 
-    def _pass(self, **body: Any) -> dict[str, Any]:
+    def _pass(self, request: TokenRequest) -> TokenAnswer:
         path = f"/transactions/{segment(self.tid)}/token"
-        made: dict[str, Any] = self._statement(
-            lambda: self._connection.transport.call(self._home.api, "POST", path, body=body), reads=True
+        call = self._connection.transport.call
+        return self._statement(
+            lambda: call(self._home.api, "POST", path, answer=TokenAnswer, body=request), reads=True
         )
-        return made
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         """Run a statement of the transaction."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 
 from tidelock.client.arguments import plain
@@ -38,6 +39,10 @@ from tidelock.errors import (
     UnknownTransactionError,
     from_wire,
 )
+from tidelock.wire.failure import Failure
+from tidelock.wire.reads import QueryRequest
+from tidelock.wire.statements import MoveRequest, PartitionRequest
+from tidelock.wire.transactions import Begun, EndAnswer, LeaseAnswer
 
 T = TypeVar("T")
 Wait = Literal["home", "copies", "all"]
@@ -63,10 +68,10 @@ class Transaction(Reader, Staging, Changes):
         csn: Of the commit; None before it, and for a transaction that changed nothing.
     """
 
-    def __init__(self, connection: Connection, home: Member, begun: dict[str, Any]) -> None:
-        self.tid: str = begun["tid"]
-        self.snapshot_csn: int = begun["snapshot_csn"]
-        self.lease_s: float = begun["lease_s"]
+    def __init__(self, connection: Connection, home: Member, begun: Begun) -> None:
+        self.tid = begun.tid
+        self.snapshot_csn = begun.snapshot_csn
+        self.lease_s = begun.lease_s
         self.csn: int | None = None
         self._connection = connection
         self._home = home
@@ -124,8 +129,7 @@ class Transaction(Reader, Staging, Changes):
 
         def send() -> InsertResult:
             chunks = ipc_stream(open_rows(data))
-            answer = self._connection.transport.upload(self._home.api, path, chunks)
-            return InsertResult(rows=answer["rows"], parts=answer["parts"])
+            return self._connection.transport.upload(self._home.api, path, chunks, answer=InsertResult)
 
         return self._statement(send, reads=False)
 
@@ -142,39 +146,37 @@ class Transaction(Reader, Staging, Changes):
             UnknownTableError, BadRequestError: There is no such table, or `partition` does not name one.
             TransactionClosedError: As in `insert`. After each of these errors: rollback() only.
         """
-        return self._remove("drop_partition", table, {"partition": plain(partition)})
+        return self._remove("drop_partition", table, PartitionRequest(plain(partition)))
 
     def truncate(self, table: str) -> RemoveResult:
         """Remove all rows of a table that this transaction sees; errors as `drop_partition`."""
-        return self._remove("truncate", table, {})
+        return self._remove("truncate", table, None)
 
     def move_partition(self, table: str, partition: Mapping[str, Any], into: str) -> RemoveResult:
         """Move the rows of one partition into another table of equal schema, without rewriting them.
 
         Raises:
             BadRequestError: The tables differ in columns, partitions or sort order.
-            Others as `drop_partition`.
+            TidelockError: Others, as `drop_partition`.
         """
-        return self._remove("move_partition", table, {"partition": plain(partition), "into": into})
+        return self._remove("move_partition", table, MoveRequest(plain(partition), into))
 
     def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
         """Put rows in the place of one partition, which they must all belong to.
 
         Raises:
             SchemaMismatchError: The rows do not fit the table, or are of another partition.
-            Others as `drop_partition` and `insert`.
+            TidelockError: Others, as `drop_partition` and `insert`.
         """
         self.drop_partition(table, partition)
         return self._insert(table, data, json.dumps(plain(partition)))
 
-    def _remove(self, statement: str, table: str, body: dict[str, Any]) -> RemoveResult:
+    def _remove(self, statement: str, table: str, body: msgspec.Struct | None) -> RemoveResult:
         path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}"
-
-        def send() -> RemoveResult:
-            answer = self._connection.transport.call(self._home.api, "POST", path, body=body)
-            return RemoveResult(rows=answer["rows"], parts=answer["parts"])
-
-        return self._statement(send, reads=False)
+        call = self._connection.transport.call
+        return self._statement(
+            lambda: call(self._home.api, "POST", path, answer=RemoveResult, body=body), reads=False
+        )
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT (DuckDB's SQL) over all tables at this transaction's snapshot, with its own changes.
@@ -193,12 +195,10 @@ class Transaction(Reader, Staging, Changes):
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query inside the transaction (see `scan.Reader`)."""
         transport = self._connection.transport
-        reads = _INSERT.match(request.get("sql") or "") is None
+        body = QueryRequest(**{**request, "tid": self.tid})
         return self._statement(
-            lambda: BatchStream(
-                transport.stream(self._home.api, "/query", {**request, "tid": self.tid}), self._home.api
-            ),
-            reads=reads,
+            lambda: BatchStream(transport.stream(self._home.api, "/query", body), self._home.api),
+            reads=_INSERT.match(body.sql or "") is None,
         )
 
     def collect(self, request: dict[str, Any]) -> pa.Table:
@@ -245,7 +245,8 @@ class Transaction(Reader, Staging, Changes):
                 self.tid,
                 wait=wait,
                 timeout_s=timeouts.answer_s if timeout_s is None else timeout_s,
-                label=None if label is None and batch is None else {"label": label, "batch": batch},
+                label=label,
+                batch=batch,
             )
         except CommitUnknownError as error:
             if (csn := undecided_csn(error)) is not None:
@@ -310,15 +311,17 @@ class Transaction(Reader, Staging, Changes):
         """Renew the lease (see `leases.Lease`)."""
         path = f"/transactions/{segment(self.tid)}/heartbeat"
         try:
-            answer = self._connection.transport.call(self._home.api, "POST", path, timeout_s=timeout_s)
+            answer = self._connection.transport.call(
+                self._home.api, "POST", path, answer=LeaseAnswer, timeout_s=timeout_s
+            )
         except UnavailableError as error:
             self._connection.members.note(self._home, error)
             raise
         except _GONE as error:
             self._lose(error)
             raise
-        if TransactionState(answer["state"]) in _ENDED:
-            ended = self._ended(answer["state"], answer.get("why"))
+        if TransactionState(answer.state) in _ENDED:
+            ended = self._ended(answer.state, answer.why)
             self._lose(ended)
             raise ended
 
@@ -332,9 +335,9 @@ class Transaction(Reader, Staging, Changes):
                 self._state = TransactionState.FAILED
                 self._why = error if isinstance(error, TidelockError) else RefusedError(repr(error))
 
-    def _ended(self, state: str, why: dict[str, Any] | None) -> TransactionClosedError:
+    def _ended(self, state: str, why: Failure | None) -> TransactionClosedError:
         """The error of a transaction that its home has ended meanwhile."""
-        told = None if why is None else from_wire(TransactionClosedError.http_status, why)
+        told = why and from_wire(TransactionClosedError.http_status, msgspec.structs.asdict(why))
         if isinstance(told, TransactionClosedError):
             return told
         reason = f" ({told.message})" if told else ""
@@ -365,7 +368,8 @@ class Transaction(Reader, Staging, Changes):
             raise closed
 
     def _roll_back_at_home(self) -> None:
-        self._connection.small("POST", f"/transactions/{segment(self.tid)}/rollback")(self._home)
+        path = f"/transactions/{segment(self.tid)}/rollback"
+        self._connection.small("POST", path, answer=EndAnswer)(self._home)
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         """Run a statement; after one that was refused or may be half done, only a rollback is left."""

@@ -14,15 +14,18 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from tidelock.client import forks
 from tidelock.errors import BadRequestError, TidelockError, UnavailableError, from_wire
+
+T = TypeVar("T")
 
 API: Final = "/api/v1"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
@@ -117,31 +120,47 @@ class Transport:
         method: str,
         path: str,
         *,
-        body: Mapping[str, Any] | None = None,
+        answer: type[T],
+        body: msgspec.Struct | None = None,
         query: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
-    ) -> Any:
-        """Send a request with a JSON body, or none, and return the JSON answer; None fields are left out.
+    ) -> T:
+        """Send a request with a JSON body, or none, and return the answer.
+
+        Args:
+            address: Of the agent.
+            method: Of HTTP.
+            path: Below /api/v1.
+            answer: What the JSON answer is decoded to; fields that it does not know are left out.
+            body: A request of `tidelock.wire`.
+            query: Parameters of the query string.
+            timeout_s: How long to wait for the answer; default: `answer_s`.
 
         Raises:
             BadRequestError: The body holds something that JSON cannot carry.
             NoConnectionError: The request certainly did not leave.
-            NoAnswerError: No whole answer in time.
+            NoAnswerError: No whole answer in time, or one of another form.
             TidelockError: What the agent answered.
         """
         response = self._send(
             address,
             method,
             path + _query(query),
-            _json(body),
+            None if body is None else json_text(body).encode(),
             content_type="application/json",
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
         )
-        return _decoded(response, address)
+        return _decoded(response, address, answer)
 
     def upload(
-        self, address: str, path: str, chunks: Iterable[bytes | memoryview], *, timeout_s: float | None = None
-    ) -> Any:
+        self,
+        address: str,
+        path: str,
+        chunks: Iterable[bytes | memoryview],
+        *,
+        answer: type[T],
+        timeout_s: float | None = None,
+    ) -> T:
         """Send a body piece by piece, one in memory at a time; answer and errors as in `call`.
 
         A small one is sent as a whole: chunks cost both sides a system call or more for each piece.
@@ -150,9 +169,9 @@ class Transport:
             address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM,
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
         )  # fmt: skip
-        return _decoded(response, address)
+        return _decoded(response, address, answer)
 
-    def stream(self, address: str, path: str, body: Mapping[str, Any]) -> urllib3.BaseHTTPResponse:
+    def stream(self, address: str, path: str, body: msgspec.Struct) -> urllib3.BaseHTTPResponse:
         """Send a JSON body and return the answer unread, with status 200; errors as in `call`.
 
         The caller reads the answer to its end, or closes it.
@@ -161,7 +180,7 @@ class Transport:
             address,
             "POST",
             path,
-            _json(body),
+            json_text(body).encode(),
             content_type="application/json",
             read_s=self.timeouts.query_s,
             preload=False,
@@ -275,17 +294,23 @@ def _query(query: Mapping[str, Any] | None) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
-def _json(body: Mapping[str, Any] | None) -> bytes | None:
-    if body is None:
-        return None
-    given = {name: value for name, value in body.items() if value is not None}
+def json_text(body: msgspec.Struct) -> str:
+    """Return a request as JSON, without the fields that are None or False: those say what their absence does.
+
+    Raises:
+        BadRequestError: It holds something that JSON cannot carry.
+    """
+    values = {field.encode_name: getattr(body, field.name) for field in msgspec.structs.fields(body)}
+    given = {name: value for name, value in values.items() if value is not None and value is not False}
     try:
-        return json.dumps(given, allow_nan=False, default=_no_json).encode()
+        return json.dumps(given, allow_nan=False, default=_no_json)
     except ValueError as error:
         raise BadRequestError(f"{error}; parameters are None, bool, int, finite float or str") from error
 
 
 def _no_json(value: object) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     raise BadRequestError(
         f"a parameter is {value!r}, of type {type(value).__name__}; pass None, bool, int, float or str, "
         "and cast in SQL, e.g. `o_orderdate < cast(? as date)`",
@@ -293,10 +318,16 @@ def _no_json(value: object) -> Any:
     )
 
 
-def _decoded(response: urllib3.BaseHTTPResponse, address: str) -> Any:
+def _decoded(response: urllib3.BaseHTTPResponse, address: str, answer: type[T]) -> T:
     if 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's own numbers
         try:
-            return json.loads(response.data)
+            return msgspec.json.decode(response.data, type=answer)
+        except msgspec.ValidationError as error:
+            raise NoAnswerError(
+                f"{address} answered in another form than an agent ({error}); it may have done what it was "
+                "asked. Is that an agent's API address?",
+                address=address,
+            ) from error
         except ValueError as error:
             raise BadRequestError(
                 f"{address} answered something that is no JSON; is that an agent's API address?",

@@ -1,4 +1,4 @@
-"""A cluster on one machine: what `tidelock up` starts, and what tests and the demo use from Python.
+"""A cluster on one machine, which `tidelock up` starts, and which tests and the demo use from Python.
 
 with LocalCluster.create(Path("data"), replicas=3) as cluster:
     db = tidelock.connect(cluster.urls)

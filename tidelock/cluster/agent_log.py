@@ -1,4 +1,4 @@
-"""What an agent has said last, for an error message."""
+"""The last error of an agent's log, for an error message."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import json
 from pathlib import Path
 from typing import Final
 
-#: So much of the end of a log is looked at.
+#: Bytes at the end of a log that are searched.
 TAIL_BYTES: Final = 64 * 1024
 _ERRORS: Final = frozenset({"error", "critical"})
 _FIELDS: Final = ("reason", "error", "exception")
 
 
 def last_error(log: Path, begin: int = 0) -> str | None:
-    """Return the last error in a log, or its last line if it holds none; None for nothing.
+    """Return the last error in a log, or its last line if it has no error; None if the log is empty.
 
     Args:
-        log: JSON lines, or text.
-        begin: Only what was written behind this position.
+        log: The file: JSON lines, or text.
+        begin: Position in the file from which lines are read.
     """
     lines = _tail(log, begin)
     for line in reversed(lines):
-        if said := _of_json(line):
-            return said
+        if error := _of_json(line):
+            return error
     return lines[-1] if lines else None
 
 
@@ -38,13 +38,13 @@ def _tail(log: Path, begin: int) -> list[str]:
 
 
 def _of_json(line: str) -> str | None:
-    """The message of an error event; None for anything else."""
+    """Return the message of an error event; None for anything else."""
     try:
         event = json.loads(line)
     except ValueError:
         return None
     if not isinstance(event, dict) or event.get("level") not in _ERRORS:
         return None
-    # Of a traceback, only the last line says what happened.
+    # Only the last line of a traceback names the error.
     details = [str(event[name]).strip().splitlines()[-1] for name in _FIELDS if event.get(name)]
     return ": ".join([str(event.get("event", "error")), *details[:1]])

@@ -1,4 +1,4 @@
-"""What a local cluster consists of, as `cluster.json` in its folder says: written once, read ever after."""
+"""The layout of a local cluster, in `cluster.json` in its folder: written once, and never changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILE: Final = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPorts:
-    """One replica: its id, and the ports of its API and of its snapshot file system."""
+    """A replica's id, and the ports of its API and of its snapshot file system."""
 
     id: str
     api: int
@@ -26,12 +26,13 @@ class ReplicaPorts:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The whole cluster.
+class ClusterLayout:
+    """The layout of a whole cluster.
 
     Attributes:
+        replicas: Ids and ports of the replicas.
         copies: Durable copies of a commit.
-        zk: Connect string of another ZooKeeper; None = the embedded one.
+        zk: Connect string of a separate ZooKeeper; None = the embedded one.
         epoch_limit: Records of an epoch; None = the agents' default.
     """
 
@@ -43,13 +44,13 @@ class Layout:
     @classmethod
     def choose(
         cls, *, replicas: int | None, copies: int | None, zk: str | None, epoch_limit: int | None
-    ) -> Layout:
+    ) -> ClusterLayout:
         """Lay out a new cluster on ports that are free now."""
         count = REPLICAS_DEFAULT if replicas is None else replicas
         if count < 1:
             raise ConfigError(f"{count} replicas make no cluster; give 1 or more")
         if copies is not None and not 1 <= copies <= count:
-            raise ConfigError(f"{copies} copies cannot be kept by {count} replicas")
+            raise ConfigError(f"{count} replicas cannot keep {copies} copies; give 1 to {count} copies")
         ports = free_ports(2 * count)
         return cls(
             replicas=tuple(
@@ -62,8 +63,8 @@ class Layout:
         )
 
     @classmethod
-    def load(cls, folder: Path) -> Layout | None:
-        """Read the layout in a folder, None if there is none; ConfigError when it makes no sense."""
+    def load(cls, folder: Path) -> ClusterLayout | None:
+        """Return the layout in a folder, None if the folder has none; ConfigError if it is damaged."""
         path = folder / _FILE
         try:
             text = path.read_text(encoding="utf-8")
@@ -77,12 +78,12 @@ class Layout:
             return cls(replicas=replicas, **fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"{path} is damaged ({error}); remove this one file and run `tidelock up` again with the "
-                "number of replicas there were: the data stays"
+                f"{path} is damaged ({error}); remove only this file and run `tidelock up` again with the "
+                "same number of replicas: the data is kept"
             ) from error
 
     def save(self, folder: Path) -> None:
-        """Write the layout into a folder."""
+        """Write the layout to a folder."""
         fields: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         (folder / _FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
@@ -95,15 +96,15 @@ class Layout:
         zk: str | None,
         epoch_limit: int | None,
     ) -> None:
-        """Raise ConfigError unless the cluster is as asked for; None asks for nothing."""
-        for name, asked, found in (
+        """Raise ConfigError unless the cluster has these values; None accepts any value."""
+        for name, wanted, found in (
             ("replicas", replicas, len(self.replicas)),
             ("copies", copies, self.copies),
             ("zk", zk, self.zk),
             ("epoch_limit", epoch_limit, self.epoch_limit),
         ):
-            if asked not in {None, found}:
+            if wanted not in {None, found}:
                 raise ConfigError(
-                    f"the cluster in {folder} has {name}={found}, not {asked}; "
-                    "leave it out, or use another folder"
+                    f"the cluster in {folder} has {name}={found}, not {wanted}; "
+                    "omit the setting, or use another folder"
                 )

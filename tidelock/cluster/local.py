@@ -1,16 +1,16 @@
-"""A cluster on one machine: N agents and, unless one is named, an embedded ZooKeeper, all in one folder.
+"""A cluster on one machine: N agents and, unless a ZooKeeper is named, an embedded one, all in one folder.
 
-Everything that has to last is in the folder, so the cluster survives the program and the terminal that
-started it, and any other program may go on with it:
+All state is in the folder, so the cluster survives the program and the terminal that started it, and any
+other program can use it:
 
-    cluster.json          replicas and ports, chosen once and kept, because clients know them
+    cluster.json          replicas and ports, chosen once and kept, since clients know them
     zookeeper/            see tidelock.zookeeper
     <replica>/data/       the agent's data directory
-    <replica>/agent.log   what it says
+    <replica>/agent.log   the agent's log
     <replica>/agent.pid   the process, by pid and start time, so that a pid used again is never signalled
 
-It is for trying out, for tests and for one machine; its agents listen on 127.0.0.1 only. A cluster over
-several machines runs `tidelock agent` under whatever starts services there.
+Such a cluster is for trials, for tests and for one machine; its agents listen on 127.0.0.1 only. On several
+machines the service manager of each machine runs `tidelock agent`.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from tidelock import processes, zookeeper
 from tidelock.client import Database, connect
 from tidelock.cluster import process_groups
 from tidelock.cluster.agent_log import last_error
-from tidelock.cluster.layout import Layout, ReplicaPorts
+from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
 from tidelock.ports import HOST
 
-#: How long one agent or ZooKeeper may take to be ready, in seconds. They need one or two on a quiet machine.
+#: Time that an agent or ZooKeeper may take to be ready, in seconds. On a quiet machine it takes one or two.
 READY_TIMEOUT_S: Final = 60.0
-#: How long an agent may drain after SIGTERM before it is killed: its own `drain_s` (10 s) and some more.
+#: Time that an agent may drain after SIGTERM before it is killed, in seconds: `drain_s` (10 s) and a margin.
 STOP_GRACE_S: Final = 20.0
-#: How long an agent may take to tell its status before it counts as silent.
+#: Time that an agent may take to return its status, in seconds; then its state is "silent".
 ANSWER_TIMEOUT_S: Final = 2.0
 POLL_INTERVAL_S: Final = 0.05
 
-#: Called with what has just become ready, e.g. "ZooKeeper" or "r1".
+#: A function that is called with the name of the part that is ready, e.g. "ZooKeeper" or "r1".
 Ready = Callable[[str], None]
 
 
 class LocalCluster:
-    """A cluster in a folder; nothing runs before `up`. As a context manager: `up`, and `down` at the end.
+    """A cluster in a folder; nothing runs before `up`. A `with` block calls `up`, and `down` at its end.
 
     Args:
-        folder: Of the cluster.
-        layout: What runs there.
-        environment: Variables for all agents, besides those of this process.
+        folder: Folder of the cluster.
+        layout: Layout of the cluster.
+        environment: Variables for all agents, in addition to those of this process.
         environment_of: Variables for single agents, by their ids.
     """
 
     def __init__(
         self,
         folder: Path,
-        layout: Layout,
+        layout: ClusterLayout,
         *,
         environment: Mapping[str, str] | None = None,
         environment_of: Mapping[str, Mapping[str, str]] | None = None,
@@ -82,33 +82,36 @@ class LocalCluster:
         environment: Mapping[str, str] | None = None,
         environment_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> LocalCluster:
-        """Set up a cluster, or open the one that is there.
+        """Set up a cluster, or open the existing one.
 
         Args:
-            folder: Made if it does not exist.
-            replicas: How many; default 3, or what is there.
-            copies: Durable copies of a commit; default 2 (1 with a single replica), or what is there.
+            folder: Folder of the cluster; made if it does not exist.
+            replicas: Number of replicas; default 3, or as the existing cluster.
+            copies: Durable copies of a commit; default 2 (1 with a single replica), or as the existing
+                cluster.
             zk: Connect string with root of a ZooKeeper that runs; default: an embedded one.
-            epoch_limit: Records of an epoch; default: the agents'.
+            epoch_limit: Records of an epoch; default: the agents' default.
             environment: See the class.
             environment_of: See the class.
 
         Raises:
-            ConfigError: A cluster is there, and it is not as asked for.
+            ConfigError: The existing cluster has other values.
         """
         folder = folder.resolve()
         with processes.locked(folder / "lock"):
-            layout = Layout.load(folder)
+            layout = ClusterLayout.load(folder)
             if layout is None:
-                layout = Layout.choose(replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit)
+                layout = ClusterLayout.choose(
+                    replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit
+                )
                 layout.save(folder)
         layout.require(folder, replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit)
         return cls(folder, layout, environment=environment, environment_of=environment_of)
 
     @classmethod
     def open(cls, folder: Path) -> LocalCluster:
-        """Open the cluster in a folder; ConfigError when there is none."""
-        layout = Layout.load(folder)
+        """Open the cluster in a folder; ConfigError if the folder has no cluster."""
+        layout = ClusterLayout.load(folder)
         if layout is None:
             raise ConfigError(
                 f"there is no cluster in {folder}; make one with `tidelock up --data-dir {folder}`, "
@@ -116,8 +119,7 @@ class LocalCluster:
             )
         return cls(folder, layout)
 
-    # -- what is there
-    # ----------------------------------------------------------------------------------------
+    # -- names, addresses and files -------------------------------------------------------------------------
 
     @property
     def replicas(self) -> list[str]:
@@ -143,28 +145,28 @@ class LocalCluster:
 
     @property
     def zookeeper(self) -> zookeeper.LocalZooKeeper | None:
-        """The embedded ZooKeeper; None for a cluster that uses another one, and before the first `up`."""
+        """The embedded ZooKeeper; None if the cluster uses a separate one, and before the first `up`."""
         return zookeeper.load(self.folder / "zookeeper") if self.layout.zk is None else None
 
     def url(self, replica: str) -> str:
-        """The address of an agent's API."""
+        """Return the address of an agent's API."""
         return f"http://{HOST}:{self._ports(replica).api}"
 
     def log(self, replica: str) -> Path:
-        """The file with what an agent says."""
+        """Return the log file of an agent."""
         return self.folder / replica / "agent.log"
 
     def data_dir(self, replica: str) -> Path:
-        """The data directory of an agent."""
+        """Return the data directory of an agent."""
         return self.folder / replica / "data"
 
     def process(self, replica: str) -> processes.Identity | None:
-        """The process that was started last for a replica, whether it runs or not."""
+        """Return the process of a replica's last start, running or not; None before the first start."""
         self._ports(replica)
         return processes.load(self.folder / replica / "agent.pid")
 
     def pid(self, replica: str) -> int | None:
-        """The pid of a replica's agent; None when it does not run."""
+        """Return the pid of a replica's agent; None if it does not run."""
         process = self.process(replica)
         return process.pid if process is not None and processes.alive(process) else None
 
@@ -183,34 +185,36 @@ class LocalCluster:
                 return ports
         raise BadRequestError(f"there is no replica {replica!r}; the cluster has {', '.join(self.replicas)}")
 
-    # -- start and end
-    # ----------------------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------------------
 
     def up(self, *, timeout_s: float = READY_TIMEOUT_S, ready: Ready | None = None) -> None:
-        """Start what does not run, and wait until everything is ready; what runs is left alone.
+        """Start ZooKeeper and the agents unless they run, and wait until all are ready.
 
         Raises:
-            ConfigError: No Java, or no jars, for the embedded ZooKeeper.
-            UnavailableError: Something did not become ready in time; the message has its last error. What was
-                started keeps running.
+            ConfigError: Java or the jars for the embedded ZooKeeper are missing.
+            UnavailableError: A process did not become ready in time; the message has its last error. Started
+                processes keep running.
         """
         report = ready or (lambda _: None)
         if self.layout.zk is None:
             zookeeper.create(self.folder / "zookeeper").start(timeout_s=timeout_s)
             report("ZooKeeper")
-        begun = {replica: self._log_size(replica) for replica in self.replicas}
+        log_begins = {replica: self._log_size(replica) for replica in self.replicas}
         for replica in self.replicas:
             self._start(replica)
-        self._wait_ready(begun, timeout_s, report)
+        self._wait_ready(log_begins, timeout_s, report)
 
     def start(self, replica: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Start one agent, unless it runs, and wait until it is ready; errors as in `up`."""
-        begun = {replica: self._log_size(replica)}
+        """Start one agent unless it runs, and wait until it is ready; errors as in `up`."""
+        log_begins = {replica: self._log_size(replica)}
         self._start(replica)
-        self._wait_ready(begun, timeout_s, lambda _: None)
+        self._wait_ready(log_begins, timeout_s, lambda _: None)
 
     def kill(self, replica: str, signum: signal.Signals = signal.SIGKILL) -> bool:
-        """Send a signal to an agent and all its workers; after SIGKILL they are gone. False if none runs."""
+        """Send a signal to an agent and its workers; return False if none runs.
+
+        After SIGKILL the call returns when all of them have ended.
+        """
         process = self.process(replica)
         if process is None:
             return False
@@ -220,12 +224,12 @@ class LocalCluster:
         return sent
 
     def stop(self, replica: str, *, grace_s: float = STOP_GRACE_S) -> None:
-        """End one agent: it drains, and is killed with its workers if that takes longer than `grace_s`."""
+        """End one agent: it drains, and after `grace_s` it is killed with its workers."""
         if process := self.process(replica):
             process_groups.stop(process, grace_s=grace_s)
 
     def down(self, *, grace_s: float = STOP_GRACE_S) -> None:
-        """End all agents at once, then ZooKeeper. The data stays; `up` goes on with it."""
+        """End all agents in parallel, then ZooKeeper. The data is kept, and `up` uses it again."""
         with ThreadPoolExecutor(len(self.replicas)) as executor:
             list(executor.map(lambda replica: self.stop(replica, grace_s=grace_s), self.replicas))
         if servers := self.zookeeper:
@@ -246,7 +250,7 @@ class LocalCluster:
             if self.pid(replica) is not None:
                 return
             if process := self.process(replica):
-                process_groups.kill(process)  # workers that a crash has left behind hold its ports
+                process_groups.kill(process)  # workers that survived a crash of the agent occupy its ports
             environment = {**os.environ, **self.environment, **self.environment_of.get(replica, {})}
             self._launch(replica, self._command(replica), environment)
 
@@ -277,14 +281,13 @@ class LocalCluster:
             *(() if limit is None else ("--epoch-limit", str(limit))),
         ]
 
-    # -- ready and status
-    # -------------------------------------------------------------------------------------
+    # -- readiness and status -------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Return what runs: `replicas` and `zookeeper`.
+        """Return the status of the processes: `replicas` and `zookeeper`.
 
-        A replica has `id`, `url`, `data` (host:port), `state`, `snapshot_csn` and `pid`. The state is the
-        agent's own word, or "down" (no process), or "silent" (a process that does not answer).
+        A replica has `id`, `url`, `data` (host:port), `state`, `snapshot_csn` and `pid`. The state is the one
+        that the agent reports, or "down" (no process), or "silent" (a process that does not answer).
         """
         with ThreadPoolExecutor(len(self.replicas)) as executor:
             replicas = list(executor.map(self._status_of, self.replicas))
@@ -293,13 +296,13 @@ class LocalCluster:
     def _status_of(self, replica: str) -> dict[str, Any]:
         ports, pid = self._ports(replica), self.pid(replica)
         answer = self._get(replica, "/api/v1/status") if pid is not None else None
-        told = answer.json() if answer is not None and answer.status == 200 else {}  # noqa: PLR2004 - HTTP's
+        reported = answer.json() if answer is not None and answer.status == 200 else {}  # noqa: PLR2004 - HTTP's
         return {
             "id": replica,
             "url": self.url(replica),
             "data": f"{HOST}:{ports.data}",
-            "state": told.get("state", "down" if pid is None else "silent"),
-            "snapshot_csn": told.get("snapshot_csn"),
+            "state": reported.get("state", "down" if pid is None else "silent"),
+            "snapshot_csn": reported.get("snapshot_csn"),
             "pid": pid,
         }
 
@@ -315,10 +318,10 @@ class LocalCluster:
             "pid": server.process.pid if server and server.process and server.alive else None,
         }
 
-    def _wait_ready(self, begun: Mapping[str, int], timeout_s: float, report: Ready) -> None:
-        """Wait for agents; `begun` has the sizes of their logs before they were started."""
+    def _wait_ready(self, log_begins: Mapping[str, int], timeout_s: float, report: Ready) -> None:
+        """Wait until agents are ready; `log_begins` has the sizes of their logs before their start."""
         deadline = time.monotonic() + timeout_s
-        waiting = list(begun)
+        waiting = list(log_begins)
         while waiting:
             for replica in list(waiting):
                 answer = self._get(replica, "/readyz")
@@ -326,17 +329,19 @@ class LocalCluster:
                     waiting.remove(replica)
                     report(replica)
                 elif self.pid(replica) is None:
-                    raise self._not_ready(replica, "has ended", begun[replica])
+                    raise self._not_ready(replica, "has ended", log_begins[replica])
                 elif time.monotonic() > deadline:
-                    raise self._not_ready(replica, f"is not ready after {timeout_s:.0f} s", begun[replica])
+                    fault = f"is not ready after {timeout_s:.0f} s"
+                    raise self._not_ready(replica, fault, log_begins[replica])
             if waiting:
                 time.sleep(POLL_INTERVAL_S)
 
-    def _not_ready(self, replica: str, what: str, log_begin: int) -> UnavailableError:
+    def _not_ready(self, replica: str, fault: str, log_begin: int) -> UnavailableError:
         log = self.log(replica)
-        said = last_error(log, log_begin)
+        error = last_error(log, log_begin)
         return UnavailableError(
-            f"the agent of {replica} {what}: {said or 'it said nothing'}; its log is {log}", replica=replica
+            f"the agent of {replica} {fault}: {error or 'it has logged nothing'}; its log is {log}",
+            replica=replica,
         )
 
     def _log_size(self, replica: str) -> int:
@@ -344,7 +349,7 @@ class LocalCluster:
         return log.stat().st_size if log.exists() else 0
 
     def _get(self, replica: str, path: str) -> urllib3.BaseHTTPResponse | None:
-        """The answer of an agent, or None."""
+        """Return the answer of an agent, or None if it does not answer."""
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         try:
             return urllib3.request(

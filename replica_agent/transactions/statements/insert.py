@@ -31,10 +31,11 @@ from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
-from tidelock.replica_agent.transactions.statements.mutations import Mutated, Mutations
+from tidelock.replica_agent.transactions.statements.mutations import Mutations
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE, RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
+from tidelock.wire.statements import ChangeResult
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -114,12 +115,12 @@ class Inserts:
         self.metrics.inserted_rows.inc(rows)
         return rows, len(parts)
 
-    async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> Mutated:
+    async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> ChangeResult:
         """Add the rows of an INSERT INTO ... SELECT that a SQL process has begun to read at ``at``."""
         async with self.transactions.removing(tx):
             _, parts = await self.add(tx, rows.affected.table, rows.pieces(), at=at)
             tx.note_reads(rows.ended.read_set())
-            return Mutated(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
+            return ChangeResult(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
 
     async def add(
         self,

@@ -34,27 +34,17 @@ from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, ke
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
+from tidelock.wire.statements import ChangeResult
 
 #: Bytes of a body that are written at a time.
 _WRITE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Mutated:
-    """What a statement has changed; parts of its own that it has replaced count too."""
-
-    rows_deleted: int = 0
-    rows_updated: int = 0
-    rows_inserted: int = 0
-    parts_removed: int = 0
-    parts_added: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Changed:
     """What a statement has changed, and the parts that it has added."""
 
-    counts: Mutated
+    counts: ChangeResult
     added: Sequence[PartMeta]
 
 
@@ -72,7 +62,7 @@ class Mutations:
     keys: UniqueKeys
     sql: SqlPool
 
-    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> Mutated:
+    async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
         """Delete the rows of a table for which a condition is true.
 
         Raises:
@@ -83,14 +73,14 @@ class Mutations:
         async with self.transactions.removing(tx):
             return (await self._change(tx, full_name(table), action)).counts
 
-    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> Mutated:
+    async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
         """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`."""
         async with self.transactions.removing(tx):
             return (await self._change(tx, full_name(table), action)).counts
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
-    ) -> Mutated:
+    ) -> ChangeResult:
         """Bring the rows of an Arrow IPC stream into a table by key; errors as :meth:`delete`.
 
         Args:
@@ -153,7 +143,7 @@ class Mutations:
         await self.removals.remove_parts(tx, table, own)
         tx.note_reads(ended.read_set())
         rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)
-        return _Changed(Mutated(*rows, len(parts), len(added)), added)
+        return _Changed(ChangeResult(*rows, len(parts), len(added)), added)
 
     def _part(self, part: Any) -> PartRow:
         row = self.catalog.reader.part(part)

@@ -35,17 +35,10 @@ from tidelock.replica_agent.transactions.transaction import Isolation, Transacti
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable, Wide
 from tidelock.replication.locks.removal_locks import Locks
 from tidelock.replication.partfs import PartFs
+from tidelock.wire.statements import RemoveResult
 
 #: How often a statement begins anew because compaction was faster: each time on parts that are newer.
 TRIES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What a statement has taken out of a table: rows and parts, own uncommitted ones included."""
-
-    rows: int
-    parts: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -74,7 +67,7 @@ class Removals:
 
     # -- statements over whole partitions --------------------------------------------------------------------
 
-    async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> Removed:
+    async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> RemoveResult:
         """Remove all rows of one partition that the statement sees.
 
         Args:
@@ -91,7 +84,7 @@ class Removals:
             path = path_in(schema, values)
             return await self._cover(tx, name, OnePartition(path), path)
 
-    async def truncate(self, tx: Transaction, table: str) -> Removed:
+    async def truncate(self, tx: Transaction, table: str) -> RemoveResult:
         """Remove all rows of a table that the statement sees; errors as :meth:`drop_partition`."""
         async with self.transactions.removing(tx):
             name, _ = self._table(tx, table)
@@ -99,7 +92,7 @@ class Removals:
 
     async def move_partition(
         self, tx: Transaction, source: str, target: str, values: Mapping[str, Any]
-    ) -> Removed:
+    ) -> RemoveResult:
         """Move the rows of one partition into another table of equal schema, without rewriting them.
 
         Raises:
@@ -122,7 +115,7 @@ class Removals:
             await self.staging.link(tx, into, parts)
             return await self._take(tx, name, parts)
 
-    async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> Removed:
+    async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> RemoveResult:
         return await self._take(tx, table, await self._covered(tx, table, wide, path))
 
     async def _covered(
@@ -177,7 +170,7 @@ class Removals:
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    async def remove_parts(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> Removed:
+    async def remove_parts(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> RemoveResult:
         """Remove parts that a statement sees (see :meth:`adopt`).
 
         Raises:
@@ -211,7 +204,7 @@ class Removals:
         await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
         self.transactions.require_open(tx)  # killed, or its lease ran out: the rollback has been here before
 
-    async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> Removed:
+    async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> RemoveResult:
         own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
         mine = {part.part for part in own}
         others = [part for part in parts if part.part not in mine]
@@ -219,7 +212,7 @@ class Removals:
         tx.staged.removed |= {part.part: table for part in others}
         if own:
             await self._drop(tx, own)
-        return Removed(sum(part.rows for part in parts), len(parts))
+        return RemoveResult(sum(part.rows for part in parts), len(parts))
 
     async def _mark(self, tx: Transaction, table: TableName, parts: Sequence[PartId]) -> None:
         if not parts:

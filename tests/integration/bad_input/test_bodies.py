@@ -98,7 +98,7 @@ def test_rows_that_are_no_arrow_stream(raw: Raw, body: bytes, word: str) -> None
     )
 
 
-def test_one_flipped_byte(ground: Ground) -> None:
+def test_one_flipped_byte_never_miscounts_rows(ground: Ground) -> None:
     """Whatever byte is damaged: rows come in with the right count or not at all, and the agent lives on."""
     for position in range(0, len(WHOLE), 23):
         raw = Raw(ground)

@@ -41,7 +41,7 @@ def beyond(db: Database) -> int:
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=[*READS])
-def test_no_such_csn(ground: Ground, read: Read) -> None:
+def test_a_csn_above_the_end_is_refused_at_once(ground: Ground, read: Read) -> None:
     """A CSN above the end of the log is refused with that end, and does not become a waiting."""
     csn = beyond(ground.db)
     with ground.refuses(
@@ -119,7 +119,7 @@ def test_names_that_do_not_exist_at_a_csn(ground: Ground) -> None:
         ({"csn": 1 << 70}, NoSuchCsnError, [f"there is no CSN {1 << 70}"]),
     ],
 )
-def test_arguments_of_snapshot(
+def test_a_snapshot_with_bad_arguments_pins_nothing(
     ground: Ground, arguments: dict[str, Any], error: type[TidelockError], words: list[str]
 ) -> None:
     """A snapshot with a bad argument is not opened, and pins nothing."""

@@ -227,7 +227,9 @@ def test_root_without_a_cluster(two: LocalCluster, tmp_path: Path, intact: None)
 
 
 @pytest.mark.slow
-def test_no_zookeeper(two: LocalCluster, copy: Path, intact: None) -> None:
+def test_an_agent_without_zookeeper_ends_with_again_later(
+    two: LocalCluster, copy: Path, intact: None
+) -> None:
     """Without ZooKeeper an agent ends soon, with the code that says "again later"."""
     started = Started(two, copy, zk="127.0.0.1:1/nowhere")
     started.check(
@@ -249,7 +251,7 @@ def test_no_zookeeper(two: LocalCluster, copy: Path, intact: None) -> None:
     ],
     ids=["secret", "bind", "unknown", "values"],
 )
-def test_settings_that_contradict(
+def test_settings_that_contradict_are_told_in_one_line(
     two: LocalCluster, tmp_path: Path, flags: dict[str, str], words: list[str]
 ) -> None:
     """Wrong settings are told in one line before anything is touched."""
@@ -276,7 +278,7 @@ def test_the_replica_starts_after_all_that(two: LocalCluster) -> None:
 
 
 @pytest.mark.slow
-def test_shared_secret(cluster: ClusterFactory) -> None:
+def test_nothing_but_health_is_told_without_the_secret(cluster: ClusterFactory) -> None:
     """Without the secret an agent says that it lives and nothing else; with it all works, pushes too."""
     secret = "two words, and: signs"
     local = cluster(replicas=2, settings={"secret": secret})

@@ -178,7 +178,7 @@ def test_type_that_makes_no_folder(db: Database, name: str, kind: pa.DataType) -
     refused(db, BadRequestError, "cannot be partitioned by p", name=name, schema=schema, partition_by=["p"])
 
 
-def test_too_many_columns(db: Database, name: str) -> None:
+def test_too_many_columns_are_refused_at_the_set_bound(db: Database, name: str) -> None:
     """The bound that is set holds; a table at the bound, with the longest names, can be made and is there."""
     limit = LIMITS["columns_max"]
     fields = [(f"column_{number:04}_{'x' * 116}", pa.decimal128(38, 18)) for number in range(limit + 1)]
@@ -208,7 +208,7 @@ def test_odd_names_that_are_names(db: Database, word: str) -> None:
         assert snap.path(word).endswith(f"/snapshots/{snap.csn}/{full.replace('.', '/')}")
 
 
-def test_table_that_exists(ground: Ground) -> None:
+def test_a_table_that_exists_is_refused_through_any_replica(ground: Ground) -> None:
     """A second one of the name is refused, whatever its columns and through whichever replica."""
     with ground.refuses(TableExistsError, f"default.{ground.table} exists already", "choose another name"):
         ground.db.create_table(ground.table, SCHEMA)
@@ -283,7 +283,9 @@ def test_definition_that_is_none(limited: LocalCluster, body: object, words: lis
     check_message(answer.error, BadRequestError, words)
 
 
-def test_empty_table(limited: LocalCluster, db: Database, name: str) -> None:
+def test_an_empty_table_is_read_and_inserted_without_error(
+    limited: LocalCluster, db: Database, name: str
+) -> None:
     """No rows are no error: each way to read has the columns and no row; no rows can be inserted, too."""
     db.create_table(name, SCHEMA, partition_by=["name"])
     none = db.insert(name, ROWS.slice(0, 0))

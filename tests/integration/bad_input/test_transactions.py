@@ -40,7 +40,7 @@ def statements(tx: Transaction, table: str) -> list[Callable[[], object]]:
     return [lambda: tx.insert(table, ROWS), lambda: tx.read(table), lambda: tx.scan(table).count()]
 
 
-def test_after_a_commit(ground: Ground) -> None:
+def test_after_a_commit_only_its_repetition_is_taken(ground: Ground) -> None:
     """No statement and no rollback any more; commit() is repeated with the same result, at the home too."""
     tx = ground.db.begin()
     tx.insert(ground.table, ROWS)
@@ -60,7 +60,7 @@ def test_after_a_commit(ground: Ground) -> None:
     ground.check_intact()
 
 
-def test_after_a_rollback(ground: Ground) -> None:
+def test_after_a_rollback_only_its_repetition_is_taken(ground: Ground) -> None:
     """No statement and no commit any more; rollback() is repeated without harm, at the home as well."""
     tx = ground.db.begin()
     tx.insert(ground.table, ROWS)
@@ -79,7 +79,7 @@ def test_after_a_rollback(ground: Ground) -> None:
     ground.check_intact()
 
 
-def test_closed_snapshot(ground: Ground) -> None:
+def test_a_closed_snapshot_says_so_and_reads_nothing(ground: Ground) -> None:
     """A closed snapshot reads nothing more and says so; closing it twice does no harm."""
     snap = ground.db.snapshot()
     snap.close()
@@ -92,7 +92,7 @@ def test_closed_snapshot(ground: Ground) -> None:
     check_message(pin.error, UnknownTransactionError, ["holds no snapshot r1-1-999999", "take a new one"])
 
 
-def test_expired_lease(ground: Ground) -> None:
+def test_statements_after_an_expired_lease_are_told_why(ground: Ground) -> None:
     """A program that gives no sign of life loses its rows; every later statement is told why."""
     api = Addresses.of(ground.cluster, "r2").api
     tid = http("POST", f"{api}/transactions", {"lease_s": 0.2}).json["tid"]
@@ -116,7 +116,7 @@ def test_expired_lease(ground: Ground) -> None:
 
 def test_expired_lease_of_the_client(ground: Ground) -> None:
     """A block whose lease ran out unnoticed does not pass for a commit."""
-    tx = ground.db.begin(lease="200ms")
+    tx = ground.db.begin(lease="2s")
     tx.insert(ground.table, ROWS)
     ground.db._connection.leases.remove(tx)  # as in a program that hangs
     own = f"{Addresses.of(ground.cluster, tx.holder).api}/transactions/{tx.tid}"
@@ -143,7 +143,7 @@ def test_expired_lease_of_the_client(ground: Ground) -> None:
         ({"min_csn": 1 << 40}, NoSuchCsnError, [f"there is no CSN {1 << 40}", "the log ends at"]),
     ],
 )
-def test_arguments_of_begin(
+def test_begin_with_bad_arguments_makes_no_transaction(
     ground: Ground, arguments: dict[str, Any], error: type[TidelockError], words: list[str]
 ) -> None:
     """A transaction with a bad argument does not come to be."""
@@ -164,7 +164,7 @@ def test_arguments_of_begin(
         ({"isolation": "dirty"}, ["isolation='dirty' is not offered", "use one of snapshot, read_committed"]),
     ],
 )
-def test_bodies_of_begin(ground: Ground, body: object, words: list[str]) -> None:
+def test_bad_bodies_of_begin_are_told_by_field(ground: Ground, body: object, words: list[str]) -> None:
     """JSON that is none, or of another form, is told with the field that is wrong."""
     answer = http("POST", f"{Addresses.of(ground.cluster, 'r1').api}/transactions", body)
     assert answer.status == 400
@@ -181,7 +181,7 @@ def test_bodies_of_begin(ground: Ground, body: object, words: list[str]) -> None
         (b"nonsense", ["malformed"]),
     ],
 )
-def test_bodies_of_commit(ground: Ground, body: object, words: list[str]) -> None:
+def test_bad_bodies_of_commit_do_not_begin_it(ground: Ground, body: object, words: list[str]) -> None:
     """A commit that is asked for in the wrong way is not begun; asked for rightly it goes through, once."""
     api = Addresses.of(ground.cluster, "r1").api
     own = f"{api}/transactions/{http('POST', f'{api}/transactions').json['tid']}"
@@ -237,7 +237,7 @@ def test_transactions_that_are_of_another_replica_or_of_none(ground: Ground) -> 
     ground.check_intact()
 
 
-def test_too_many_transactions(ground: Ground) -> None:
+def test_too_many_transactions_leave_the_open_ones_alone(ground: Ground) -> None:
     """A replica has a bound on open transactions; those that are open are not touched by it."""
     limit = LIMITS["transactions_max"]
     with ground.cluster.connect("r1") as first:

@@ -8,18 +8,18 @@ how that ended. Without one it keeps its lease, as long as it lives.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 import pyarrow as pa
 
 from tidelock.client import connect
 from tidelock.errors import TidelockError
+from workloads import child
+from workloads.child import Child
 
 ROWS = pa.table({"k": [1, 2, 3]})
-JOIN_S = 60.0
 
 
 class ClientProcess:
@@ -43,13 +43,8 @@ class ClientProcess:
         batch: tuple[str, int] | None = None,
     ) -> None:
         arguments = [url, replica, table, str(lease_s), *map(str, batch or ())]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.clusters.client_process", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.tid = self._line()
+        self._child = Child("tests.support.clusters.client_process", *arguments)
+        self.tid: str = self._child.receive()
 
     def __enter__(self) -> Self:
         return self
@@ -58,32 +53,18 @@ class ClientProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
 
     def commit(self) -> None:
         """Let it ask for the commit; `told` waits for what comes of that."""
-        stdin: IO[str] | None = self._process.stdin
-        assert stdin is not None
-        stdin.write("commit\n")
-        stdin.flush()
+        self._child.send("commit")
 
     def told(self) -> str:
         """What it was told of its commit: the CSN, or the class of the error."""
-        return self._line()
+        return str(self._child.receive())
 
     def kill(self) -> None:
         """SIGKILL; harmless when it has ended."""
-        self._process.kill()
-        self._process.wait(JOIN_S)
-
-    def _line(self) -> str:
-        stdout: IO[str] | None = self._process.stdout
-        assert stdout is not None
-        line = stdout.readline().strip()
-        assert line, "the client has ended without a word"
-        return line
+        self._child.kill()
 
 
 def _main(
@@ -92,18 +73,13 @@ def _main(
     with connect(url, replica=replica) as db:
         tx = db.begin(label, batch=None if batch is None else int(batch), lease=float(lease_s))
         tx.insert(table, ROWS)
-        _say(tx.tid)
-        if not sys.stdin.readline():
+        child.answer(tx.tid)
+        if next(child.requests(), None) is None:
             return
         try:
-            _say(str(tx.commit().csn))
+            child.answer(str(tx.commit().csn))
         except TidelockError as error:
-            _say(type(error).__name__)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+            child.answer(type(error).__name__)
 
 
 if __name__ == "__main__":

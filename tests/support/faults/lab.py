@@ -4,7 +4,7 @@ Every replica is started with its faults armed, each behind a file of its own (i
 while its gate is open. So one cluster serves many tests, and a fault hits the very transaction that the test
 has under way: while a gate is open the background writer keeps still, so nothing else passes the point.
 
-What clients did and were told goes into the history of :mod:`tests.support.histories.history`, which is
+What clients did and were told goes into the history of :mod:`workloads.history`, which is
 judged as a whole when the lab closes (I1 to I11, I17). After each test :meth:`Lab.require_settled` compares
 the replicas (I10) and looks for what was left over (I13).
 """
@@ -27,13 +27,14 @@ import pyarrow as pa
 
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.histories.evidence import leftovers, verify
-from tests.support.histories.history import End
-from tests.support.histories.workload import ROWS, SCHEMA_A, SCHEMA_B, Workload, ask
+from tests.support.histories.workload import ROWS, SCHEMA_A, SCHEMA_B, Workload
 from tests.support.waiting import INTERVAL_S, eventually
 from tidelock.client import Database, Transaction, connect
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import CommitUnknownError, RefusedError, TidelockError
+from workloads.agents import ask
+from workloads.history import End
 
 #: Rows of a large part: more than `inline_part_bytes_max` below, so it has a file of its own and is fetched.
 LARGE_ROWS: Final = 6000

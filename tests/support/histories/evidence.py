@@ -17,11 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import urllib3
-
-from tests.support.histories.checker import check
-from tests.support.histories.history import End, History, Recorder, load
-from tests.support.histories.workload import Workload, ask, balances, lists
+from tests.support.histories.workload import Workload, balances, lists
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import Csn
@@ -30,6 +26,9 @@ from tidelock.csnlog.reading import read_page
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import TidelockError
 from tidelock.replication.core.digest import checksum
+from workloads.agents import Agents, Part, ask
+from workloads.checker import check
+from workloads.history import End, History, Recorder, load
 
 #: CSNs besides the last one at which all replicas are compared.
 SAMPLED_CSNS: Final = 4
@@ -253,26 +252,32 @@ def _read(workload: Workload, recorder: Recorder, replica: str, csn: int) -> Non
 
 def _download(workload: Workload, recorder: Recorder, replica: str, csn: int) -> None:
     """Get listed parts by plain HTTP and note the checksums of their bytes."""
-    data = f"http://{data_address(workload.cluster, replica)}/snapshots/{csn}"
-    pool = urllib3.PoolManager(maxsize=_DOWNLOAD_THREADS)
+    agents = Agents(workload.cluster)
     chosen = random.Random(csn)
     for table in workload.tables:
-        parts = ask(workload.cluster, replica, f"/parts?csn={csn}&table={table}")
+        parts = agents.parts(replica, csn, table)
         parts = chosen.sample(parts, min(SAMPLED_PARTS, len(parts)))
         with ThreadPoolExecutor(_DOWNLOAD_THREADS) as threads:
-            answers = threads.map(lambda part: pool.request("GET", f"{data}/{part['file']}"), parts)
+            answers = threads.map(lambda part: _checksum(agents, replica, csn, part), parts)
             for part, answer in zip(parts, answers, strict=True):
-                whole = answer.status == 200
                 recorder.note(
                     End.OK,
                     "bytes",
                     _CHECKER,
                     replica=replica,
                     csn=csn,
-                    part=part["part"],
-                    listed=part["checksum"],
-                    found=checksum(answer.data) if whole else f"{answer.status} {answer.data!r}",
+                    part=part.id,
+                    listed=part.checksum,
+                    found=answer,
                 )
+
+
+def _checksum(agents: Agents, replica: str, csn: int, part: Part) -> str:
+    """The checksum of a part's bytes as they are served, or why there are none."""
+    try:
+        return checksum(agents.read(replica, csn, part))
+    except TidelockError as error:
+        return repr(error)
 
 
 def alive(cluster: LocalCluster, asked: str, replica: str) -> bool:

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.support.histories.history import End, LogLine
 from tests.support.histories.table_model import Read, Rows, Statement, Tables, View, removes, tables_of
 from tidelock.csnlog.core.ids import Tid
+from workloads.history import End, LogLine
 
 #: So many violations are told; more of them say nothing new.
 SHOWN: Final = 8

@@ -21,7 +21,6 @@ from typing import Final, Self
 import pyarrow as pa
 
 from tests.support.histories.evidence import nothing_left, read_log, require_clean_audit
-from tests.support.histories.history import End, Logged, LogLine
 from tests.support.histories.replay import Fed, Life, Ran, Refusal, Seen, Story, judge
 from tests.support.histories.session_plan import (
     Begin,
@@ -57,7 +56,6 @@ from tests.support.histories.table_model import (
     from_arrow,
     in_sql,
 )
-from tests.support.histories.workload import ask
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.client.results import ChangeResult
@@ -76,6 +74,8 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
+from workloads.agents import ask
+from workloads.history import End, Logged, LogLine
 
 #: What a session may be told at any time.
 _CONFLICTS: Final = (SerializationConflictError, HeadMovedError)

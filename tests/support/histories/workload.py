@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
-import urllib3
 
-from tests.support.histories.history import End, Recorder
 from tests.support.waiting import eventually
 from tidelock.client import Database, Snapshot, Transaction, connect
 from tidelock.cluster import LocalCluster
-from tidelock.errors import CommitUnknownError, RefusedError, TidelockError, UnavailableError, from_wire
+from tidelock.errors import CommitUnknownError, RefusedError, TidelockError, UnavailableError
+from workloads.agents import ask
+from workloads.history import End, Recorder
 
 #: Rows of one write in both tables.
 ROWS: Final = (1, 2)
@@ -307,15 +307,3 @@ def lists(
         note(End.OK, "parts", replica=replica, csn=csn, table=table, parts=facts)
         found[table] = parts
     return found
-
-
-def ask(cluster: LocalCluster, replica: str, path: str, *, timeout_s: float = 30.0) -> Any:
-    """GET below /api/v1 of a replica; the agent's error is raised, UnavailableError without an answer."""
-    url = f"{cluster.url(replica)}/api/v1{path}"
-    try:
-        response = urllib3.request("GET", url, timeout=timeout_s, retries=False)
-    except urllib3.exceptions.HTTPError as error:
-        raise UnavailableError(f"{url}: {error}") from error
-    if response.status != 200:
-        raise from_wire(response.status, response.json())
-    return response.json()

@@ -20,7 +20,7 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.support.project.source import ENTRIES, PACKAGES, ROOT
+from tests.support.project.source import BESIDE, ENTRIES, PACKAGES, ROOT
 
 DESIGN = "docs/design"
 #: The page that holds the anchors of each kind of code, by its letter.
@@ -32,7 +32,7 @@ CODE_PAGES = {
     "Z": f"{DESIGN}/zookeeper-facts.md",
 }
 RULES_PAGE = f"{DESIGN}/protocol-rules.md"
-FOLDERS = (*PACKAGES, *ENTRIES, "tests", "bench", "examples", "docker", "docs")
+FOLDERS = (*PACKAGES, *ENTRIES, *BESIDE, "tests", "docker", "docs")
 #: Files that show what a dangling citation is.
 OFFENDERS = frozenset(("tests/unit/project/test_citations.py",))
 SUFFIXES = (".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".Dockerfile")

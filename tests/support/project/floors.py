@@ -63,6 +63,7 @@ _ROUTES: Final = (
 #: Folder: the folders that it may import, besides itself and the leaves. From the ground up: a folder names
 #: only folders that stand before it, so nothing runs up and there is no circle.
 FLOORS: Final[dict[str, tuple[str, ...]]] = {
+    "tidelock/wire": (),
     "csnlog/core": (),
     "csnlog/testing": ("csnlog/core",),
     "csnlog/zookeeper": ("csnlog/core",),
@@ -72,11 +73,12 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replication": (*_LOG, "replication/core"),
     "replication/locks": ("csnlog", "csnlog/core", "replication/core"),
     "replica_agent/config": ("csnlog/core",),
+    "replica_agent/workers": (),
     "replica_agent/tables": ("csnlog/core", "replication/core"),
     "replica_agent/storage": (*_AGENT, "replica_agent/tables"),
     "replica_agent/audit": _AGENT,
-    "replica_agent/readers": (*_AGENT, "replica_agent/storage"),
-    "replica_agent/sql": _STORE,
+    "replica_agent/readers": (*_AGENT, "replica_agent/workers", "replica_agent/storage"),
+    "replica_agent/sql": (*_AGENT, "replica_agent/workers", "replica_agent/tables", "replica_agent/storage"),
     "replica_agent/replicas": _STORE,
     "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
     "replica_agent/transactions": _STORE,
@@ -100,8 +102,14 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "spark": ("tidelock", "tidelock/client"),
     "spark/source": ("spark", "tidelock", "tidelock/client"),
     "pyspark_tidelock": ("spark/source",),
-    "tidelock/demo": ("spark", "tidelock", "tidelock/client", "tidelock/cluster"),
-    "tidelock/cli": ("tidelock", "tidelock/client", "tidelock/cluster", "tidelock/demo"),
+    "tidelock/cli": ("tidelock", "tidelock/client", "tidelock/cluster"),
+    # Not installed (docs/adr/0018-the-demo-is-not-installed.md).
+    "workloads/tpch": ("tidelock", "tidelock/client"),
+    "workloads": ("csnlog/core", "tidelock", "tidelock/cluster"),
+    "demo": (
+        *("spark", "tidelock", "tidelock/cli", "tidelock/client", "tidelock/cluster"),
+        *("workloads", "workloads/tpch"),
+    ),
 }
 #: Modules that everybody may import; they import nothing of the namespace.
 LEAVES: Final = (
@@ -111,6 +119,7 @@ LEAVES: Final = (
     "tidelock.partition_paths",
     "tidelock.ranged_file",
     "tidelock.token_text",
+    "tidelock.wire",
 )
 #: Single imports through a wall: the path of the module, and what it may import (ADR 0003).
 DOORS: Final = {"tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery",)}

@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("csnlog", "replication", "replica_agent", "spark", "tidelock")
 #: Packages with a name of their own, which others look for.
 ENTRIES = ("pyspark_tidelock",)
+#: Packages of the checkout that are not installed. The first two have walls as the product has.
+WALLED_BESIDE = ("workloads", "demo")
+BESIDE = (*WALLED_BESIDE, "bench", "examples")
 #: Calls that make a file durable or give it another name, as `module.function`.
 DURABILITY_CALLS = frozenset(
     ("os.fsync", "os.fdatasync", "os.rename", "os.renames", "os.replace", "os.link", "shutil.move")
@@ -47,14 +50,14 @@ def modules_of(folder: str) -> tuple[Module, ...]:
 
 
 def room_of(name: str) -> str:
-    """Return the folder of the module that an imported name of the namespace belongs to.
+    """Return the folder of the module that an imported name belongs to.
 
     Args:
         name: As :func:`imports` gives it: a module, a package, or something inside of one.
     """
-    parts = name.split(".")[1:]
-    if not parts or parts[0] not in PACKAGES:
-        parts = ["tidelock", *parts]
+    parts = name.split(".")
+    if parts[0] == "tidelock" and len(parts) > 1 and parts[1] in PACKAGES:
+        del parts[0]
     for count in range(len(parts), 0, -1):
         path = ROOT.joinpath(*parts[:count])
         if path.with_suffix(".py").is_file():

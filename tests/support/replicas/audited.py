@@ -25,13 +25,13 @@ from tidelock.csnlog.core.model import (
 from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.audit import rules
 from tidelock.replica_agent.audit.checks import CatalogCheck
-from tidelock.replica_agent.audit.findings import Finding
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replication.core.model import Location, PartMeta
 from tidelock.replication.partfs import PartFs
+from tidelock.wire.audit import Finding
 
 R1 = ReplicaId("r1")
 TABLE = TableName("default.t")

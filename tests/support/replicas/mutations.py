@@ -15,7 +15,7 @@ from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.sql.mutating import MutationRun
 from tidelock.replica_agent.sql.mutation import Action, Affected, Ended, MutationRequest
-from tidelock.replica_agent.sql.request import WorkerConfig
+from tidelock.replica_agent.sql.request import SqlConfig
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import Session
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -33,12 +33,12 @@ class Done:
     ended: Ended
 
 
-def config(directory: DataDir, **limits: int) -> WorkerConfig:
+def config(directory: DataDir, **limits: int) -> SqlConfig:
     """The configuration of a SQL process."""
     temporary = directory.path / "run" / "sql-test"
     temporary.mkdir(parents=True, exist_ok=True)
     given = {"memory_bytes": 1 << 30, "engine_bytes": 1 << 29, "temp_bytes": 1 << 30, "threads": 1} | limits
-    return WorkerConfig(data_dir=str(directory.path), temp_dir=str(temporary), **given)
+    return SqlConfig(data_dir=str(directory.path), temp_dir=str(temporary), **given)
 
 
 def run(

@@ -4,8 +4,8 @@
 
 The argument holds the settings. Events go to standard output, commands come from standard input, one JSON
 object per line: ``{"port", "pids"}`` when the readers are up and ``{"corrupt", "detail"}`` for each report;
-``{"verdict", "reason"}`` sets what the "agent" says about a CSN that is not applied, ``{"drain": seconds}``
-drains, and the end of the input closes the pool.
+``{"availability", "reason"}`` sets what the "agent" says about a CSN that is not applied, ``{"drain":
+seconds}`` drains, and the end of the input closes the pool.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import structlog
 
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.pool import ReaderPool
-from tidelock.replica_agent.readers.verdict import ReadAvailability
 
 
 class Agent:
@@ -29,11 +29,11 @@ class Agent:
 
     def __init__(self) -> None:
         """Until told otherwise, what is not applied is beyond the end of the log."""
-        self.verdict = ReadAvailability("beyond", "the log ends before this CSN")
+        self.availability = ReadAvailability("beyond", "the log ends before this CSN")
 
     async def wait(self, csn: Csn) -> ReadAvailability:
         """Say what the test wants said."""
-        return self.verdict
+        return self.availability
 
     def read(self, csn: Csn) -> None:
         """Nothing is pinned here."""
@@ -50,7 +50,7 @@ def _tell(**event: Any) -> None:
 
 async def _run(settings: AgentSettings) -> None:
     agent = Agent()
-    pool = ReaderPool(settings, settings.data_dir, agent, api="")
+    pool = ReaderPool(settings=settings, data_dir=settings.data_dir, callbacks=agent, api="")
     await pool.start()
     _tell(port=pool.port, pids=pool.pids)
     commands = asyncio.StreamReader()
@@ -58,8 +58,8 @@ async def _run(settings: AgentSettings) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     while line := await commands.readline():
         command = json.loads(line)
-        if "verdict" in command:
-            agent.verdict = ReadAvailability(command["verdict"], command["reason"])
+        if "availability" in command:
+            agent.availability = ReadAvailability(command["availability"], command["reason"])
         else:
             _tell(drained=await pool.drain(command["drain"]))
     await pool.close()

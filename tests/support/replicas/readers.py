@@ -107,9 +107,9 @@ class ReaderHost:
         while not self._events.empty():
             self._events.get()
 
-    def say(self, verdict: str, reason: str = "because the test says so") -> None:
+    def say(self, availability: str, reason: str = "because the test says so") -> None:
         """Set what the agent says about CSNs that are not applied."""
-        self._send({"verdict": verdict, "reason": reason})
+        self._send({"availability": availability, "reason": reason})
 
     def start_drain(self, timeout_s: float = TIMEOUT_S) -> None:
         """Have it drain; the event ``drained`` tells the end."""

@@ -1,1 +1,1 @@
-"""Spark in processes of its own, the jobs it runs for tests, and the proof of what they wrote."""
+"""Spark in separate processes, the jobs that it runs for tests, and the proof of the written rows."""

@@ -33,16 +33,16 @@ class BatchJobs:
         """Run a query until it has read all files, or ends with an error.
 
         Args:
-            url: Of an agent.
+            url: URL of an agent.
             inbox: Folder of the files, whose only column is `k`.
-            checkpoint: Of the query.
-            tables: Each batch is written to all of them.
+            checkpoint: Folder of the query's checkpoint.
+            tables: Each batch is written to all of these tables.
             query: Name of the query.
-            dies_in: The function raises in this batch, with one table written.
-            dies_behind: It raises behind this batch, when that is committed and Spark does not know of it.
+            dies_in: The function raises in this batch, after it has written one table.
+            dies_behind: The function raises after the commit of this batch, before Spark records the batch.
 
         Returns:
-            Its `id`, the `error` that has ended it, and the batches that were `run` (in this process).
+            The query's `id`, the `error` that has ended it, and the batches that were `run` in this process.
         """
         run: list[int] = []
 
@@ -73,7 +73,7 @@ class BatchJobs:
 
 
 def _is_slow(error: BaseException) -> bool:
-    """Whether Spark has given a Python worker up that had not come up within ten seconds, which are fixed."""
+    """Return whether Spark gave up a Python worker that did not start within its fixed ten seconds."""
     return isinstance(error, PySparkException) and "Python worker to connect back" in str(error)
 
 
@@ -81,5 +81,5 @@ def _is_slow(error: BaseException) -> bool:
     retry=tenacity.retry_if_exception(_is_slow), stop=tenacity.stop_after_attempt(5), reraise=True
 )
 def _started(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query; on Spark Connect its function has a worker, which may be slow to come up."""
+    """Start a query; on Spark Connect its function needs a worker, which may start slowly."""
     return writer.start()

@@ -1,7 +1,7 @@
 """A Spark cluster whose master and workers are processes of this machine, by Spark's own start script.
 
-Each worker has an address of its own on the loopback interface: Spark runs the second copy of a slow task on
-another host only.
+Each worker has a separate address on the loopback interface, since Spark runs the second copy of a slow task
+only on another host.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DEPLOY: Final = "org.apache.spark.deploy"
 
 
 class SparkCluster:
-    """A master and workers with one core each. Use it as a context manager.
+    """A master and workers with one core each, as a context manager.
 
     Args:
-        folder: For logs and for what executors work with.
-        workers: How many.
+        folder: Folder for logs and for the executors' files.
+        workers: Number of workers.
         python_workers: As for :class:`SparkProcess`.
     """
 
@@ -52,7 +52,7 @@ class SparkCluster:
         return f"spark://{ports.HOST}:{self._port}"
 
     def executors(self) -> list[psutil.Process]:
-        """The executors that run, of all sessions."""
+        """Return the running executors of all sessions."""
         found = []
         for leader in self._leaders:
             if processes.alive(leader):
@@ -102,7 +102,7 @@ class SparkCluster:
 
     def _alive_workers(self) -> int | None:
         try:
-            told = urllib3.request("GET", f"http://{ports.HOST}:{self._page}/json/", retries=False)
+            answer = urllib3.request("GET", f"http://{ports.HOST}:{self._page}/json/", retries=False)
         except urllib3.exceptions.HTTPError:
             return None
-        return int(told.json()["aliveworkers"]) if told.status == 200 else None
+        return int(answer.json()["aliveworkers"]) if answer.status == 200 else None

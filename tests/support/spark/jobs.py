@@ -2,8 +2,8 @@
 
     python -m tests.support.spark.jobs KIND CONF
 
-KIND is `classic`, `retrying` (as classic, but a task that fails is tried again), `cluster` (local-cluster
-with two executors), `connect`, or the address of a master; CONF are more settings, as JSON. A request is a
+KIND is `classic`, `retrying` (as classic, but a failed task is tried again), `cluster` (local-cluster with
+two executors), `connect`, or the address of a master; CONF is a JSON object of more settings. A request is a
 line of JSON on standard input, ``{"job", "args"}`` with the name of a method of :class:`Jobs`; the answer is
 a line on standard output, ``{"result"}`` or ``{"error"}``.
 """
@@ -25,17 +25,18 @@ from tests.support.spark.batch_jobs import BatchJobs
 from tests.support.spark.stream_jobs import StreamJobs
 from tidelock.client import Database, Transaction, connect
 from tidelock.errors import LabelExistsError
+from workloads import child
 
 _CONF = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "America/New_York",
-    # What a careless cluster is set to. Each of these must not reach reads of a snapshot.
+    # Settings of a careless cluster. None of them may affect reads of a snapshot.
     "spark.sql.files.ignoreMissingFiles": "true",
     "spark.sql.files.ignoreCorruptFiles": "true",
     "spark.sql.parquet.mergeSchema": "true",
     "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
-    # One task for each part, so that a job has a middle.
+    # One task for each part, so that a test can interfere in the middle of a job.
     "spark.sql.files.maxPartitionBytes": str(4 << 20),
     # A failed task is not tried again, as in local mode.
     "spark.task.maxFailures": "1",
@@ -44,7 +45,7 @@ _CONF = {
 
 
 class StubSnapshot:
-    """What a snapshot of the client library offers to Spark."""
+    """A snapshot with the methods of the client library's snapshot that Spark uses."""
 
     def __init__(self, data_dir: Path, csn: int) -> None:
         self._data_dir = data_dir
@@ -52,16 +53,16 @@ class StubSnapshot:
         self.closed = False
 
     def tables(self) -> list[dict[str, Any]]:
-        """The definitions at its CSN."""
+        """Return the definitions at the CSN."""
         return definitions_at(self._data_dir, self.csn)
 
     def close(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.closed = True
 
 
 class StubDatabase:
-    """What a client of the library offers to Spark, without agents to talk to."""
+    """A client without agents, with the methods of the client library that Spark uses."""
 
     def __init__(
         self, data_dir: Path, replicas: list[dict[str, Any]], wait_bound_s: float, newest: int
@@ -80,12 +81,12 @@ class StubDatabase:
         return snapshot
 
     def status(self) -> dict[str, Any]:
-        """The replicas, as the test gave them."""
+        """Return the replicas that the test has given."""
         return self._status
 
 
 class Jobs(StreamJobs, BatchJobs):
-    """What a test can have done in the session."""
+    """The jobs that a test can run in the session."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark)
@@ -94,21 +95,21 @@ class Jobs(StreamJobs, BatchJobs):
         self._tx: Transaction | None = None
 
     def connect(self, **options: Any) -> None:
-        """Use another cluster; arguments of StubDatabase."""
+        """Use another stub of a cluster; the arguments are those of StubDatabase."""
         self._db = StubDatabase(Path(options.pop("data_dir")), **options)
 
     def join(self, url: str) -> None:
-        """Use a cluster that runs."""
+        """Use a running cluster."""
         self._db = connect(url)
 
     def attach(self, **options: Any) -> dict[str, Any]:
-        """Attach a snapshot in the place of the one before."""
+        """Attach a snapshot instead of the previous one."""
         self.detach()
         self._snap = tl.attach(self._spark, cast("Database", self._db), **options)
         return {"csn": self._snap.csn, "views": self._snap.views, "options": self._snap.options}
 
     def refresh(self, newest: int) -> int:
-        """Let the cluster go on to a CSN, then refresh."""
+        """Move the cluster to a newer CSN, then refresh."""
         assert isinstance(self._db, StubDatabase)
         assert self._snap is not None
         self._db.newest = newest
@@ -120,40 +121,40 @@ class Jobs(StreamJobs, BatchJobs):
             self._snap.close()
 
     def open_pins(self) -> list[int]:
-        """CSNs of the snapshots that are not closed."""
+        """Return the CSNs of the snapshots that are not closed."""
         assert isinstance(self._db, StubDatabase)
         return [snapshot.csn for snapshot in self._db.opened if not snapshot.closed]
 
     def sql(self, query: str) -> list[list[Any]]:
-        """Rows of a query over the views."""
+        """Return the rows of a query over the views."""
         return _rows(self._spark.sql(query))
 
     def read(self, table: str, order_by: str) -> list[list[Any]]:
-        """Rows of an attached table, by way of `tl.read`."""
+        """Return the rows of an attached table, read by `tl.read`."""
         assert self._snap is not None
         return _rows(tl.read(self._spark, self._snap, table).orderBy(order_by))
 
     def schema(self, table: str) -> list[list[str]]:
-        """Names and types of an attached table's DataFrame."""
+        """Return names and types of the columns of an attached table's DataFrame."""
         assert self._snap is not None
         return [list(pair) for pair in tl.read(self._spark, self._snap, table).dtypes]
 
     def explain(self, query: str) -> str:
-        """The physical plan of a query, as text."""
+        """Return the physical plan of a query, as text."""
         return str(_rows(self._spark.sql(f"EXPLAIN FORMATTED {query}"))[0][0])
 
     def raw(self, path: str) -> int:
-        """Rows below a path that is read without any option of the helpers."""
+        """Return the number of rows below a path that is read without the options of `attach`."""
         return self._spark.read.parquet(path).count()
 
     def raw_list(self, path: str, view: str) -> None:
-        """Make a view of a path without any option of the helpers; its files are listed now."""
+        """Make a view of a path without the options of `attach`; Spark lists its files now."""
         self._spark.read.parquet(path).createOrReplaceTempView(view)
 
     def write(
         self, url: str, query: str, tables: list[str], mode: str = "append", **settings: str
     ) -> int | None:
-        """Write the rows of a query to tables in one transaction, by `tl.write`; returns its CSN."""
+        """Write the rows of a query to tables in one transaction, by `tl.write`; return its CSN."""
         for name, value in settings.items():
             self._spark.conf.set(name, value)
         with connect(url) as db, db.begin() as tx:
@@ -164,7 +165,7 @@ class Jobs(StreamJobs, BatchJobs):
         return tx.csn
 
     def load_once(self, url: str, tables: list[str], label: str, **how: Any) -> int | None:
-        """Write rows to tables in one transaction with a label, unless that was done; returns its CSN."""
+        """Write rows to tables in one transaction with a label, unless that was done; return its CSN."""
         try:
             with connect(url) as db, db.begin(label) as tx:
                 self._tx = tx
@@ -178,7 +179,7 @@ class Jobs(StreamJobs, BatchJobs):
     def save_once(
         self, urls: list[str], tables: list[str], label: str, lease: float | None = None, **how: Any
     ) -> int | None:
-        """As `load_once`, by the data source `tidelock`, which writes to one table.
+        """Write to one table as `load_once`, but by the data source `tidelock`; return the CSN.
 
         Replicas are asked in the order of their URLs.
         """
@@ -196,7 +197,7 @@ class Jobs(StreamJobs, BatchJobs):
         return found.csn if found else None
 
     def begin(self, url: str, label: str | None = None, lease: float | None = None) -> str:
-        """Begin a transaction, in the place of the one before; returns its tid."""
+        """Begin a transaction instead of the previous one; return its tid."""
         self._db = connect(url)
         self._tx = self._db.begin(label, lease=lease)
         return self._tx.tid
@@ -217,11 +218,11 @@ class Jobs(StreamJobs, BatchJobs):
     def _troubled(
         self, ids: tuple[int, int, int], tasks: int, trouble: dict[str, Any] | None = None
     ) -> DataFrame:
-        """The rows of a range of ids, as tasks make them that meet trouble."""
+        """Return the rows of a range of ids, made by tasks in which the given trouble occurs."""
         return self._spark.range(*ids, tasks).mapInArrow(troubled_tasks.maker(trouble), rows.DDL)
 
     def commit(self) -> int | None:
-        """Commit the open transaction; returns its CSN."""
+        """Commit the open transaction; return its CSN."""
         assert self._tx is not None
         return self._tx.commit().csn
 
@@ -233,12 +234,12 @@ class Jobs(StreamJobs, BatchJobs):
     def write_path(
         self, path: str, query: str, partition_by: list[str], mode: str, options: dict[str, str]
     ) -> None:
-        """Write the rows of a query to a path, as users do it with Spark alone."""
+        """Write the rows of a query to a path, as users do with Spark alone."""
         frame = self._spark.sql(query)
         frame.write.mode(mode).options(**options).partitionBy(*partition_by).parquet(path)
 
     def load(self, view: str, options: dict[str, str], schema: str | None = None) -> None:
-        """Make a view of what the data source `tidelock` reads."""
+        """Make a view of a read by the data source `tidelock`."""
         reader = self._spark.read.format("tidelock").options(**options)
         (reader if schema is None else reader.schema(schema)).load().createOrReplaceTempView(view)
 
@@ -247,7 +248,7 @@ class Jobs(StreamJobs, BatchJobs):
         self._spark.sql(query).write.format("tidelock").options(**options).mode(mode).save()
 
     def push_filters(self) -> list[int]:
-        """Rows of one DataFrame by three queries: all, those of a condition that is pushed, and all again."""
+        """Count the rows of a DataFrame by three queries: all, those of a pushed filter, and all again."""
         from tests.support.spark.pushing_source import PushingSource  # noqa: PLC0415 - Spark 3.5 has no such API
 
         self._spark.dataSource.register(PushingSource)
@@ -259,7 +260,7 @@ class Jobs(StreamJobs, BatchJobs):
             self._spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
     def views(self) -> list[str]:
-        """The temporary views that exist."""
+        """Return the names of the temporary views."""
         return sorted(table.name for table in self._spark.catalog.listTables() if table.isTemporary)
 
 
@@ -286,19 +287,17 @@ def _session(kind: str, conf: dict[str, str]) -> SparkSession:
 
 def main() -> None:
     """Run until standard input ends."""
-    # Java writes what it likes to standard output; the answers go to a copy of it.
+    # Java may write to standard output, so the answers go to a copy of the original descriptor.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     spark = _session(sys.argv[1], json.loads(sys.argv[2]))
     jobs = Jobs(spark)
-    for line in sys.stdin:
-        request = json.loads(line)
+    for request in child.requests():
         try:
             answer = {"result": getattr(jobs, request["job"])(**request["args"])}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer, default=str) + "\n")
-        answers.flush()
+        child.answer(answer, to=answers)
     spark.stop()
 
 

@@ -1,8 +1,8 @@
-"""Spark with real executors on a cluster of three replicas, both of which fail when a test says so.
+"""Spark with real executors on a cluster of three replicas; a test can make both of them fail.
 
-A load is one transaction with a label, over one table, in a process that is the driver. What must come of
-it is looked at on every replica: exactly its rows at its CSN, or none; nothing left on any disk; an audit
-without findings; and the same CSN when it is run once more.
+A load is one transaction with a label that writes to one table; a separate process is its driver. Every
+replica is checked after it: exactly its rows at its CSN, or no row of it; no file left on any disk; an audit
+without findings; and the same CSN if the load is run again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidelock.cluster import LocalCluster
 Way = Literal["path", "source"]
 
 HOME: Final = "r1"
-#: A replica that is not the home of what a test looks at.
+#: A replica that is not the home of the tested transaction.
 OTHER: Final = "r2"
 SETTINGS: Final[dict[str, Any]] = {
     **QUICK,
@@ -46,8 +46,8 @@ SETTINGS: Final[dict[str, Any]] = {
     "reader_workers": 1,
     "session_timeout_s": 6,
 }
-#: Attempts that fail are tried again and again, and slow ones are run twice. Files of a task are written
-#: while its rows come in, of all partitions at once, and sent in small pieces.
+#: Failed attempts are repeated, and slow ones are run twice. A task writes its files while its rows arrive,
+#: of all partitions at once, and sends them in small pieces.
 CONF: Final = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
@@ -62,18 +62,18 @@ CONF: Final = {
     "spark.sql.optimizer.plannedWrite.enabled": "false",
     "spark.task.maxFailures": "5",
 }
-#: What an agent may have grown to when all is over; it begins with about 85.
+#: Largest memory of an agent at the end, in MiB; it begins with about 85.
 AGENT_MIB_MAX: Final = 256
-#: What is in a table before a load.
+#: Ids of the rows in a table before a load.
 BASE: Final = range(1_000_000, 1_000_200)
-#: What a load writes, in so many tasks.
+#: Ids of the rows that a load writes, and its number of tasks.
 IDS: Final = range(2400)
 TASKS: Final = 12
 
 
 @dataclass(eq=False)
 class SparkLab:
-    """Made by `spark_laboratory`."""
+    """A running lab; `spark_laboratory` makes it."""
 
     cluster: LocalCluster
     gates: Gates
@@ -85,7 +85,7 @@ class SparkLab:
 
     @property
     def spark(self) -> SparkProcess:
-        """The session; a new one when the last one was killed."""
+        """The session; a new one if the last one was killed."""
         if self._spark is None or not self._spark.alive:
             number = next(self._numbers)
             folder = self.folder / f"session-{number}"
@@ -97,14 +97,14 @@ class SparkLab:
         return self._spark
 
     def executors(self) -> list[psutil.Process]:
-        """The executors that run."""
+        """Return the running executors."""
         if self.spark_cluster is not None:
             return self.spark_cluster.executors()
         return process.executors(self.spark.driver)
 
     @contextlib.contextmanager
     def load(self, way: Way = "path", **trouble: Any) -> Iterator[Load]:
-        """A table with its base rows, and a load that is to meet some trouble; judged behind the block."""
+        """Yield a load, with faults, into a new table with base rows; check the replicas after the block."""
         number = next(self._numbers)
         marks = self.folder / f"marks-{number}"
         marks.mkdir()
@@ -117,7 +117,7 @@ class SparkLab:
             yield load
         except BaseException:
             if self._spark is not None:
-                self._spark.kill()  # the answer to its last job may be on its way
+                self._spark.kill()  # otherwise the next test could receive the answer to the last job
             raise
         self.cluster.up()
         require_settled(self.cluster)
@@ -128,10 +128,10 @@ class Load:
     """One load.
 
     Attributes:
-        table: Where to.
-        label: Its label.
-        marks: Where its attempts leave their marks.
-        trouble: What happens to them.
+        table: Name of the table that it writes to.
+        label: Label of its transaction.
+        marks: Folder of the marks of its attempts.
+        trouble: Faults of its attempts, as arguments of `Trouble`.
         way: How Spark writes: by `tl.write` into a transaction of the driver, or by the data source.
     """
 
@@ -143,32 +143,32 @@ class Load:
     way: Way
 
     def arguments(self, ids: range = IDS, mode: str = "append") -> dict[str, Any]:
-        """What the job `fill` is told, in trouble."""
+        """Return the arguments of the job `fill`, with the faults."""
         bounds = (ids.start, ids.stop, ids.step)
         return {"ids": bounds, "tasks": TASKS, "mode": mode, "trouble": self.trouble}
 
     def send(self, lease: float | None = None, **how: Any) -> None:
-        """Have it begun, at the home; the data source's transaction may be given a lease in seconds."""
+        """Begin the load at the home; `lease`, in seconds, is for the data source's transaction."""
         job, asked = self._job(HOME, **({} if lease is None else {"lease": lease}))
         self.lab.spark.send(job, **asked, **self.arguments(**how))
 
     def _job(self, home: str, **more: Any) -> tuple[str, dict[str, Any]]:
-        """Return the job that does all of it, and where it is done."""
+        """Return the job that runs the whole load, with its arguments for this home."""
         asked = {"tables": [self.table], "label": self.label, **more}
         if self.way == "path":
             return "load_once", {"url": self.lab.cluster.url(home), **asked}
         others = [replica for replica in self.lab.cluster.replicas if replica != home]
-        return "save_once", {"urls": [self.lab.cluster.url(one) for one in (home, *others)], **asked}
+        return "save_once", {"urls": [self.lab.cluster.url(replica) for replica in (home, *others)], **asked}
 
     def repeat(self, at: str = OTHER, **how: Any) -> int:
-        """Run it once more, without trouble, by another replica; returns the CSN of its label."""
+        """Run the load again, without faults, at another replica; return the CSN of its label."""
         job, asked = self._job(at)
         csn = self.lab.spark.call(job, **asked, **self.arguments(**how) | {"trouble": None})
         assert isinstance(csn, int)
         return csn
 
     def begin(self, *, lease: float | None = None, wait: bool = True) -> None:
-        """Begin it at the home and have its files written, not committed; `wait` for the end of the job."""
+        """Begin the load at the home and write its files, without a commit; `wait` for the end of the job."""
         spark = self.lab.spark
         spark.call("begin", url=self.lab.cluster.url(HOME), label=self.label, lease=lease)
         spark.send("fill", table=self.table, **self.arguments())
@@ -176,16 +176,16 @@ class Load:
             spark.receive()
 
     def hold(self) -> None:
-        """Hold attempts from now on."""
+        """Hold all attempts from now on."""
         (self.marks / HOLD).touch()
 
     def release(self) -> None:
-        """Let them go on."""
+        """Let held attempts continue."""
         (self.marks / HOLD).unlink()
 
     @contextlib.contextmanager
     def held(self, attempts: int = 1, **how: Any) -> Iterator[None]:
-        """Begin it as `send`; inside, so many attempts are in the middle of their files, and wait."""
+        """Begin the load as `send`; in the block so many attempts are held in the middle of their files."""
         self.hold()
         try:
             self.send(**how)
@@ -195,36 +195,36 @@ class Load:
             self.release()
 
     def await_held(self, attempts: int) -> None:
-        """Wait until so many attempts wait, and something of them is on a disk.
+        """Wait until so many attempts are held, and bytes of their files are on a disk.
 
-        The data source sends nothing of so few rows before an attempt has all of them.
+        The data source is an exception: an attempt with so few rows sends no byte before it has all rows.
         """
         eventually(lambda: len(self.met("held")) >= attempts, what=f"{attempts} attempts that are held")
         if self.way == "path":
             eventually(self.staged, what="files that are being written")
 
     def staged(self) -> list[str]:
-        """What lies on the disks of replicas that run although nothing committed needs it."""
+        """Return the files on the replicas' disks that no committed transaction needs."""
         data_dirs = [self.lab.cluster.data_dir(replica) for replica in self.lab.cluster.replicas]
         return [left for data_dir in data_dirs for left in leftovers(data_dir)]
 
     def met(self, what: str) -> list[str]:
-        """Marks of one kind of trouble."""
+        """Return the marks of one kind of fault."""
         return sorted(path.name for path in self.marks.glob(f"{what}-*"))
 
     def require_rows(self, csn: int | None, ids: Iterable[int]) -> None:
-        """Require exactly these rows at a CSN on all replicas, after starting those that do not run."""
+        """Start all replicas, and require exactly these rows at a CSN on each of them."""
         self.lab.cluster.up()
         require_rows(self.lab.cluster, self.table, csn, ids)
 
     def require_once(self, csn: int) -> None:
-        """Require that it was carried out once, at this CSN, and that running it again changes nothing."""
+        """Require that the load was committed once, at this CSN, and that a repetition changes nothing."""
         self.require_rows(csn, [*BASE, *IDS])
         assert self.repeat() == csn
         self.require_rows(None, [*BASE, *IDS])
 
     def require_nothing(self) -> None:
-        """Require that nothing of it is there; then it is repeated by its label, and is there once."""
+        """Require that no row of the load exists; then repeat it, and require that it is committed once."""
         self.require_rows(None, BASE)
         self.require_once(self.repeat())
 
@@ -241,13 +241,13 @@ def spark_laboratory(
 ) -> Iterator[SparkLab]:
     """Run a lab: executors are two processes of the driver's JVM, or of workers of a standalone cluster.
 
-    At its end the agents must not have grown by what they went through.
+    At its end the memory of the agents must be below `AGENT_MIB_MAX`.
 
     Args:
-        factory: Makes the replicas, of which two have to hold a commit.
-        folder: For sessions, marks and gates.
+        factory: Makes the replicas; a commit needs two copies.
+        folder: Folder for sessions, marks and gates.
         standalone: Executors belong to a cluster of a master and two workers.
-        faults: By replica: fault points and what happens there while their gate is open.
+        faults: By replica: fault points, and the fault at each of them while its gate is open.
         zk: As for the factory.
         settings: More settings of the agents.
     """
@@ -266,5 +266,5 @@ def spark_laboratory(
 
 
 def agent_bytes(cluster: LocalCluster, replica: str) -> int:
-    """Resident memory of an agent that runs."""
+    """Return the resident memory of a running agent, in bytes."""
     return int(psutil.Process(cluster.pid(replica)).memory_info().rss)

@@ -1,7 +1,7 @@
-"""A Spark job in a process of its own, that reads tables at one CSN.
+"""A Spark job in a separate process that reads tables at one CSN.
 
-One JSON object on standard input says what: {urls, token, replica, csn, tables}. The answer, on standard
-output, is {table: [[value, ...], ...]}.
+Standard input is one JSON object: {urls, token, replica, csn, tables}. The answer, on standard output, is
+{table: [[value, ...], ...]}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelock.client import connect
 
 
 def main() -> None:
-    """Read what is asked for, sorted."""
+    """Read the requested tables and print their rows, sorted."""
     asked = json.load(sys.stdin)
     builder: Any = SparkSession.builder
     spark = builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()

@@ -1,4 +1,4 @@
-"""A Spark session in a process of its own, spoken to by a test (tests/support/spark/jobs.py)."""
+"""A Spark session in a separate process, which runs jobs for a test (tests/support/spark/jobs.py)."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from tests.support.project.source import ROOT
 from tests.support.waiting import eventually
 from tidelock import java, processes
 from tidelock.cluster import process_groups
+from workloads.child import Child
 
 #: How long a session may take to end, in seconds.
 STOP_TIMEOUT_S = 60.0
-#: Half of what a short session costs is the second compiler of its JVM.
+#: Options of the JVM. Without them its second compiler takes half of the time of a short session.
 JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: The program of an executor that is a process.
+#: The class of an executor that is a separate process.
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
 
 class SparkJobError(Exception):
-    """The job failed; the message is that of the exception in the session."""
+    """The job failed; the message is the one of the exception in the session."""
 
 
 class SparkProcess:
-    """A session; jobs are run one after the other. Use it as a context manager.
+    """A session that runs one job at a time, as a context manager.
 
     Args:
         kind: As in tests/support/spark/jobs.py, or the address of a master.
-        folder: Where it works. The first job waits for the start.
+        folder: Working directory. The first job waits for the start.
         conf: More settings of the session.
-        python_workers: Tasks may start Python workers. Else none can be started, since reads and writes of
-            tables do without.
+        python_workers: Tasks may start Python workers. By default they cannot, which proves that reads and
+            writes of tables need none.
         pyspark: Folder with another PySpark than that of this environment.
     """
 
@@ -53,40 +54,32 @@ class SparkProcess:
         python_workers: bool = False,
         pyspark: Path | None = None,
     ) -> None:
-        self._log = (folder / "spark.log").open("ab")
         jvm = {f"spark.{side}.extraJavaOptions": JVM for side in ("driver", "executor")}
         environ = environment(folder, python_workers=python_workers, pyspark=pyspark)
         if kind == "connect":
             environ["SPARK_TESTING"] = "1"  # the server takes any free port
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.spark.jobs", kind, json.dumps({**jvm, **(conf or {})})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            cwd=folder,
+        self._child = Child(
+            "tests.support.spark.jobs",
+            kind,
+            json.dumps({**jvm, **(conf or {})}),
+            log=folder / "spark.log",
+            folder=folder,
             env=environ,
-            start_new_session=True,
+            own_session=True,
         )
-        self._identity = processes.record(self._process.pid, folder / "spark.pid")
+        self._identity = processes.record(self._child.process.pid, folder / "spark.pid")
         self._running: str | None = None
 
     def send(self, job: str, **args: Any) -> None:
-        """Have a job begun; `receive` gives what came of it, which no other test may take for its own."""
+        """Begin a job; `receive` returns its result, which must not reach another test."""
         assert self._running is None, f"a test was cut off in its job {self._running!r}, which still runs"
-        assert self._process.stdin is not None
         self._running = job
-        self._process.stdin.write(json.dumps({"job": job, "args": args}) + "\n")
-        self._process.stdin.flush()
+        self._child.send({"job": job, "args": args})
 
     def receive(self) -> Any:
-        """Wait for the end of the job; SparkJobError when it failed."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise AssertionError(f"the session ended; see {self._log.name}")
+        """Wait for the end of the job and return its result; SparkJobError if it failed."""
+        answer = self._child.receive()
         self._running = None
-        answer = json.loads(line)
         if "error" in answer:
             raise SparkJobError(answer["error"])
         return answer["result"]
@@ -97,35 +90,29 @@ class SparkProcess:
         return self.receive()
 
     def sql(self, query: str) -> list[list[Any]]:
-        """Rows of a query over the attached views."""
+        """Return the rows of a query over the attached views."""
         rows: list[list[Any]] = self.call("sql", query=query)
         return rows
 
     @property
     def alive(self) -> bool:
-        """Whether it was neither closed nor killed."""
-        return self._process.poll() is None
+        """Whether the session runs: it was neither closed nor killed."""
+        return self._child.process.poll() is None
 
     @property
     def driver(self) -> psutil.Process:
         """The Python process of the driver."""
-        return psutil.Process(self._process.pid)
+        return psutil.Process(self._child.process.pid)
 
     def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and the executors that it has started; harmless when it ended."""
+        """Kill the driver, its JVM and its executors (SIGKILL); do nothing if they have ended."""
         process_groups.kill(self._identity)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        self._log.close()
+        self._child.reap()
 
     def close(self) -> None:
         """Stop the session."""
         if self.alive:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            self._child.end_input()
             processes.wait(self._identity, STOP_TIMEOUT_S)
         self.kill()
 
@@ -139,7 +126,7 @@ class SparkProcess:
 
 
 def environment(folder: Path, *, python_workers: bool = False, pyspark: Path | None = None) -> dict[str, str]:
-    """Return the variables with which Spark's programs are started; see :class:`SparkProcess`."""
+    """Return the environment of Spark's programs; see :class:`SparkProcess`."""
     paths = [pyspark, ROOT] if pyspark else [ROOT]
     return os.environ | {
         "JAVA_HOME": str(java.home_for_spark(java.find(), folder)),
@@ -151,7 +138,7 @@ def environment(folder: Path, *, python_workers: bool = False, pyspark: Path | N
 
 
 def run_program(folder: Path, module: str, *arguments: str) -> str:
-    """Run a module of the checkout that makes a session of its own; return what it has printed."""
+    """Run a module of the checkout that makes its own session; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
@@ -165,22 +152,22 @@ def run_program(folder: Path, module: str, *arguments: str) -> str:
 
 
 def executors(leader: psutil.Process) -> list[psutil.Process]:
-    """The executors that run as processes, whoever has started them below `leader`."""
+    """Return the executors among the processes that `leader` and its descendants have started."""
     return [process for process in _descendants(leader) if _EXECUTOR in " ".join(_command(process))]
 
 
 def freeze(process: psutil.Process) -> None:
-    """Stop a process and all that it has started, as a long pause of its machine would."""
+    """Stop a process and all its descendants, as a long pause of their machine would."""
     _signal(process, signal.SIGSTOP)
 
 
 def thaw(process: psutil.Process) -> None:
-    """Let it go on."""
+    """Continue a process and all its descendants after `freeze`."""
     _signal(process, signal.SIGCONT)
 
 
 def require_over(executor: psutil.Process) -> None:
-    """Wait until an executor that goes on has come to the end of what it did: it rests, or is gone."""
+    """Wait until an executor that was continued has finished its work: it is idle, or has ended."""
 
     def rests() -> bool:
         before = _spent(executor)
@@ -190,25 +177,26 @@ def require_over(executor: psutil.Process) -> None:
 
 
 def _spent(process: psutil.Process) -> float:
-    """Seconds of a processor that a process and its children have used."""
+    """Return the processor seconds that a process and its descendants have used."""
     try:
-        return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+        family = (process, *process.children(recursive=True))
+        return sum(sum(member.cpu_times()[:2]) for member in family)
     except psutil.NoSuchProcess:
         return 0.0
 
 
 def _signal(process: psutil.Process, signum: signal.Signals) -> None:
-    for one in (process, *_descendants(process)):
+    for member in (process, *_descendants(process)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.send_signal(signum)
+            member.send_signal(signum)
 
 
 def _descendants(leader: psutil.Process) -> list[psutil.Process]:
     try:
-        found: list[psutil.Process] = leader.children(recursive=True)
+        descendants: list[psutil.Process] = leader.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-    return found
+    return descendants
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -1,6 +1,6 @@
-"""A data source that takes filters, to see what PySpark makes of that (tests/integration/test_spark_source).
+"""A data source that accepts filters, for a test of PySpark's behaviour (in test_spark_source).
 
-In a module of its own: executors import it.
+It is a separate module, since executors import it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ ROWS = 10
 
 
 class PushingReader(DataSourceReader):
-    """Gives the numbers above what it was told, else all."""
+    """The reader of the numbers above the pushed limit, by default of all numbers."""
 
     def __init__(self) -> None:
         self._above = -1
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - PySpark's name
-        """Take `n > number`."""
+        """Accept filters of the form `n > number`, and yield the others."""
         for item in filters:
             if isinstance(item, GreaterThan):
                 self._above = item.value
@@ -37,7 +37,7 @@ class PushingReader(DataSourceReader):
 
 
 class PushingSource(DataSource):
-    """Numbers below `ROWS`."""
+    """A source of the numbers below `ROWS`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Rows that Spark writes in tests, by its SQL or by Python; light, since its Python workers load it."""
+"""Rows that Spark writes in tests, by SQL or by Python; Spark's Python workers load this small module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA: Final = pa.schema(
 DDL: Final = "id bigint, town string, price decimal(9,2), moment timestamp, text string"
 PARTITION_BY: Final = ["town"]
 _TOWNS: Final = ("Zürich", "a/b=c", None, "007")
-#: The rows of ids from `first` on below `end`; each of the tasks has rows of all partitions.
+#: A query of the rows with ids in [first, end); each task has rows of all partitions.
 QUERY: Final = (
     "SELECT id, CASE id % 4 WHEN 0 THEN 'Zürich' WHEN 1 THEN 'a/b=c' WHEN 3 THEN '007' END AS town, "
     "CAST(id / 4 AS decimal(9, 2)) AS price, timestamp_micros(id) AS moment, "
@@ -30,12 +30,12 @@ QUERY: Final = (
 
 
 def town(number: int) -> str | None:
-    """The partition of a row."""
+    """Return the partition of the row with this id."""
     return _TOWNS[number % len(_TOWNS)]
 
 
 def rows(ids: Iterable[int]) -> pa.RecordBatch:
-    """The rows of these ids."""
+    """Return the rows of these ids."""
     numbers = list(ids)
     columns = [
         numbers,

@@ -1,4 +1,4 @@
-"""Where PySpark 3.5 lies, beside the one of the environment; `make test-all` puts it there."""
+"""The location of PySpark 3.5, beside the one of the environment; `make test-all` installs it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _FOLDER: Final = ROOT / ".venv" / "spark35"
 
 
 def folder() -> Path:
-    """Return what belongs on PYTHONPATH; AssertionError where it is missing, since nobody is to miss that."""
+    """Return the folder for PYTHONPATH; AssertionError if it is missing, since tests must not be skipped."""
     assert (_FOLDER / "stamp").exists(), "Spark 3.5 is not installed: run `make .venv/spark35/stamp`"
     return _FOLDER

@@ -12,7 +12,7 @@ from tidelock.client import Transaction, connect
 
 
 class StreamJobs:
-    """Queries by their names; each reads a table, and writes to a table or is collected in memory."""
+    """Queries by their names; each reads a table, and writes to a table or collects rows in memory."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -29,7 +29,7 @@ class StreamJobs:
         schema: str | None = None,
         mode: str = "append",
     ) -> str:
-        """Start a query; returns its id. Without a sink `collected` shows its rows."""
+        """Start a query and return its id. Without a sink `collected` returns its rows."""
         reader = self._spark.readStream.format("tidelock").options(**source)
         rows = (reader if schema is None else reader.schema(schema)).load()
         if mode == "complete":
@@ -48,7 +48,7 @@ class StreamJobs:
     def fan_out(
         self, name: str, source: dict[str, str], url: str, token: str, table: str, checkpoint: str
     ) -> str:
-        """Start a query that writes to a table by `tl.foreach_batch`; returns its id."""
+        """Start a query that writes to a table by `tl.foreach_batch`; return its id."""
         db = connect(url, token=token)
 
         def write(tx: Transaction, rows: DataFrame, _batch: int) -> None:
@@ -60,27 +60,28 @@ class StreamJobs:
         return str(query.id)
 
     def failure(self, name: str) -> str | None:
-        """Return what has ended a query, None while it runs."""
+        """Return the error that has ended a query; None while it runs."""
         query = self._queries[name]
         return None if query.isActive else str(query.exception())
 
     def caught_up(self, name: str) -> None:
-        """Wait until a query has read all that was committed before."""
+        """Wait until a query has read all earlier commits."""
         self._queries[name].processAllAvailable()
 
     def ended(self, name: str) -> list[int]:
-        """Wait until a query ends by itself; returns the rows of its batches."""
+        """Wait until a query ends by itself; return the numbers of rows of its batches."""
         self._queries[name].awaitTermination()
         return self.batches(name)
 
     def batches(self, name: str) -> list[int]:
-        """Rows of the batches of a query that has run lately, without empty ones."""
-        return [rows for one in self._queries[name].recentProgress if (rows := one["numInputRows"])]
+        """Return the numbers of rows of a query's recent batches, without empty batches."""
+        progress = self._queries[name].recentProgress
+        return [rows for batch in progress if (rows := batch["numInputRows"])]
 
     def stop_stream(self, name: str) -> None:
         """End a query."""
         self._queries[name].stop()
 
     def collected(self, name: str) -> list[list[Any]]:
-        """Rows that a query without a sink has read, sorted."""
+        """Return the rows that a query without a sink has read, sorted."""
         return sorted(list(row) for row in self._spark.table(name).collect())

@@ -1,7 +1,7 @@
-"""Rows that are made in the Python workers of Spark's tasks, and what goes wrong in some of the attempts.
+"""Rows that the Python workers of Spark's tasks make, and faults that are injected into some of the attempts.
 
-Loaded by the driver and by its workers. What happens to an attempt follows from its numbers alone, so a run
-can be repeated. Whatever happens leaves a mark first: a file `<what>-<task>-<attempt>`.
+The driver and its workers load this module. The fault of an attempt depends only on its numbers, so a run can
+be repeated. Every fault first leaves a mark: a file `<fault>-<task>-<attempt>`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pyspark import TaskContext
 
 from tests.support.spark.rows import rows
 
-#: Rows of a batch; a task has more than the batches that its attempts have given when something happens to
-#: them. Python sends what it has given in pieces of 64 KiB, so that by then files are begun.
+#: Rows of a batch, and the number of batches that an attempt yields before its fault; a task has more
+#: batches. Python sends the rows in pieces of 64 KiB, so files are begun by then.
 _BATCH_ROWS: Final = 50
 _GIVEN_BATCHES: Final = 3
-#: The file in the folder of marks while which is there attempts are held.
+#: While this file exists in the folder of marks, attempts are held.
 HOLD: Final = "hold"
-#: A test that has died does not hold an attempt for ever.
+#: Longest time that an attempt is held, in seconds; it also ends if the test has died.
 _HELD_S_MAX: Final = 120.0
 _POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What goes wrong in the attempts of a job, each in the middle of its files.
+    """The faults in the attempts of a job, each in the middle of an attempt's files.
 
     Attributes:
-        marks: A folder.
-        held: Attempts wait while there is a file `hold` among the marks.
-        failing_percent: Of all attempts; about half of these are killed, the others raise.
-        seed: Decides which these are.
-        broken: A task whose attempts all raise.
-        slow_s: How long the first attempt of every third task takes; of a second one there is a mark.
+        marks: Folder of the marks.
+        held: Attempts wait while the file `hold` is in the folder of marks.
+        failing_percent: Percentage of failing attempts; about half of these are killed, the others raise.
+        seed: Seed of the choice of failing attempts.
+        broken: Number of a task whose attempts all raise.
+        slow_s: Delay of the first attempt of every third task; its second attempt leaves a mark.
     """
 
     marks: str
@@ -52,7 +52,7 @@ class Trouble:
     slow_s: float = 0.0
 
     def meet(self, task: int, attempt: int) -> None:
-        """Do to an attempt what is planned for it."""
+        """Inject the planned faults into an attempt."""
         folder, name = Path(self.marks), f"{task}-{attempt}"
         if self.held:
             folder.joinpath(f"held-{name}").touch()
@@ -73,7 +73,7 @@ class Trouble:
 
 
 def maker(trouble: dict[str, Any] | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for `mapInArrow` of a DataFrame of ids; `trouble` are arguments of Trouble."""
+    """Return a function for `mapInArrow` of a DataFrame of ids; `trouble` has the arguments of Trouble."""
 
     def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

@@ -204,7 +204,7 @@ class StoreSuite:
         assert await store.children("none") == Refused(Reason.NO_NODE)
         assert await store.exists("none") == Ok(None)
 
-    async def test_facts_and_children(self, world: World) -> None:
+    async def test_facts_and_children_come_without_data(self, world: World) -> None:
         """Facts come without data; children by name only; the root is the empty path."""
         store = await world.store()
         await done(store, Create("a", b"data"), Create("a/x"), Create("a/y"), Create("a/y/z"))

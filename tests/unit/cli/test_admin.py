@@ -46,7 +46,7 @@ def test_people_are_told_that_the_time_was_over(fake_cluster: FakeCluster) -> No
     assert asked(fake_cluster)[0]["timeout_s"] == 0.5
 
 
-def test_programs_get_json(fake_cluster: FakeCluster) -> None:
+def test_programs_get_a_partition_as_json(fake_cluster: FakeCluster) -> None:
     """A partition is named by all of its columns; the folder's word for null is null."""
     partition = [
         "--partition",

@@ -118,13 +118,15 @@ def test_error_of_an_agent_is_one_line(
     assert error.message in complaint(tidelock("sql", "select 1"), code)
 
 
-def test_unreachable_agent(tidelock: Tidelock) -> None:
+def test_an_unreachable_agent_is_exit_code_3(tidelock: Tidelock) -> None:
     """Nobody at the address: exit code 3 and the next step."""
     said = complaint(tidelock("tables", "--url", "http://127.0.0.1:1"), Exit.UNAVAILABLE)
     assert "is it running" in said
 
 
-def test_unknown_outcome(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+def test_an_unknown_outcome_has_its_own_exit_code(
+    fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path
+) -> None:
     """A commit of unknown outcome has its own exit code, and the line names the transaction."""
     for agent in fake_cluster.agents.values():
         agent.plan("(POST|GET) /(transactions/.*/commit|outcomes/.*)", *[Fault.LOST_REQUEST] * 10_000)
@@ -140,7 +142,7 @@ def test_fault_of_the_program_itself(tidelock: Tidelock, monkeypatch: pytest.Mon
     assert isinstance(tidelock("--debug", "tables").exception, KeyError)
 
 
-def test_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_with_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends a command with exit code 130."""
 
     def interrupted(*_: object, **__: object) -> None:
@@ -173,7 +175,7 @@ def test_two_clusters_are_named(tidelock: Tidelock, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["tables", "--nonsense"], ["sql"], ["up", "--replicas", "0"]]
 )
-def test_wrong_command_line(tidelock: Tidelock, arguments: list[str]) -> None:
+def test_a_wrong_command_line_is_wrong_usage(tidelock: Tidelock, arguments: list[str]) -> None:
     """What typer refuses has the exit code of wrong usage too."""
     assert tidelock(*arguments).exit_code == Exit.USAGE
 
@@ -181,7 +183,7 @@ def test_wrong_command_line(tidelock: Tidelock, arguments: list[str]) -> None:
 # -- what is printed
 
 
-def test_status(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
+def test_status_as_json_lists_the_replicas(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
     """`status --json` lists the replicas with id, url, state and snapshot CSN."""
     replicas = told(tidelock("status", "--json"))["replicas"]
     assert replicas[0] == {
@@ -227,7 +229,9 @@ def test_insert_of_wrong_arguments(fake_cluster: FakeCluster, tidelock: Tidelock
     assert fake_cluster.csn == 2
 
 
-def test_sql(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+def test_sql_prints_objects_or_a_table_with_its_csn(
+    fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path
+) -> None:
     """Rows are printed as a list of objects, or as a table with the CSN beside it."""
     tidelock("insert", "t", rows)
     query = ("sql", "select k, 'x' as name from t where k > ? order by k", "--param", 1)
@@ -239,13 +243,15 @@ def test_sql(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
     assert "nowhere" in complaint(tidelock("sql", "select * from nowhere"), Exit.USAGE)
 
 
-def test_tables(tidelock: Tidelock) -> None:
+def test_tables_are_listed_with_rows_and_parts(tidelock: Tidelock) -> None:
     """Tables are listed with rows and parts."""
     assert told(tidelock("tables", "--json"))[0]["name"] == "default.t"
     assert "default.t" in tidelock("tables").stdout
 
 
-def test_create_table(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:
+def test_create_table_takes_columns_or_a_file(
+    fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path
+) -> None:
     """A table is created from columns, or like a file."""
     columns = ("k:bigint", "price:decimal(12,2):null", "at:timestamp:null")
     made = told(
@@ -275,7 +281,7 @@ def test_create_table_with_wrong_columns(tidelock: Tidelock, arguments: list[str
     assert tidelock("create-table", "new", *arguments).exit_code == Exit.USAGE
 
 
-def test_column_types() -> None:
+def test_column_types_of_the_closed_list_can_be_written() -> None:
     """Columns are required unless they say `null`; every type of the closed list can be written."""
     assert parse_column("k:BIGINT") == pa.field("k", pa.int64(), nullable=False)
     assert parse_column("d:decimal(12,2):null") == pa.field("d", pa.decimal128(12, 2))
@@ -285,7 +291,7 @@ def test_column_types() -> None:
     )
 
 
-def test_outcome_and_transactions(tidelock: Tidelock, rows: Path) -> None:
+def test_a_transaction_is_listed_and_asked_for_by_id(tidelock: Tidelock, rows: Path) -> None:
     """A transaction can be asked for by its id, and is listed."""
     tid = told(tidelock("insert", "t", rows, "--json"))["tid"]
     assert told(tidelock("outcome", tid, "--json")) == {
@@ -300,7 +306,7 @@ def test_outcome_and_transactions(tidelock: Tidelock, rows: Path) -> None:
     assert "no tid" in complaint(tidelock("outcome", "nonsense"), Exit.USAGE)
 
 
-def test_log_and_explain(tidelock: Tidelock, rows: Path) -> None:
+def test_the_log_and_a_transactions_story_are_shown(tidelock: Tidelock, rows: Path) -> None:
     """The log shows the last records; a transaction's story shows its parts."""
     tid = told(tidelock("insert", "t", rows, "--json"))["tid"]
     assert told(tidelock("log", "--json"))[0]["tids"] == [{"tid": tid}]
@@ -309,7 +315,7 @@ def test_log_and_explain(tidelock: Tidelock, rows: Path) -> None:
     assert "r1-1-1" in tidelock("explain", tid).stdout
 
 
-def test_snapshots(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
+def test_create_leaves_a_pin_and_show_none(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
     """`create` leaves a pin that ends with its lease; `show` leaves none."""
     snap = told(tidelock("snapshot", "create", "--lease", "2h", "--json"))
     path = f"webhdfs://r1.test:9870/snapshots/{fake_cluster.csn}/default/t"
@@ -320,7 +326,7 @@ def test_snapshots(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
     assert len(fake_cluster["r1"].pins) == 1
 
 
-def test_version(tidelock: Tidelock) -> None:
+def test_the_version_is_that_of_the_distribution(tidelock: Tidelock) -> None:
     """The version is that of the distribution."""
     assert re.fullmatch(r"\d+\.\d+\.\d+.*\n", tidelock("version").stdout)
 

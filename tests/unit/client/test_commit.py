@@ -142,7 +142,9 @@ def test_silent_home_leaves_time_for_the_others(fake_cluster: FakeCluster) -> No
 
 
 @pytest.mark.parametrize("error", [NotEnoughReplicasError("1 of 2 copies"), SchemaMismatchError("no")])
-def test_refusal_is_certain(fake_cluster: FakeCluster, fake_db: Database, error: TidelockError) -> None:
+def test_a_refusal_is_certain_and_raised_at_once(
+    fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
+) -> None:
     """A refused commit is raised as it is, at once, and the transaction is over."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, error)
@@ -239,7 +241,7 @@ def test_empty_transaction_has_no_csn(fake_db: Database) -> None:
     assert (tx.state, tx.csn) == (TransactionState.COMMITTED, None)
 
 
-def test_outcome(fake_cluster: FakeCluster, fake_db: Database) -> None:
+def test_outcomes_are_told_by_the_home_first(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """Outcomes are told by the home first, and by the others when it is gone."""
     tx = begun(fake_db)
     assert fake_db.outcome(tx.tid).decision is Decision.RUNNING

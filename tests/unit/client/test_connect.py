@@ -18,6 +18,7 @@ import pytest
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, connect
+from tidelock.client.transport import NoAnswerError
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -49,7 +50,7 @@ def test_zookeeper_address_of_another_form() -> None:
         connect("zk://127.0.0.1:1")
 
 
-def test_unreachable_agent() -> None:
+def test_an_unreachable_agent_is_told_in_one_line() -> None:
     """Nobody at the address: one line that says so."""
     with pytest.raises(UnavailableError, match="is it running"):
         connect("http://127.0.0.1:1", timeout_s=1.0)
@@ -61,13 +62,13 @@ def test_several_addresses_are_tried_in_order(fake_cluster: FakeCluster) -> None
         assert db.begin().holder == "r3"
 
 
-def test_unknown_replica(fake_cluster: FakeCluster) -> None:
+def test_an_unknown_replica_is_refused_with_the_known_ones(fake_cluster: FakeCluster) -> None:
     """A replica that does not exist is refused with the ones that do."""
     with pytest.raises(BadRequestError, match="r1, r2, r3"):
         connect(fake_cluster["r1"].url, replica="r9")
 
 
-def test_shared_secret(fake_cluster: FakeCluster) -> None:
+def test_the_shared_secret_travels_with_every_request(fake_cluster: FakeCluster) -> None:
     """The token travels with every request; without it, access is denied."""
     for agent in fake_cluster.agents.values():
         agent.secret = "s3cret"
@@ -150,7 +151,7 @@ def test_tables_are_read_at_a_csn_not_below_what_was_seen(
         fake_db.table("nowhere")
 
 
-def test_create_table(fake_cluster: FakeCluster, fake_db: Database) -> None:
+def test_a_created_table_is_seen_at_once(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """A created table is seen at once; the same name a second time is refused."""
     table = fake_db.create_table("new", pa.schema([("k", pa.int64())]), partition_by=["k"])
     assert table["csn"] == fake_cluster.csn == fake_db.seen_csn
@@ -240,6 +241,8 @@ def other_server(status: int, body: bytes) -> Iterator[str]:
     ("status", "body", "error"),
     [
         (200, b"<html>", BadRequestError),
+        (200, b"{}", NoAnswerError),
+        (200, b'{"id": 7, "cluster_id": "c1", "snapshot_csn": 1, "replicas": []}', NoAnswerError),
         (404, b"<html>", RefusedError),
         (502, b"bad gateway", UnavailableError),
         (503, b"[]", UnavailableError),

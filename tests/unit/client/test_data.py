@@ -46,7 +46,7 @@ class Capsule:
     ],
     ids=["table", "reader", "batch", "chunks", "pandas", "capsule", "metadata"],
 )
-def test_forms_of_rows(rows: Any) -> None:
+def test_all_forms_of_rows_give_the_same_rows(rows: Any) -> None:
     """Tables, readers, batches, DataFrames and Arrow capsules give the same rows."""
     assert sent(rows) == TABLE
     assert sent(TABLE[:0]).schema == TABLE.schema
@@ -69,7 +69,7 @@ def test_pandas_values_that_do_not_fit() -> None:
         sent(pd.DataFrame({"at": [pd.Timestamp(1)]}))
 
 
-def test_dictionaries_are_decoded() -> None:
+def test_dictionaries_are_decoded_to_their_values() -> None:
     """Dictionary-encoded columns, as pandas' categories are, arrive as their values."""
     rows = pa.table({"name": pa.array(["a", "b", "a"]).dictionary_encode()})
     assert sent(rows).column("name").to_pylist() == ["a", "b", "a"]
@@ -100,7 +100,7 @@ def test_rows_are_read_as_they_are_sent() -> None:
     assert asked == [0]
 
 
-def test_parquet_files(tmp_path: Path) -> None:
+def test_parquet_files_and_folders_give_all_rows(tmp_path: Path) -> None:
     """A file, a folder and a list of both give the rows of all files, without what Spark hides."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "_temporary").mkdir()
@@ -126,7 +126,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             data.open_rows(path)
 
 
-def test_damaged_file(tmp_path: Path) -> None:
+def test_a_damaged_file_fails_with_its_name(tmp_path: Path) -> None:
     """A file whose pages are damaged fails in the middle with its name, and never gives fewer rows."""
     path = tmp_path / "damaged.parquet"
     pq.write_table(pa.table({"k": range(1000)}), path, compression="gzip", use_dictionary=False)
@@ -146,19 +146,19 @@ def test_files_with_different_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [42, None, {"k": [1]}, [1, 2], [TABLE]])
-def test_other_objects(rows: Any) -> None:
+def test_other_objects_are_refused_with_what_holds_rows(rows: Any) -> None:
     """What holds no rows is refused with what does."""
     with pytest.raises(BadRequestError, match="expected a pyarrow Table"):
         data.open_rows(rows)
 
 
-def test_repeatable() -> None:
+def test_readers_and_streams_are_not_repeatable() -> None:
     """Tables, DataFrames and files can be sent a second time; readers and streams cannot."""
     assert all(data.repeatable(rows) for rows in (TABLE, TABLE.to_pandas(), "a.parquet", [Path("a")]))
     assert not any(data.repeatable(rows) for rows in (TABLE.to_reader(), Capsule()))
 
 
-def test_durations() -> None:
+def test_durations_are_texts_with_units_or_seconds() -> None:
     """Leases are given as text with a unit, or as seconds."""
     values: list[str | float | None] = ["500ms", "60s", "1.5m", "2h", 7, 0.5, None]
     assert [seconds(value) for value in values] == [0.5, 60, 90, 7200, 7, 0.5, None]
@@ -167,7 +167,7 @@ def test_durations() -> None:
             seconds(text)
 
 
-def test_points_in_time() -> None:
+def test_points_in_time_become_milliseconds_since_1970() -> None:
     """Times are given as datetime with zone, or as ms since 1970."""
     assert milliseconds(dt.datetime(1970, 1, 2, tzinfo=dt.UTC)) == 86_400_000
     assert milliseconds(5) == 5

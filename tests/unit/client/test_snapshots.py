@@ -48,14 +48,14 @@ def test_snapshot_does_not_move(fake_cluster: FakeCluster, fake_db: Database) ->
         assert later.scan("u").count() == 6
 
 
-def test_sql_with_parameters(fake_db: Database) -> None:
+def test_sql_with_parameters_returns_an_arrow_table(fake_db: Database) -> None:
     """SQL over several tables takes parameters and returns an Arrow table."""
     with fake_db.snapshot() as snap:
         rows = snap.sql("select sum(k) as total from u where k > ?", [1])
     assert rows.to_pydict() == {"total": [5]}
 
 
-def test_scan(fake_db: Database) -> None:
+def test_a_scan_can_be_read_in_every_form_again(fake_db: Database) -> None:
     """A scan gives batches, a table, a DataFrame or a count, each time anew."""
     with fake_db.snapshot() as snap:
         scan = snap.scan("u", columns=["k"], where="k <> ?", params=[2])
@@ -100,7 +100,7 @@ def test_whole_answers_are_asked_for_again(
         assert fake_cluster["r3"].count("POST /query") == 1
 
 
-def test_all_answers_cut(fake_cluster: FakeCluster, fake_db: Database) -> None:
+def test_a_read_fails_when_all_answers_are_cut(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """When every replica's answer is cut the read fails."""
     with fake_db.snapshot() as snap:
         query_faults(fake_cluster, Fault.CUT, 10)
@@ -117,7 +117,7 @@ def test_pinned_client_does_not_read_elsewhere(fake_cluster: FakeCluster) -> Non
         assert fake_cluster["r2"].count("POST /query") == 0
 
 
-def test_connections_are_kept(fake_cluster: FakeCluster, fake_db: Database) -> None:
+def test_connections_are_kept_after_whole_streams(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """A stream that was read to its end leaves its connection to the next request."""
     with fake_db.snapshot() as snap:
         for _ in range(5):
@@ -187,7 +187,7 @@ def test_pin_moves_to_another_replica(fake_cluster: FakeCluster, fake_db: Databa
     assert not fake_cluster["r2"].pins
 
 
-def test_closed_snapshot(fake_cluster: FakeCluster, fake_db: Database) -> None:
+def test_a_closed_snapshot_gives_its_pin_back(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """A closed snapshot gives its pin back and reads nothing any more; closing it again is harmless."""
     snap = fake_db.snapshot()
     assert snap.path("u") == f"webhdfs://r1.test:9870/snapshots/{snap.csn}/default/u"

@@ -67,7 +67,7 @@ def test_an_agent_may_take_a_body_slowly() -> None:
     transport = Transport(scheme="http", token=None, timeouts=Timeouts(connect_s=CONNECT_S))
     with slow_agent(3 * CONNECT_S) as address:
         for _ in range(2):
-            assert transport.upload(address, "/rows", (CHUNK for _ in range(CHUNKS))) == {}
+            assert transport.upload(address, "/rows", (CHUNK for _ in range(CHUNKS)), answer=dict) == {}
         transport.close()
 
 
@@ -75,5 +75,5 @@ def test_an_agent_that_takes_nothing_is_given_up() -> None:
     """A frozen agent is told by the time that it has for an answer."""
     transport = Transport(scheme="http", token=None, timeouts=Timeouts(connect_s=CONNECT_S, answer_s=0.5))
     with slow_agent(4.0) as address, pytest.raises(NoAnswerError):
-        transport.upload(address, "/rows", (CHUNK for _ in range(CHUNKS)))
+        transport.upload(address, "/rows", (CHUNK for _ in range(CHUNKS)), answer=dict)
     transport.close()

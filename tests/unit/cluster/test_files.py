@@ -1,4 +1,4 @@
-"""What a local cluster keeps in its folder, and what it tells of an agent's log."""
+"""The files of a local cluster, and the last error of an agent's log."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from tidelock.cluster import LocalCluster
 from tidelock.cluster.agent_log import TAIL_BYTES, last_error
-from tidelock.cluster.layout import Layout
+from tidelock.cluster.layout import ClusterLayout
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
 
 
 def test_ports_are_chosen_once(tmp_path: Path) -> None:
-    """A cluster that is opened again has the replicas, ports and settings that it was made with."""
+    """A cluster that is opened again has the same replicas, ports and settings."""
     made = LocalCluster.create(tmp_path, replicas=2, zk="127.0.0.1:2181/x", epoch_limit=50)
     again = LocalCluster.create(tmp_path)
     assert again.layout == made.layout == LocalCluster.open(tmp_path).layout
@@ -24,52 +24,52 @@ def test_ports_are_chosen_once(tmp_path: Path) -> None:
 
 
 def test_single_replica_keeps_one_copy(tmp_path: Path) -> None:
-    """Without a wish, a commit has two copies, or one where there is a single replica."""
+    """By default a commit has two copies, or one copy if the cluster has a single replica."""
     assert LocalCluster.create(tmp_path / "one", replicas=1).layout.copies == 1
     assert LocalCluster.create(tmp_path / "three").layout.copies == 2
 
 
 @pytest.mark.parametrize("asked", [{"replicas": 3}, {"copies": 1}, {"zk": "h:1/y"}, {"epoch_limit": 5}])
 def test_cluster_of_another_shape(tmp_path: Path, asked: dict[str, object]) -> None:
-    """A cluster that is there is not changed by what is asked for."""
+    """An existing cluster is not changed by other values; the error names the value."""
     LocalCluster.create(tmp_path, replicas=2)
     with pytest.raises(ConfigError, match=f"has {next(iter(asked))}="):
         LocalCluster.create(tmp_path, **asked)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("asked", [{"replicas": 0}, {"replicas": 2, "copies": 3}, {"copies": 0}])
-def test_impossible_cluster(tmp_path: Path, asked: dict[str, int]) -> None:
-    """A cluster that cannot be is refused before anything is written."""
+def test_an_impossible_cluster_is_refused_before_any_write(tmp_path: Path, asked: dict[str, int]) -> None:
+    """An impossible cluster is refused before a file is written."""
     with pytest.raises(ConfigError):
         LocalCluster.create(tmp_path, **asked)  # type: ignore[arg-type]
-    assert Layout.load(tmp_path) is None
+    assert ClusterLayout.load(tmp_path) is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "replicas": [{}], "copies": 1}']
 )
-def test_damaged_layout(tmp_path: Path, text: str) -> None:
-    """A file that makes no sense is named, with what to do."""
+def test_a_damaged_layout_is_named_with_the_next_step(tmp_path: Path, text: str) -> None:
+    """The error of a damaged layout names the file and the remedy."""
     (tmp_path / "cluster.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"cluster\.json is damaged"):
         LocalCluster.open(tmp_path)
 
 
 def test_layout_of_another_version(tmp_path: Path) -> None:
-    """A layout of another format is left alone."""
+    """A layout of another format is refused, not changed."""
     (tmp_path / "cluster.json").write_text(json.dumps({"format": 2}), encoding="utf-8")
     with pytest.raises(ConfigError, match="another version"):
         LocalCluster.open(tmp_path)
 
 
-def test_folder_without_cluster(tmp_path: Path) -> None:
-    """A folder without a cluster is said to be one."""
+def test_a_folder_without_a_cluster_is_said_to_be_one(tmp_path: Path) -> None:
+    """The error of a folder without a cluster says so."""
     with pytest.raises(ConfigError, match="there is no cluster"):
         LocalCluster.open(tmp_path / "missing")
 
 
 def test_cluster_that_was_never_started(tmp_path: Path) -> None:
-    """Status and end of a cluster that never ran are no errors; its ZooKeeper has no address yet."""
+    """Status and end of a cluster that never ran are not errors; its ZooKeeper has no address yet."""
     cluster = LocalCluster.create(tmp_path, replicas=2)
     status = cluster.status()
     assert [(row["id"], row["state"], row["pid"]) for row in status["replicas"]] == [
@@ -86,7 +86,7 @@ def test_cluster_that_was_never_started(tmp_path: Path) -> None:
 
 
 def test_last_error_of_a_log(tmp_path: Path) -> None:
-    """The last error event tells why an agent ended, or its last line; older runs do not count."""
+    """The last error event, else the last line, is returned; lines before the start position are ignored."""
     log = tmp_path / "agent.log"
     assert last_error(log) is None
     log.write_text("", encoding="utf-8")

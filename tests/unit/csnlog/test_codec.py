@@ -209,7 +209,7 @@ def test_unknown_kinds_inside_a_record_ask_for_an_upgrade(data: bytes) -> None:
         b'{"v":1,"k":"end","h":"r\xff","w":5}',
     ],
 )
-def test_nonsense_is_corrupt(data: bytes) -> None:
+def test_nonsense_is_corrupt_and_is_shown(data: bytes) -> None:
     """Everything else is corruption, and the message shows what was found."""
     with pytest.raises(CorruptError, match="expected a commit record") as caught:
         codec.decode_record(data)

@@ -53,7 +53,7 @@ def test_a_new_session_raises_the_fence_before_anything_is_read() -> None:
     assert bench.raised == [1]
 
 
-def test_the_commit_multi(bench: Bench) -> None:
+def test_the_commit_multi_ends_with_the_record(bench: Bench) -> None:
     """Its shape is that of the design, each table is checked once, and the record comes last."""
     bench.propose(proposal(0))
     bench.propose(

@@ -84,7 +84,7 @@ def test_a_deadline_after_the_commit_is_known_says_nothing(doubting: Bench) -> N
     assert doubting.verdicts[tid(1)] == [Committed(Csn(2))]
 
 
-def test_told_to_stop(doubting: Bench) -> None:
+def test_callers_of_a_stopped_committer_are_told_the_truth(doubting: Bench) -> None:
     """What is under way stays unknown for its caller, what waits was certainly not sent."""
     doubting.propose(proposal(2))
     doubting.tell(StopAsked("closing"))

@@ -127,7 +127,7 @@ async def test_roll_over_under_load(ensemble: MemoryEnsemble) -> None:
         ({"head_version": 0}, HeadMovedError, {}),
     ],
 )
-async def test_refusals_are_errors(
+async def test_refusals_are_errors_and_leave_nothing_in_the_log(
     node: LogNode, more: dict[str, object], error: type[Exception], details: dict[str, object]
 ) -> None:
     """Each cause has its error with its details, and nothing is in the log of it."""
@@ -217,7 +217,7 @@ async def test_an_own_commit_is_delivered_without_being_read(ensemble: MemoryEns
 # ------------------------------------------------------------------------------------ fenced writes
 
 
-async def test_a_fenced_write(node: LogNode) -> None:
+async def test_a_fenced_write_counts_without_its_fence_check(node: LogNode) -> None:
     """Values and the index of a refusal count without the check of the fence."""
     assert await node.log.fenced((Create("pins/1"), SetData("pins"))) == Ok(("pins/1", 1))
     assert await node.log.fenced((Check("pins", 1), Create("pins/1"))) == Refused(Reason.NODE_EXISTS, 1)
@@ -324,7 +324,9 @@ async def test_a_barrier_needs_a_connection(node: LogNode) -> None:
 # ------------------------------------------------------------------------------------------ outcome
 
 
-async def test_outcomes(ensemble: MemoryEnsemble, node: LogNode, other: LogNode) -> None:
+async def test_outcomes_are_looked_for_in_their_order(
+    ensemble: MemoryEnsemble, node: LogNode, other: LogNode
+) -> None:
     """Committed wherever it is found, then too old, then aborted by boot, else running."""
     assert await other.commit(1) == 2
     await until(lambda: node.reached == 2)

@@ -1,108 +1,172 @@
-"""What the demo checks when the writers have ended: every fault must be found."""
+"""What the demo checks: each fault of a round must be found, by a check of its own or in the history."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidelock.demo import checks, history
-from tidelock.demo.agents import Part
-from tidelock.demo.compare import Row
-from tidelock.demo.data import Loaded
-from tidelock.demo.failure import Findings
-from tidelock.demo.history import Entry, HistoryFile
+from demo import checks
+from demo.failure import Findings
+from workloads.checker import check
+from workloads.compare import Row
+from workloads.history import History, Listing, Part, parse
+from workloads.tpch.data import Loaded
 
 LOADED = Loaded(last_orderkey=100, rows={"orders": 100, "lineitem": 400})
-#: Two orders each, at CSN 5 and 7.
-HISTORY = [Entry("a", 5, 101, (3, 1)), Entry("b", 7, 103, (2, 2))]
 AT_5: list[Row] = [(0, 100, 400, 0, 0), (101, 1, 3, 0, 0), (102, 1, 1, 0, 0)]
 AT_7: list[Row] = [*AT_5, (103, 1, 2, 0, 0), (104, 1, 2, 0, 0)]
-LOG: list[dict[str, Any]] = [
-    {"csn": 5, "time_ms": 1000, "tids": [{"tid": "a"}, {"tid": "x"}]},
-    {"csn": 6, "time_ms": 2000, "tids": []},
-    {"csn": 7, "time_ms": 3000, "tids": [{"tid": "b"}]},
-]
+ORDERS = "default.orders"
+#: The part of the load, whose entries are in a manifest, and that of the transaction at CSN 7.
+LOADED_PART = (ORDERS, "p-load", "o_year=1995", 100, 10, "aa")
+NEW_PART = (ORDERS, "p-b", "o_year=1995", 2, 10, "bb")
 
 
-def visible(rows: list[Row], csn: int) -> str | None:
-    """The check of visible orders against the history."""
-    return checks.visible_is_acknowledged(rows, csn, HISTORY, LOADED)
+def logged(csn: int, *tids: str, manifest: bool = False) -> dict[str, Any]:
+    """One record of GET /log, at one second for each CSN; the transaction at CSN 7 adds a part."""
+    names = ("table", "part", "path", "rows", "length", "checksum")
+    added = [{"action": "AddPart", **dict(zip(names, NEW_PART, strict=True))}] if csn == 7 else []
+    return {
+        "csn": csn,
+        "kind": "commit",
+        "time_ms": csn * 1000,
+        "tids": [
+            {
+                "tid": tid,
+                "entries": added,
+                "manifest": {"part": "m"} if manifest else None,
+                "data_change": True,
+            }
+            for tid in tids
+        ],
+    }
+
+
+LOG = [logged(4, "load", manifest=True), logged(5, "a"), logged(6, "x"), logged(7, "b")]
+
+
+def batch(tid: str, csn: int | None, first_key: int, lines: Sequence[int], ns: int) -> list[dict[str, Any]]:
+    """What a writer notes of one transaction; without a CSN its outcome could not be learnt."""
+    keys = [str(first_key + number) for number in range(len(lines))]
+    common = {"process": tid, "keys": keys}
+    return [
+        {"type": "invoke", "f": "write", "ns": ns, "rows": [[1, count] for count in lines], **common},
+        {"type": "invoke", "f": "commit", "ns": ns, "tid": tid, "snapshot": 4, **common},
+        {
+            "type": "info" if csn is None else "ok",
+            "f": "write",
+            "ns": ns + 10,
+            "tid": tid,
+            "csn": csn,
+            **common,
+        },
+    ]
+
+
+def history(rows: Sequence[Row], csn: int, b_at: int | None = 7, log: Sequence[Any] = LOG) -> History:
+    """What the clients were told, with one round of Spark at a CSN."""
+    load = {"process": "load", "key": checks.LOADED_KEY, "tid": "load", "ns": 0}
+    lines: list[dict[str, Any]] = [
+        {"type": "invoke", "f": "write", "rows": checks.loaded_rows(LOADED), **load},
+        {"type": "ok", "f": "write", "csn": 4, **load},
+        *batch("a", 5, 101, (3, 1), 100),
+        *batch("b", b_at, 103, (2, 2), 200),
+        {
+            "type": "ok",
+            "f": "read",
+            "process": "Spark",
+            "ns": 300,
+            "replica": "r1",
+            "csn": csn,
+            "rows": checks.balances(rows),
+        },
+        {"type": "ok", "f": "log", "records": list(checks.log_lines(log, [LOADED_PART]))},
+    ]
+    return replace(parse(lines), elsewhere=frozenset({"x"}))
+
+
+def violations(found: History) -> str:
+    """All that the invariants say against a history."""
+    return "\n".join(f"{one.invariant}: {one.what}" for one in check(found))
 
 
 @pytest.mark.parametrize(("rows", "csn"), [(AT_5, 5), (AT_5, 6), (AT_7, 7), (AT_7, 9), (AT_5[:1], 4)])
 def test_what_was_acknowledged_is_visible_from_its_csn_on(rows: list[Row], csn: int) -> None:
-    """At each CSN exactly the orders of the transactions up to it are there."""
-    assert visible(rows, csn) is None
+    """At each CSN exactly the loaded orders and those of the transactions up to it are there."""
+    assert violations(history(rows, csn)) == ""
 
 
 @pytest.mark.parametrize(
     ("rows", "csn", "told"),
     [
-        (AT_5, 7, "order 103 with 2 line items was acknowledged"),
-        (AT_7[:-1], 7, "order 104 .* visible 0 times"),
-        (AT_7, 6, "order 103 is visible at CSN 6, and no transaction"),
-        ([*AT_5[:2], (102, 2, 2, 0, 0)], 5, "order 102 .* visible 2 times with 2 line items"),
-        ([*AT_5[:2], (102, 1, 4, 0, 0)], 5, "visible 1 times with 4 line items"),
-        ([*AT_5, (500, 1, 1, 0, 0)], 5, "order 500 is visible"),
+        (AT_5, 7, "I4 DURABLE: .* misses 103, acknowledged at CSN 7"),
+        (AT_7[:-1], 7, "I4 DURABLE: .* misses 104"),
+        (AT_7, 6, "I5 NODIRTY: .* found rows of 103 .* whose CSN is 7"),
+        ([*AT_5[:2], (102, 2, 2, 0, 0)], 5, "I3 ATOMIC: .*rows_a=2.* of 102"),
+        ([*AT_5[:2], (102, 1, 4, 0, 0)], 5, "I3 ATOMIC: .*rows_b=4.* of 102"),
+        ([*AT_5[:2], (102, 1, 1, 5, 1)], 5, "I3 ATOMIC: .*sum_a=5.* of 102"),
+        ([*AT_5, (500, 1, 1, 0, 0)], 5, "I5 NODIRTY: .* found rows of 500"),
+        ([(0, 99, 400, 0, 0), *AT_5[1:]], 5, "I3 ATOMIC: .* of 0, which wrote"),
+        ([(0, 100, 399, 0, 0), *AT_5[1:]], 5, "I3 ATOMIC: .* of 0, which wrote"),
+        ([(0, 101, 400, 0, 0), *AT_5[1:]], 5, "I3 ATOMIC: .* of 0, which wrote"),
+        (AT_5[1:], 5, "I4 DURABLE: .* misses 0, acknowledged at CSN 4"),
     ],
 )
 def test_lost_doubled_and_unknown_orders_are_found(rows: list[Row], csn: int, told: str) -> None:
-    """Too few, too many, and at the wrong CSN: all named by the order."""
-    finding = visible(rows, csn)
-    assert finding is not None
-    assert re.search(told, finding), finding
+    """Too few, too many, at the wrong CSN, another price: all named by the order; the loaded ones as 0."""
+    found = violations(history(rows, csn))
+    assert re.search(told, found), found
 
 
-@pytest.mark.parametrize("rows", [AT_5, AT_7])
-def test_a_transaction_of_unknown_outcome_may_be_visible_or_not(rows: list[Row]) -> None:
-    """It is left out of the comparison, and found by a check of its own."""
-    unknown = [HISTORY[0], replace(HISTORY[1], csn=None)]
-    assert checks.visible_is_acknowledged(rows, 7, unknown, LOADED) is None
-    assert "the first is b" in str(checks.every_outcome_is_known(unknown))
-    assert checks.every_outcome_is_known(HISTORY) is None
+def test_a_transaction_of_unknown_outcome_is_judged_by_the_log() -> None:
+    """It has to be visible where the log has it, whatever its client has heard."""
+    assert violations(history(AT_7, 7, b_at=None)) == ""
+    assert "I5 NODIRTY" in violations(history(AT_7, 7, b_at=None, log=LOG[:3]))
 
 
-@pytest.mark.parametrize("row", [(0, 99, 400, 0, 0), (0, 100, 399, 0, 0), (0, 101, 400, 0, 0)])
-def test_a_change_of_the_loaded_rows_is_found(row: Row) -> None:
-    """The row of the loaded orders has the numbers that were loaded."""
-    assert checks.nothing_loaded_is_missing(AT_7, LOADED) is None
-    assert checks.nothing_loaded_is_missing([row], LOADED) is not None
-    assert checks.nothing_loaded_is_missing([], LOADED) is not None
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (LOG[:3], "I4 DURABLE: 103 was acknowledged at CSN 7, and the log does not have b"),
+        ([*LOG, logged(8, "b")], "I1 UNIQUE: b stands in the log at \\[7, 8\\]"),
+        ([*LOG[:3], logged(7), logged(8, "b")], "I17 TRUTHFUL: 103 was told CSN 7; the log has b at 8"),
+        ([*LOG[:3], logged(7, "b", "z")], "I17 TRUTHFUL: the log has z at CSN 7, which no client"),
+    ],
+)
+def test_a_log_that_contradicts_the_clients_is_found(log: list[Any], told: str) -> None:
+    """Missing, doubled and displaced transactions, and those of nobody."""
+    listed = Listing("r1", 5, ORDERS, frozenset({Part(*LOADED_PART)}))
+    found = violations(replace(history(AT_5, 5, log=log), listings=(listed,)))
+    assert re.search(told, found), found
 
 
-def test_the_log_has_each_acknowledged_transaction_once() -> None:
-    """Missing, doubled and displaced transactions are found; those of others do not matter."""
-    assert checks.acknowledged_is_logged(HISTORY, LOG) is None
-    assert "0 times" in str(checks.acknowledged_is_logged(HISTORY, LOG[:2]))
-    assert "2 times" in str(checks.acknowledged_is_logged(HISTORY, [*LOG, {**LOG[2], "csn": 8}]))
-    assert "last at 9" in str(checks.acknowledged_is_logged(HISTORY, [LOG[0], {**LOG[2], "csn": 9}]))
-
-
-def test_tids_per_csn_counts_the_wanted_ones_only() -> None:
-    """Records without any of them do not lower the average."""
-    assert checks.tids_per_csn({"a", "b", "x"}, LOG) == pytest.approx(1.5)
-    assert checks.tids_per_csn({"a"}, LOG) == pytest.approx(1.0)
-    assert checks.tids_per_csn(set(), LOG) == pytest.approx(0.0)
+@pytest.mark.parametrize(
+    ("bend", "told"),
+    [
+        (lambda parts: parts[:1], "I10 AGREE"),
+        (lambda parts: [parts[0], parts[1]._replace(checksum="cc")], "I10 AGREE"),
+        (lambda parts: parts[1:], "I4 DURABLE"),
+    ],
+    ids=["a part misses", "other bytes", "a part of the load misses"],
+)
+def test_replicas_that_differ_are_found(bend: Callable[[list[Part]], list[Part]], told: str) -> None:
+    """Every replica has to list the parts that the log has, those of the load too, to the checksum."""
+    parts = [Part(*LOADED_PART), Part(*NEW_PART)]
+    sound = replace(
+        history(AT_7, 7), listings=tuple(Listing(one, 7, ORDERS, frozenset(parts)) for one in ("r1", "r2"))
+    )
+    assert violations(sound) == ""
+    bent = (*sound.listings, Listing("r3", 7, ORDERS, frozenset(bend(parts))))
+    assert told in violations(replace(sound, listings=bent))
 
 
 def test_commits_of_a_span_of_time() -> None:
     """The beginning belongs to it, the end does not."""
-    assert checks.committed_between(LOG, 1000, 3000) == 2
-    assert checks.committed_between(LOG, 1001, 4000) == 1
-
-
-def test_replicas_that_differ_are_found() -> None:
-    """A part that is missing, or has other bytes, is told with both replicas."""
-    parts = [Part("p1", "", "t/p1", 3, "aa"), Part("p2", "", "t/p2", 3, "bb")]
-    assert checks.replicas_agree({"r1": parts, "r2": list(parts)}, 5, "t") is None
-    fewer = checks.replicas_agree({"r1": parts, "r2": parts[:1]}, 5, "t")
-    assert fewer == "t at CSN 5: r1 lists 2, r2 lists 1"
-    other = [parts[0], replace(parts[1], checksum="cc")]
-    assert "r3 lists Part(id='p2'" in str(checks.replicas_agree({"r1": parts, "r3": other}, 5, "t"))
+    assert checks.committed_between(LOG, 5000, 7000) == 2
+    assert checks.committed_between(LOG, 5001, 8000) == 2
 
 
 def test_findings_count_checks_and_keep_violations() -> None:
@@ -111,19 +175,3 @@ def test_findings_count_checks_and_keep_violations() -> None:
     assert findings.check("one", None) is None
     assert str(findings.check("two", "what is wrong")) == "two: what is wrong"
     assert (findings.checks, len(findings.violations)) == (2, 1)
-
-
-def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Entries of all writers come back by CSN; the unknown ones last."""
-    entries = [Entry("c", None, 120, (1,)), *reversed(HISTORY)]
-    for number, entry in enumerate(entries):
-        with HistoryFile(tmp_path, f"writer-{number}") as file:
-            file.add(entry)
-            assert history.count(tmp_path) == number + 1  # it is in the file at once
-    assert history.read(tmp_path) == [*HISTORY, entries[0]]
-
-
-def test_an_entry_knows_its_orders() -> None:
-    """Keys follow the first one, each with the number of its line items."""
-    assert list(HISTORY[0].orders()) == [(101, 3), (102, 1)]
-    assert history.expected_orders(HISTORY, 6) == {101: 3, 102: 1}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from demo.client_process import Setup
+from demo.clients import Clients
+from demo.failure import DemoError
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.waiting import eventually
-from tidelock.demo import history
-from tidelock.demo.client_process import Setup
-from tidelock.demo.clients import Clients
-from tidelock.demo.failure import DemoError
-from tidelock.demo.tables import LINEITEM, ORDERS
+from workloads.history import End, Write, load
+from workloads.tpch.tables import LINEITEM, ORDERS
 
 
 @pytest.fixture
@@ -30,9 +30,17 @@ def clients_of(cluster: FakeCluster, folder: Path) -> Clients:
     urls = [agent.url for agent in cluster.agents.values()]
     keys = {"last_loaded": 100, "writers": 8, "orders": 10}
     return Clients(
-        [Setup(urls, replica, str(folder / "history"), 0.01, keys, None, 5.0) for replica in cluster.agents],
+        [
+            Setup(urls, replica, str(folder / "history.jsonl"), 0.01, keys, None, 5.0)
+            for replica in cluster.agents
+        ],
         folder,
     )
+
+
+def acknowledged(folder: Path) -> list[Write]:
+    """The orders that the clients were told are committed."""
+    return load(folder / "history.jsonl").ended(End.OK)
 
 
 def test_writers_write_until_they_rest(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -42,10 +50,11 @@ def test_writers_write_until_they_rest(cluster: FakeCluster, tmp_path: Path) -> 
         eventually(lambda: clients.commits >= 12)
         clients.rest()
         commits = clients.commits
-    entries = history.read(tmp_path / "history")
-    assert [(entry.tid, entry.csn) for entry in entries] == list(cluster.outcomes.items())
-    assert len(entries) == commits
-    homes = {(entry.first_key - 101) // 10 % 8: entry.tid.split("-")[1] for entry in entries}
+    told = acknowledged(tmp_path)
+    csns = {write.tid: write.csn for write in told}
+    assert csns == cluster.outcomes
+    assert len(csns) == commits
+    homes = {(int(write.key) - 101) // 10 % 8: str(write.tid).split("-")[1] for write in told}
     assert homes == {0: "r1", 1: "r2", 2: "r1", 3: "r2"}
 
 
@@ -53,10 +62,10 @@ def test_a_burst_commits_exactly_what_it_is_told(cluster: FakeCluster, tmp_path:
     """Batches that cannot be shared evenly are all committed, on the one replica."""
     with clients_of(cluster, tmp_path) as clients:
         clients.burst("r2", 4, 4, 10)
-    entries = history.read(tmp_path / "history")
-    assert len(entries) == 10
-    assert {entry.tid.split("-")[1] for entry in entries} == {"r2"}
-    assert len({entry.first_key for entry in entries}) == 10
+    told = acknowledged(tmp_path)
+    assert len({write.tid for write in told}) == 10
+    assert {str(write.tid).split("-")[1] for write in told} == {"r2"}
+    assert len({write.key for write in told}) == 100
 
 
 def test_a_wave_commits_together(cluster: FakeCluster, tmp_path: Path) -> None:

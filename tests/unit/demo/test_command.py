@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from demo import command
+from demo.failure import DemoError, Findings
+from demo.report import Report
 from tests.unit.demo.test_report import a_report
 from tidelock.cluster import LocalCluster
-from tidelock.demo import command
-from tidelock.demo.failure import DemoError, Findings
-from tidelock.demo.report import Report
 from tidelock.errors import ConfigError
 
 Play = Callable[[], Report]

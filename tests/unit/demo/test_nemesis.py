@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from tidelock.demo import nemesis
-from tidelock.demo.agents import Agents, Served
-from tidelock.demo.failure import DemoError
-from tidelock.demo.nemesis import Nemesis, Watch
+from demo import nemesis
+from demo.failure import DemoError
+from demo.nemesis import Nemesis, Watch
 from tidelock.errors import UnavailableError
+from workloads.agents import Agents, Served
 
 
 @dataclass
@@ -127,14 +127,14 @@ def test_it_strikes_between_two_tasks_of_a_stage_that_the_victim_serves() -> Non
         pytest.param([([], 0), ([], 9)], id="nothing runs"),
     ],
 )
-def test_it_waits(scenes: Sequence[tuple[Sequence[Stage], int]]) -> None:
+def test_it_waits_for_all_its_conditions(scenes: Sequence[tuple[Sequence[Stage], int]]) -> None:
     """Without all of the conditions it does not strike, and says so."""
     world = World(scenes)
     assert watch(world).strike is None
     assert world.signals == []
 
 
-def test_it_strikes_once() -> None:
+def test_it_strikes_once_however_long_the_query() -> None:
     """One signal, however long the query goes on."""
     world = World([([Stage(7, 12, 0, 2)], 0), ([Stage(7, 12, 3, 2)], 9)])
     with nemesis_of(world).during(signal.SIGSTOP) as result:

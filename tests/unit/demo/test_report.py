@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tidelock.demo.agents import Served
-from tidelock.demo.failure import Findings
-from tidelock.demo.nemesis import Strike
-from tidelock.demo.queries import Q3, Q18
-from tidelock.demo.report import Commits, Report, as_json, disturbance, next_steps, print_report
-from tidelock.demo.rounds import Answer, Kind, Round
+from demo.failure import Findings
+from demo.nemesis import Strike
+from demo.report import Commits, Report, as_json, disturbance, next_steps, print_report
+from demo.rounds import Answer, Kind, Round
+from workloads.agents import Served
+from workloads.tpch.queries import Q3, Q18
 
 
 def a_round(number: int, kind: Kind = Kind.UNDISTURBED, duration_s: float = 2.0) -> Round:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from demo import writer
+from demo.writer import Keys, Pace, Writer
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tests.support.waiting import eventually
 from tidelock.client import connect
-from tidelock.demo import history, writer
-from tidelock.demo.history import Entry, HistoryFile
-from tidelock.demo.orders import Scale
-from tidelock.demo.tables import LINEITEM, ORDERS
-from tidelock.demo.writer import Keys, Pace, Writer
 from tidelock.errors import UnknownTableError
+from workloads.history import End, History, Recorder, load
+from workloads.tpch.orders import Scale
+from workloads.tpch.tables import LINEITEM, ORDERS
 
 KEYS = Keys(last_loaded=1000, writers=4, orders=10)
 COMMIT = "POST /transactions/.*/commit"
@@ -46,32 +46,39 @@ def writing(cluster: FakeCluster, *, timeout_s: float = 5.0) -> Iterator[Writer]
         yield Writer(1, Scale.of(0.01), KEYS, home, anyone, Pace())
 
 
-def write(cluster: FakeCluster, folder: Path, batches: int, *, timeout_s: float = 5.0) -> list[Entry]:
+def write(cluster: FakeCluster, folder: Path, batches: int, *, timeout_s: float = 5.0) -> History:
     """Let the writer commit some batches, and return its history."""
-    with writing(cluster, timeout_s=timeout_s) as worker, HistoryFile(folder, "writer-1") as file:
-        worker.run(file, batches)
-    return history.read(folder)
+    file = folder / "history.jsonl"
+    with writing(cluster, timeout_s=timeout_s) as worker, Recorder(file) as history:
+        worker.run(history, batches)
+    return load(file)
 
 
-def visible(cluster: FakeCluster) -> dict[int, tuple[int, int]]:
+def visible(cluster: FakeCluster) -> dict[str, tuple[int, int]]:
     """Rows in orders and in lineitem for each order key."""
     orders = cluster.table("orders", cluster.csn)["o_orderkey"].to_pylist()
     lines = cluster.table("lineitem", cluster.csn)["l_orderkey"].to_pylist()
-    return {key: (orders.count(key), lines.count(key)) for key in sorted({*orders, *lines})}
+    return {str(key): (orders.count(key), lines.count(key)) for key in sorted({*orders, *lines})}
 
 
-def noted(entries: list[Entry]) -> dict[int, tuple[int, int]]:
+def noted(history: History) -> dict[str, tuple[int, int]]:
     """What the history says should be visible."""
-    return {key: (1, lines) for key, lines in chain.from_iterable(entry.orders() for entry in entries)}
+    return {write.key: write.rows for write in history.ended(End.OK)}
+
+
+def told(history: History) -> list[tuple[str | None, int | None]]:
+    """Tid and CSN of each transaction that was acknowledged, in the order of their CSNs."""
+    return sorted({(write.tid, write.csn) for write in history.ended(End.OK)}, key=lambda pair: pair[1] or 0)
 
 
 def test_batches_are_committed_and_noted(cluster: FakeCluster, tmp_path: Path) -> None:
     """Each batch is one transaction of both tables, noted with the tid and CSN that the commit returned."""
-    entries = write(cluster, tmp_path, 3)
-    assert visible(cluster) == noted(entries)
-    assert [(entry.tid, entry.csn) for entry in entries] == list(cluster.outcomes.items())
+    history = write(cluster, tmp_path, 3)
+    assert visible(cluster) == noted(history)
+    assert told(history) == list(cluster.outcomes.items())
     # The second of four writers: batches of ten, each followed by those of the three others.
-    assert [entry.first_key for entry in entries] == [1011, 1051, 1091]
+    first_keys = (1011, 1051, 1091)
+    assert list(noted(history)) == [str(first + number) for first in first_keys for number in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -90,36 +97,36 @@ def test_a_lost_message_neither_loses_nor_doubles_a_batch(
 ) -> None:
     """Whatever is lost, request or answer, every order ends up there once."""
     cluster["r1"].plan(pattern, fault, fault)
-    entries = write(cluster, tmp_path, 2)
-    assert len(entries) == 2
-    assert visible(cluster) == noted(entries)
+    history = write(cluster, tmp_path, 2)
+    assert len(told(history)) == 2
+    assert visible(cluster) == noted(history)
 
 
 def test_a_home_that_has_forgotten_is_sent_the_batch_again(cluster: FakeCluster, tmp_path: Path) -> None:
     """After a restart of its home a transaction is gone, and the batch goes into a new one."""
-    with writing(cluster) as worker, HistoryFile(tmp_path, "writer-1") as file:
+    with writing(cluster) as worker, Recorder(tmp_path / "history.jsonl") as history:
         begin = worker.home.begin
         restarts = iter([True])
 
-        def begin_and_restart(*args: str) -> object:
-            tx = begin(*args)
+        def begin_and_restart(**options: Any) -> object:
+            tx = begin(**options)
             if next(restarts, False):
                 cluster["r1"].restart()
             return tx
 
         worker.home.begin = begin_and_restart  # type: ignore[method-assign, assignment]
-        worker.run(file, 1)
+        worker.run(history, 1)
     assert worker.tally.sent_again == 1
-    assert visible(cluster) == noted(history.read(tmp_path))
+    assert visible(cluster) == noted(load(history.path))
 
 
 def test_an_unknown_outcome_is_asked_for_elsewhere(cluster: FakeCluster, tmp_path: Path) -> None:
     """When the home stays silent after the commit, another replica tells that it is in."""
     cluster["r1"].plan(COMMIT, *[Fault.LOST_ANSWER] * 1000)
     cluster["r1"].plan(OUTCOME, *[Fault.LOST_ANSWER] * 1000)
-    entries = write(cluster, tmp_path, 1, timeout_s=0.3)
+    history = write(cluster, tmp_path, 1, timeout_s=0.3)
     assert cluster["r2"].count(OUTCOME) > 0
-    assert visible(cluster) == noted(entries)
+    assert visible(cluster) == noted(history)
 
 
 def test_an_outcome_that_nobody_knows_is_noted_as_unknown(
@@ -130,8 +137,9 @@ def test_an_outcome_that_nobody_knows_is_noted_as_unknown(
     for agent in (cluster["r1"], cluster["r2"]):
         agent.plan(OUTCOME, *[Fault.LOST_ANSWER] * 1000)
     cluster["r1"].plan(COMMIT, *[Fault.LOST_REQUEST] * 1000)
-    [entry] = write(cluster, tmp_path, 1, timeout_s=0.3)
-    assert entry.csn is None
+    writes = write(cluster, tmp_path, 1, timeout_s=0.3).writes
+    assert [(write.end, write.csn) for write in writes] == [(End.INFO, None)] * 10
+    assert all(write.tid for write in writes)
 
 
 def test_a_refusal_that_repeating_cannot_mend_ends_the_writer(tmp_path: Path) -> None:
@@ -142,15 +150,16 @@ def test_a_refusal_that_repeating_cannot_mend_ends_the_writer(tmp_path: Path) ->
 
 def test_a_stopped_writer_ends_without_a_further_batch(cluster: FakeCluster, tmp_path: Path) -> None:
     """Stopping is heard while the replica does not answer, and before the first batch."""
-    with writing(cluster, timeout_s=0.3) as worker, HistoryFile(tmp_path, "writer-1") as file:
+    with writing(cluster, timeout_s=0.3) as worker, Recorder(tmp_path / "history.jsonl") as history:
         cluster["r1"].stop()
-        thread = threading.Thread(target=worker.run, args=(file,))
+        thread = threading.Thread(target=worker.run, args=(history,))
         thread.start()
         eventually(lambda: worker.tally.sent_again > 0)
         worker.pace.stop()
         thread.join()
-        worker.run(file)
-    assert history.read(tmp_path) == []
+        worker.run(history)
+    assert {write.end for write in load(history.path).writes} == {End.FAIL}
+    assert visible(cluster) == {}
 
 
 def test_keys_of_writers_never_meet() -> None:

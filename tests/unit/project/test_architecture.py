@@ -20,7 +20,7 @@ from tests.support.project.floors import DOORS, FLOORS, LEAVES, page_with_table
 from tests.support.project.source import Module
 
 #: Where the extra `spark` is installed.
-WITH_SPARK = ("spark/", "pyspark_tidelock/", "tidelock/demo/")
+WITH_SPARK = ("spark/", "pyspark_tidelock/")
 #: Libraries that come with pydantic and aiohttp, whose interfaces show their types.
 BROUGHT_ALONG = ("pydantic_core", "yarl")
 KAZOO_MODULE = "csnlog/zookeeper/kazoo_store.py"
@@ -52,6 +52,8 @@ PURE_PARTS = ("http.HTTPStatus", "urllib.parse")
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
+#: Of the name of a test, behind `test_`: fewer do not say what holds.
+TEST_NAME_WORDS_MIN = 4
 #: Folders whose docstring is a card: job, may import, entry points, failure.
 WITH_ROOM_CARD = ("csnlog/", "replication/", "replica_agent/")
 
@@ -63,7 +65,7 @@ def walls(modules: Iterable[Module]) -> list[str]:
         room = module.path.rpartition("/")[0]
         allowed = FLOORS.get(room, ())
         for name, line in source.imports(module):
-            if not source.below(name, "tidelock") or name == "tidelock.__version__":
+            if not source.below(name, "tidelock", *source.WALLED_BESIDE) or name == "tidelock.__version__":
                 continue
             fine = source.below(name, *LEAVES)
             if not fine and not source.below(module.name, *LEAVES):
@@ -184,6 +186,16 @@ def long_modules(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+def vague_test_names(modules: Iterable[Module]) -> list[str]:
+    """Names of tests that say nothing when they stand in a list of failures."""
+    return [
+        f"{module.path}:{line} {name}"
+        for module in modules
+        for name, line, _ in source.functions(module)
+        if name.startswith("test_") and len(name.split("_")) - 1 < TEST_NAME_WORDS_MIN
+    ]
+
+
 def hidden_results(modules: Iterable[Module]) -> list[str]:
     """`with client.transaction()` of kazoo, which hides what every element of the multi ended with."""
     return [
@@ -214,6 +226,9 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
         ("tidelock/client/discovery.py", "from tidelock.csnlog.zookeeper import kazoo_store"),
         ("tidelock/errors.py", "from tidelock import client"),
         ("replica_agent/attic/x.py", "from tidelock.csnlog.core import ids"),
+        ("tidelock/cli/x.py", "from workloads import agents"),
+        ("workloads/x.py", "from demo import report"),
+        ("demo/x.py", "from tidelock.replica_agent.storage.catalog_reads import CatalogReader"),
     ),
     unknown_rooms: (("replica_agent/attic/x.py", ""),),
     unmarked_cores: (("csnlog/core/x.py", '"""A core."""'),),
@@ -241,6 +256,7 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     ),
     long_functions: (("spark/x.py", "def f():\n" + "    a()\n" * FUNCTION_LINES_MAX),),
     long_modules: (("spark/x.py", "a()\n" * (MODULE_LINES_MAX + 1)),),
+    vague_test_names: (("tests/unit/x.py", "def test_every_column_type() -> None: ..."),),
     hidden_results: (
         (
             "csnlog/zookeeper/kazoo_store.py",
@@ -249,7 +265,9 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     ),
 }
 #: Rules that hold for the tests, benchmarks and examples as well.
-RULES_FOR_ALL = (short_names, long_functions, long_modules)
+RULES_FOR_ALL = (short_names, long_functions, long_modules, vague_test_names)
+#: Rules that hold for what stands beside the product and has walls too.
+RULES_FOR_WALLED = (walls, unknown_rooms, impure_cores)
 
 
 def _ids(rule: object) -> str | None:
@@ -261,7 +279,10 @@ def test_the_code_keeps_the_rule(rule: Rule) -> None:
     """No module breaks the rule."""
     modules = source.product_modules()
     if rule in RULES_FOR_ALL:
-        for folder in ("tests", "bench", "examples"):
+        for folder in ("tests", *source.BESIDE):
+            modules += source.modules_of(folder)
+    if rule in RULES_FOR_WALLED:
+        for folder in source.WALLED_BESIDE:
             modules += source.modules_of(folder)
     assert rule(modules) == []
 
@@ -326,7 +347,7 @@ def test_every_package_is_seen_once(package: str) -> None:
         ("tests/support/project/source.py", "tests.support.project.source"),
     ],
 )
-def test_import_names(path: str, name: str) -> None:
+def test_a_file_has_one_import_name(path: str, name: str) -> None:
     """A file is known by the one name under which it may be imported."""
     assert Module.parse(path, "").name == name
 

@@ -11,8 +11,8 @@ from bench.endurance import ratios
 from bench.lag import lags
 from bench.peers.peer import retrying
 from bench.report import Sheet, sheets
-from bench.stats import Latencies, geometric_mean, percentile, reached
 from bench.workload import ROWS, SCHEMA, Done, batch
+from workloads.stats import Latencies, geometric_mean, percentile, reached
 
 LATENCY = {"p50_ms": 10.0, "p99_ms": 20.0, "max_ms": 30.0}
 RUN = {

@@ -39,7 +39,9 @@ def fake_docker(folder: Path, script: str) -> None:
 @pytest.mark.parametrize(
     ("script", "expected"), [("exit 0", True), ("exit 1", False), ("exec sleep 60", False)]
 )
-def test_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: bool) -> None:
+def test_an_engine_answers_when_its_client_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: bool
+) -> None:
     """An engine answers when its client says so in time."""
     monkeypatch.setattr(engine, "ANSWER_TIMEOUT_S", 0.5 if "sleep" in script else 20.0)
     fake_docker(tmp_path, script)
@@ -67,7 +69,7 @@ def test_no_client_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (False, "true", {"passed": 1, "errors": 1}, "*CI=true, but no container engine answers*"),
     ],
 )
-def test_marked_tests(
+def test_marked_tests_need_an_engine_that_answers(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     answers: bool,

@@ -24,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     tree.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(source.ROOT / name, tree)
-    for package in (*source.PACKAGES, *source.ENTRIES):
+    for package in (*source.PACKAGES, *source.ENTRIES, *source.BESIDE):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source.ROOT / package, tree / package, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(tree)]
@@ -50,13 +50,22 @@ def test_wheel_holds_every_module_below_one_name(wheel: zipfile.ZipFile) -> None
     assert {name.split("/")[0] for name in names} == tops
 
 
-def test_version_is_one() -> None:
+def test_the_wheel_holds_no_demo_and_no_workloads(wheel: zipfile.ZipFile) -> None:
+    """What shows, measures and tests the product stays in the checkout, under any folder.
+
+    See docs/adr/0018-the-demo-is-not-installed.md.
+    """
+    folders = {part for name in wheel.namelist() for part in Path(name).parts[:-1]}
+    assert folders.isdisjoint({*source.BESIDE, "tests"})
+
+
+def test_the_version_stands_in_one_place() -> None:
     """`tidelock.__version__` is what pyproject.toml says."""
     project = tomllib.loads(Path(source.ROOT, "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert tidelock.__version__ == project["version"]
 
 
-def test_import_is_lazy() -> None:
+def test_the_import_of_tidelock_is_lazy() -> None:
     """Importing `tidelock` loads none of its dependencies and none of its own modules."""
     heavy = ("tidelock.", "kazoo", "pyspark", "pyarrow", "duckdb", "aiohttp", "pydantic", "typer", "urllib3")
     code = f"import sys, tidelock; print([name for name in sys.modules if name.startswith({heavy})])"

@@ -25,13 +25,15 @@ AS_SETTINGS: Final = {
 
 
 @pytest.mark.parametrize("option", options.READER_OPTIONS)
-def test_options_of_readers(option: str) -> None:
+def test_options_of_readers_have_their_lines(option: str) -> None:
     """Each has its line, by the name of the setting."""
     assert AS_SETTINGS.get(option, option) in NAMED
 
 
-@pytest.mark.parametrize("setting", [*writing.SESSION, *writing.OPTIONS, *writing.WAYS["append"].options])
-def test_settings_of_writers(setting: str) -> None:
+@pytest.mark.parametrize(
+    "setting", [*writing.SESSION, *writing.OPTIONS, *writing.WRITER_SETTINGS["append"].options]
+)
+def test_settings_of_writers_have_their_lines(setting: str) -> None:
     """Each has its line."""
     assert setting.lower() in NAMED
 

@@ -35,7 +35,7 @@ def test_every_error_is_in_the_table() -> None:
     assert all(len(row) == 5 and all(row) for row in table)
 
 
-def test_states_and_outcomes() -> None:
+def test_states_and_outcomes_have_their_rows() -> None:
     """Each state of a transaction and each outcome has its row, by the name that programs see."""
     assert [row[0] for row in rows("state")] == [str(state) for state in TransactionState]
     assert [row[0] for row in rows("outcome")] == [str(decision) for decision in Decision]

@@ -69,7 +69,7 @@ def test_lagging_replicas_that_live_are_named() -> None:
     assert lagging(peers, Csn(100), 10, epoch_limit=1000) == ("r3",)
 
 
-def test_distance_across_epochs() -> None:
+def test_distance_across_epochs_is_one_step() -> None:
     """A roll-over of the log is one step, not 2^31 of them."""
     assert csns_behind(csn(4, 49), csn(5, 1), epoch_limit=50) == 2
     assert csns_behind(csn(3, 49), csn(5, 1), epoch_limit=50) == 52

@@ -79,7 +79,7 @@ def part(number: int, path: str = "") -> OnePart:
         (Keys(1, 2), part(1), False),
     ],
 )
-def test_what_overlaps(one: Scope, other: Scope, expected: bool) -> None:
+def test_what_overlaps_does_so_either_way_round(one: Scope, other: Scope, expected: bool) -> None:
     """Either way round."""
     assert overlap(one, other) is expected
     assert overlap(other, one) is expected
@@ -134,7 +134,7 @@ def test_what_has_to_be_locked() -> None:
 
 
 @pytest.mark.parametrize("path", ["locks/d.orders/r1-1-1", "locks/d.orders/" + "x" * 2000])
-def test_requests_are_bounded(path: str) -> None:
+def test_requests_are_bounded_by_operations_and_bytes(path: str) -> None:
     """By the number of their operations, and by their bytes."""
     ops = [Delete(path, number) for number in range(2500)]
     found = list(batches(ops, 512 * 1024))
@@ -189,7 +189,7 @@ def lock(scope: Scope, *, merge: bool = False) -> LockInfo:
         (False, LockHolderState.DEAD, False, 1.0, 2.0, True),
     ],
 )
-def test_who_waits(
+def test_only_statements_wait_and_only_for_compactions(
     held_by_merge: bool, found: LockHolderState, merge: bool, waited_s: float, wait_s: float, expected: bool
 ) -> None:
     """A statement for a compaction, at most 2 s here; a compaction for nobody; nobody for what is done."""

@@ -111,7 +111,7 @@ async def test_at_once_one_of_two_wins(r1: LockNode, r2: LockNode) -> None:
     assert not await r1.stand()
 
 
-async def test_ranges_of_keys(r1: LockNode, r2: LockNode) -> None:
+async def test_ranges_of_keys_conflict_where_they_overlap(r1: LockNode, r2: LockNode) -> None:
     """Ranges that overlap conflict, others do not; parts and tables are no matter of theirs."""
     await r1.take(1, part_ask(1))
     await asyncio.gather(r1.take(2, wide_ask(Keys(1, 5))), r2.take(1, wide_ask(Keys(6, 9))))

@@ -111,7 +111,7 @@ def test_any_cut_is_refused() -> None:
         {"parts": []},
     ],
 )
-def test_contradictions_are_refused(changes: dict[str, object]) -> None:
+def test_headers_that_contradict_themselves_are_refused(changes: dict[str, object]) -> None:
     """A header that names parts or transactions twice, not at all, or of another home is refused."""
     with pytest.raises(BadRequestError):
         wire.decode(tampered(**changes))

@@ -1,4 +1,4 @@
-"""What foreach_batch makes of a micro-batch: a transaction with its label, nothing if it counts already."""
+"""foreach_batch: a micro-batch becomes a transaction with a label, and is skipped if it was committed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tidelock.spark.streaming import QUERY_ID
 
 
 class Context:
-    """A session's context, in a job of a query."""
+    """The context of a session that runs a job of a query."""
 
     def __init__(self, query: str | None) -> None:
         self._properties = {QUERY_ID: query}
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
-        """Tell what Spark has set."""
+        """Return a property that Spark has set."""
         return self._properties[name]
 
 
@@ -33,17 +33,17 @@ class ConnectSession:
 
     @property
     def sparkContext(self) -> Context:  # noqa: N802 - Spark's name
-        """Refuse, as the real one does."""
+        """Raise, as the real session does."""
         raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
 
 
 def frame(query: str | None = "id-1") -> Any:
-    """A DataFrame, as far as the name of its query goes."""
+    """Return a DataFrame that has only the id of its query."""
     return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=Context(query)))
 
 
 class Refusing:
-    """A database whose transactions come too late, at their beginning or at their commit."""
+    """A database that refuses the label of transactions, at their beginning or at their commit."""
 
     def __init__(self, error: LabelExistsError, *, at_commit: bool) -> None:
         self._error, self._at_commit = error, at_commit
@@ -63,12 +63,13 @@ class Refusing:
 
 
 def test_a_batch_is_a_transaction(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Its label is the query's id, or the name that it was given, with the number of the batch."""
+    """The transaction's label is the query's id or its given name, with the number of the batch."""
     seen: list[tuple[Any, int]] = []
     for name, expected in ((None, "id-1"), ("named", "named")):
         rows = frame()
         tl.foreach_batch(fake_db, lambda _, df, number: seen.append((df, number)), name)(rows, 7)
-        bodies = [one.json for one in fake_cluster["r1"].requests if one.method == "POST" and one.json]
+        posts = [request for request in fake_cluster["r1"].requests if request.method == "POST"]
+        bodies = [request.json for request in posts if request.json]
         begun = [body for body in bodies if "label" in body][-1]
         assert (begun["label"], begun["batch"]) == (expected, 7)
         assert seen[-1] == (rows, 7)
@@ -76,7 +77,7 @@ def test_a_batch_is_a_transaction(fake_cluster: FakeCluster, fake_db: Database) 
 
 
 def test_an_error_of_the_function_rolls_back(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """And ends the query."""
+    """The transaction is rolled back, and the query ends with the error of the function."""
     error = KeyError("of the caller")
 
     def fail(*_: object) -> None:
@@ -90,7 +91,7 @@ def test_an_error_of_the_function_rolls_back(fake_cluster: FakeCluster, fake_db:
 
 @pytest.mark.parametrize("at_commit", [False, True])
 def test_a_batch_that_counts_already(at_commit: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is raised; the log tells the CSN."""
+    """A batch that was committed before raises no error; the log has its CSN."""
     error = LabelExistsError("batch 7 was committed before", label="id-1", batch=7, csn=42, tid="t")
     db = cast("Any", Refusing(error, at_commit=at_commit))
     with caplog.at_level(logging.INFO, "tidelock.spark.streaming"):
@@ -107,7 +108,7 @@ def test_a_batch_that_counts_already(at_commit: bool, caplog: pytest.LogCaptureF
     ],
 )
 def test_what_is_no_repetition(details: dict[str, Any], message: str) -> None:
-    """A later batch counts already; or what was refused is another label."""
+    """If a later batch was committed, or another label was refused, the error ends the query."""
     db = cast("Any", Refusing(LabelExistsError("refused", **details), at_commit=False))
     with pytest.raises(LabelExistsError, match=message) as caught:
         tl.foreach_batch(db, lambda *_: None)(frame(), 7)
@@ -116,14 +117,14 @@ def test_what_is_no_repetition(details: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("session", [ConnectSession(), SimpleNamespace(sparkContext=Context(None))])
 def test_without_the_id_of_the_query(session: object) -> None:
-    """On Spark Connect, or outside of a query, a name must be given."""
+    """On Spark Connect, or outside of a query, the query must be given a name."""
     db = cast("Any", Refusing(LabelExistsError("never", label="x"), at_commit=False))
     with pytest.raises(BadRequestError, match="give the query a name"):
         tl.foreach_batch(db, lambda *_: None)(cast("Any", SimpleNamespace(sparkSession=session)), 7)
 
 
 def test_it_is_pickled_with_its_client(fake_db: Database) -> None:
-    """As Spark Connect does it."""
+    """The function can be pickled with its client, as Spark Connect does."""
     data = pickle.dumps(tl.foreach_batch(fake_db, print, "named"))
     again = pickle.loads(data)  # noqa: S301 - our own bytes
     assert again.query == "named"

@@ -1,4 +1,4 @@
-"""How Spark reaches the replicas, and what a table is to it. Pure: no session."""
+"""Options with which Spark reaches the replicas, and the schemas and views of tables; without a session."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tidelock.spark.tables import select, view_names
 THREE = [Replica("r1", "h1:1"), Replica("r_2", "h2:2"), Replica("r3", "h3:3")]
 
 
-def _addresses(way: Route) -> list[str]:
-    """Addresses in the order in which Hadoop's client tries them."""
-    names = way.options[f"dfs.ha.namenodes.{way.authority}"].split(",")
-    return [way.options[f"dfs.namenode.http-address.{way.authority}.{name}"] for name in names]
+def _addresses(found: Route) -> list[str]:
+    """Return the addresses in the order in which Hadoop's client tries them."""
+    names = found.options[f"dfs.ha.namenodes.{found.authority}"].split(",")
+    return [found.options[f"dfs.namenode.http-address.{found.authority}.{name}"] for name in names]
 
 
 def test_reader_options_protect_the_rows() -> None:
@@ -34,19 +34,19 @@ def test_reader_options_protect_the_rows() -> None:
 
 
 def test_the_timeouts_follow_the_agents_bound() -> None:
-    """The client waits longer than an agent does, so that only a frozen agent runs into the timeout."""
+    """The client waits longer than an agent does, so only a frozen agent exceeds the timeout."""
     options = route(THREE, wait_bound_s=7.5, failover=True).options
     assert options["dfs.webhdfs.socket.read-timeout"] == "10500ms"
     assert options["dfs.webhdfs.socket.connect-timeout"] == "2000ms"
 
 
 def test_option_names_survive_spark() -> None:
-    """Spark passes reader options on in lower case, so no name may need another."""
+    """All names are in lower case, since Spark passes reader options on in lower case."""
     assert all(name == name.lower() for name in route(THREE, wait_bound_s=5, failover=True).options)
 
 
 def test_the_first_replica_is_listed_once() -> None:
-    """However many tasks meet the first replica when it dies, each goes on to a living one."""
+    """However many tasks use the first replica when it dies, each continues with a living replica."""
     addresses = _addresses(route(THREE, wait_bound_s=5, failover=True))
     assert addresses[:4] == ["h1:1", "h2:2", "h3:3", "h2:2"]
     assert len(addresses) == ADDRESSES
@@ -55,25 +55,25 @@ def test_the_first_replica_is_listed_once() -> None:
 
 def test_without_failover_there_is_one_address_and_one_try() -> None:
     """failover=False never reads from a second replica and does not ask twice."""
-    way = route(THREE, wait_bound_s=5, failover=False)
-    assert _addresses(way) == ["h1:1"]
-    assert way.options["dfs.http.client.failover.max.attempts"] == "0"
-    assert way.options["dfs.http.client.retry.max.attempts"] == "0"
+    found = route(THREE, wait_bound_s=5, failover=False)
+    assert _addresses(found) == ["h1:1"]
+    assert found.options["dfs.http.client.failover.max.attempts"] == "0"
+    assert found.options["dfs.http.client.retry.max.attempts"] == "0"
 
 
 def test_a_single_replica_is_asked_again() -> None:
-    """With failover a cluster of one is asked more than once."""
-    way = route(THREE[:1], wait_bound_s=5, failover=True)
-    assert _addresses(way) == ["h1:1"]
-    assert int(way.options["dfs.http.client.failover.max.attempts"]) > 0
+    """With failover a single replica is asked more than once."""
+    found = route(THREE[:1], wait_bound_s=5, failover=True)
+    assert _addresses(found) == ["h1:1"]
+    assert int(found.options["dfs.http.client.failover.max.attempts"]) > 0
 
 
 def test_known_name_services_are_kept() -> None:
-    """The cluster's own name services stay, each once; ours is added."""
-    way = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", "dr"])
-    assert way.options["dfs.nameservices"] == f"prod,dr,{way.authority}"
-    again = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", way.authority])
-    assert again.options["dfs.nameservices"] == f"prod,{way.authority}"
+    """The session's name services remain, each once; ours is added."""
+    found = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", "dr"])
+    assert found.options["dfs.nameservices"] == f"prod,dr,{found.authority}"
+    again = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", found.authority])
+    assert again.options["dfs.nameservices"] == f"prod,{found.authority}"
 
 
 REPLICAS = st.lists(
@@ -111,30 +111,30 @@ def _ids(rows: list[dict[str, Any]], pinned: str | None = None, rotation: int = 
     return [replica.id for replica in order(rows, pinned=pinned, rotation=rotation)]
 
 
-def test_readers_spread() -> None:
-    """Without a pin the order is rotated."""
+def test_readers_spread_over_replicas_without_a_pin() -> None:
+    """Without a pinned replica the order is rotated."""
     assert [_ids(_rows(), rotation=number)[0] for number in range(4)] == ["r1", "r2", "r3", "r1"]
     assert _ids(_rows(), rotation=5) == ["r3", "r1", "r2"]
 
 
 def test_the_pinned_replica_comes_first() -> None:
-    """Also when it shows no sign of life: it may be back by the time of the read."""
+    """The pinned replica comes first even if it is silent: it may answer again at the time of the read."""
     assert _ids(_rows(), pinned="r2") == ["r2", "r1", "r3"]
     assert _ids(_rows("r2"), pinned="r2", rotation=2) == ["r2", "r3", "r1"]
 
 
 def test_silent_replicas_come_last() -> None:
-    """A replica without a sign of life is tried last, not left out."""
+    """A silent replica is tried last, not left out."""
     assert _ids(_rows("r1")) == ["r2", "r3", "r1"]
 
 
 def test_replicas_that_must_not_serve_are_left_out() -> None:
-    """The loud refusal of a struck replica would fail a job that the others can finish."""
+    """The refusal of a struck replica would fail a job that the others can finish."""
     assert _ids(_rows(r1="struck", r3="removed")) == ["r2"]
 
 
 def test_an_unknown_replica_is_named() -> None:
-    """The message lists those that there are; a cluster without addresses says so."""
+    """The message lists the existing replicas; a cluster without addresses is another error."""
     with pytest.raises(BadRequestError, match=r"r9.*r1, r2, r3"):
         _ids(_rows(), pinned="r9")
     with pytest.raises(UnavailableError):
@@ -160,13 +160,13 @@ def test_an_unknown_replica_is_named() -> None:
     ],
 )
 def test_types_have_the_names_of_spark(text: str, expected: str) -> None:
-    """Type names of definitions are Spark's own."""
+    """The type names of definitions are Spark's names."""
     assert type_of(text, "c").simpleString() == expected
 
 
 @pytest.mark.parametrize("text", ["map<int,int>", "decimal", "decimal(3)", "INT", ""])
 def test_an_unknown_type_is_refused(text: str) -> None:
-    """A type from a newer cluster is not guessed at; the message names the column."""
+    """A type from a newer cluster is not guessed; the message names the column."""
     with pytest.raises(UnsupportedTypeError, match="column c "):
         type_of(text, "c")
 
@@ -183,18 +183,18 @@ def test_a_definition_becomes_a_schema() -> None:
 
 
 def test_views_are_called_like_their_tables() -> None:
-    """The namespace shows only where it is not the default one."""
+    """The name of a view contains the namespace only if that is not the default one."""
     assert view_names(["default.a", "sales.b"], "t_") == {"default.a": "t_a", "sales.b": "t_sales_b"}
 
 
 def test_two_tables_with_one_view_are_refused() -> None:
-    """Nothing decides which of them the view would be."""
+    """Two tables with the same view are an error, since no rule prefers one of them."""
     with pytest.raises(BadRequestError, match=r"default\.a_b and a\.b"):
         view_names(["default.a_b", "a.b"], "")
 
 
 def test_tables_are_chosen_by_name() -> None:
-    """Names go with and without namespace, in the order asked for; unknown ones are named."""
+    """Names are accepted with and without namespace, in the given order; an unknown table is named."""
     definitions: dict[str, dict[str, Any]] = {"default.a": {}, "sales.b": {}, "default.c": {}}
     assert list(select(definitions, None, 1)) == ["default.a", "sales.b", "default.c"]
     assert list(select(definitions, ["sales.b", "a"], 1)) == ["sales.b", "default.a"]

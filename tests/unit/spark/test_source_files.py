@@ -1,4 +1,4 @@
-"""What tasks of the data source do without Spark: pieces of parts, bytes from any replica, files of rows."""
+"""Tasks of the data source without Spark: pieces of parts, reads from any replica, files of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelock.errors import (
     UnknownTableError,
 )
 from tidelock.spark.source import encoding, files
-from tidelock.spark.source.encoding import Encoder, Layout
+from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles
 from tidelock.spark.source.pieces import groups, pieces
 
@@ -39,7 +39,7 @@ _parts = st.lists(
 
 @given(_parts, st.integers(1, 200))
 def test_every_row_group_is_read_once(parts: list[list[int]], size: int) -> None:
-    """Whatever the sizes of parts, row groups and tasks are; and tasks are of about that size."""
+    """Each row group is in one piece, and tasks have about the wanted size, for all sizes of parts."""
     listed = [
         {"part": str(number), "file": f"t/{number}", "path": "", "rows": 1, "length": sum(sizes)}
         for number, sizes in enumerate(parts)
@@ -66,7 +66,7 @@ DATA = bytes(range(256)) * 4
 
 
 class Replica(ThreadingHTTPServer):
-    """The snapshot file system of one replica, as far as a task sees it; `mode` is what is wrong with it."""
+    """The snapshot file system of one replica, as a task sees it; `mode` is its fault."""
 
     daemon_threads = True
 
@@ -87,10 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: Replica
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Answer, or not."""
+        """Answer as the mode says."""
         self.server.asked.append((self.path, self.headers["Range"]))
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
         data, mode = DATA[first : last + 1], self.server.mode
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def replicas() -> Iterator[Callable[..., list[Replica]]]:
-    """Starts replicas with these modes."""
+    """Return a function that starts replicas with these modes."""
     started: list[Replica] = []
 
     def start(*modes: str) -> list[Replica]:
@@ -126,14 +126,14 @@ def replicas() -> Iterator[Callable[..., list[Replica]]]:
 
 
 def snapshot(*found: Replica | str) -> SnapshotFiles:
-    """The files of CSN 7 on some replicas."""
+    """Return the files of CSN 7 on some replicas."""
     addresses = [item if isinstance(item, str) else item.address for item in found]
     return SnapshotFiles(7, addresses, read_timeout_s=5)
 
 
 @pytest.mark.parametrize("mode", ["standby", "missing", "short", "cut", "dead"])
 def test_another_replica_goes_on(replicas: Callable[..., list[Replica]], mode: str) -> None:
-    """At the same CSN, where the first one can or will not; and from then on it is asked first."""
+    """If the first replica fails, another one answers at the same CSN, and is asked first from then on."""
     bad, good = replicas("good" if mode == "dead" else mode, "good")
     if mode == "dead":
         bad.shutdown()
@@ -148,11 +148,14 @@ def test_another_replica_goes_on(replicas: Callable[..., list[Replica]], mode: s
     found.close()
 
 
-def test_when_none_can(replicas: Callable[..., list[Replica]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are asked several times; what is said of the snapshot itself ends the read at once."""
+def test_when_no_replica_can_all_are_asked_again(
+    replicas: Callable[..., list[Replica]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All replicas are asked several times; a refusal of the snapshot itself ends the read at once."""
     monkeypatch.setattr(files, "PAUSE_S", 0.0)
     one, two = replicas("standby", "cut")
-    with pytest.raises(UnavailableError, match=r"no replica gives x at CSN 7 .*behind.*no whole answer"):
+    message = r"no replica returns x at CSN 7 .*behind.*no complete answer"
+    with pytest.raises(UnavailableError, match=message):
         snapshot(one, two).read("x", 0, 3)
     assert len(one.asked) == len(two.asked) == files.ROUNDS
     old, good = replicas("too old", "good")
@@ -163,11 +166,11 @@ def test_when_none_can(replicas: Callable[..., list[Replica]], monkeypatch: pyte
 
 @given(st.lists(st.tuples(st.integers(0, 1100), st.integers(-1, 300)), max_size=8))
 def test_a_file_of_a_snapshot(steps: list[tuple[int, int]]) -> None:
-    """It is read as a file on the disk is."""
+    """A file of a snapshot is read as a file on a disk is."""
 
     class Memory(SnapshotFiles):
         def __init__(self) -> None:
-            """There is nobody to be asked."""
+            """Connect to nothing."""
 
         def read(self, file: str, start: int, end: int) -> bytes:
             assert 0 <= start == end or 0 <= start <= end <= len(DATA)
@@ -183,11 +186,11 @@ def test_a_file_of_a_snapshot(steps: list[tuple[int, int]]) -> None:
 # -- files ---------------------------------------------------------------------------------------------------
 
 ARROW = pa.schema([pa.field("id", pa.int64(), nullable=False), ("p", pa.string()), ("day", pa.date32())])
-LAYOUT = Layout("default.t", ARROW, ("p",), ("id",))
+LAYOUT = FileLayout("default.t", ARROW, ("p",), ("id",))
 
 
-class Kept:
-    """What a task has sent, by place."""
+class FileStore:
+    """The files that a task has sent, by path."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -197,28 +200,28 @@ class Kept:
         """Begin a file."""
         self.open += 1
         self.most = max(self.most, self.open)
-        return _Kept(self, f"{path}/{number}")
+        return _StoredFile(self, f"{path}/{number}")
 
 
-class _Kept(io.BytesIO):
-    def __init__(self, kept: Kept, place: str) -> None:
+class _StoredFile(io.BytesIO):
+    def __init__(self, store: FileStore, path: str) -> None:
         super().__init__()
-        self.place, self._kept = place, kept
+        self.path, self._store = path, store
 
     @property
     def length(self) -> int:
         return len(self.getvalue())
 
     def finish(self) -> None:
-        self._kept.files[self.place] = self.getvalue()
-        self._kept.open -= 1
+        self._store.files[self.path] = self.getvalue()
+        self._store.open -= 1
 
     def close(self) -> None:
-        """The Parquet writer does not own it."""
+        """Do nothing; the Parquet writer does not own the file."""
 
 
 def batch(ids: range, partitions: int) -> pa.RecordBatch:
-    """Rows, spread over partitions, not sorted."""
+    """Return unsorted rows of several partitions."""
     return pa.RecordBatch.from_arrays(
         [
             pa.array(list(reversed(ids)), pa.int64()),
@@ -232,33 +235,33 @@ def batch(ids: range, partitions: int) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("rows", "waiting", "length", "open_"), [(100, 1 << 20, 1 << 20, 3), (7, 600, 900, 2)]
 )
-def test_rows_become_files(
+def test_rows_become_bounded_files_of_their_partitions(
     monkeypatch: pytest.MonkeyPatch, rows: int, waiting: int, length: int, open_: int
 ) -> None:
-    """None is lost, each lies in its partition; files and memory are bounded, row groups sorted."""
+    """No row is lost, each is in its partition; files and memory are bounded, row groups are sorted."""
     monkeypatch.setattr(encoding, "ROW_GROUP_ROWS", rows)
     monkeypatch.setattr(encoding, "ROW_GROUP_BYTES", waiting)
     monkeypatch.setattr(encoding, "FILE_BYTES", length)
     monkeypatch.setattr(encoding, "FILES_OPEN_MAX", open_)
-    kept = Kept()
-    encoder = Encoder(LAYOUT, kept.begin)
+    store = FileStore()
+    encoder = Encoder(LAYOUT, store.begin)
     for begin in range(0, 400, 40):
         encoder.add(batch(range(begin, begin + 40), 5))
         assert encoder._waiting_bytes <= waiting
     encoder.finish()
     assert encoder.rows == 400
-    assert sorted(encoder.files) == sorted(kept.files)
-    assert kept.most <= open_
-    assert kept.open == 0
+    assert sorted(encoder.files) == sorted(store.files)
+    assert store.most <= open_
+    assert store.open == 0
     found: dict[str, list[int]] = {}
-    for place, data in kept.files.items():
+    for path, data in store.files.items():
         part = pq.ParquetFile(io.BytesIO(data))
         assert part.schema_arrow.names == ["id", "day"]
         for group in range(part.num_row_groups):
             ids = part.read_row_group(group)["id"].to_pylist()
             assert ids == sorted(ids)
             assert len(ids) <= rows
-            found.setdefault(place.rpartition("/")[0], []).extend(ids)
+            found.setdefault(path.rpartition("/")[0], []).extend(ids)
     assert set(found) == {
         "p=__HIVE_DEFAULT_PARTITION__",
         *(f"p={number}%2Fx" for number in range(1, 5)),
@@ -267,11 +270,11 @@ def test_rows_become_files(
 
 
 def test_rows_that_do_not_fit() -> None:
-    """A null in a required column is told by its name; so is a table that has no partitions."""
+    """The error of a null in a required column names the column; a table without partitions is refused."""
     arrays = [pa.array([1, None]), pa.array(["a", "b"]), pa.array([None, None], pa.date32())]
     with pytest.raises(SchemaMismatchError, match=r"column id of table default\.t is required"):
         LAYOUT.conform(arrays, ARROW.names)
     found = LAYOUT.conform([arrays[1], arrays[2], pa.array([3, 4], pa.int64())], ["p", "day", "id"])
     assert found.schema.equals(ARROW)
     with pytest.raises(BadRequestError, match="has no partitions"):
-        Layout("t", ARROW, (), ()).require_partitions()
+        FileLayout("t", ARROW, (), ()).require_partitions()

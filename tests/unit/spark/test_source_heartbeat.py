@@ -1,4 +1,4 @@
-"""Signs of life of tasks that write: a transaction outlives its driver's silence, however short they are."""
+"""Heartbeats of writing tasks: they keep a transaction alive while its driver is silent."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def tx(fake_db: Database) -> Transaction:
 
 
 def test_short_tasks_keep_a_transaction(fake_cluster: FakeCluster, tx: Transaction) -> None:
-    """Each renews the lease when it begins, however much shorter than a third of that it is."""
+    """Each task renews the lease when it begins, even if it is much shorter than a third of the lease."""
     home = fake_cluster["r1"]
     seen = home.transactions[tx.tid]
     for before in range(3):
         with kept_alive(home.url, token_of(tx.tid), tx.lease_s, at_once=True):
-            eventually(partial(_more, seen, before))
+            eventually(partial(_was_renewed, seen, before))
 
 
-def _more(seen: FakeTransaction, before: int) -> bool:
+def _was_renewed(seen: FakeTransaction, before: int) -> bool:
     return seen.heartbeats > before
 
 
 def test_a_task_that_has_just_begun_it_asks_for_nothing(fake_cluster: FakeCluster, tx: Transaction) -> None:
-    """The lease is new, and a micro-batch has few requests."""
+    """The lease is new then, and a micro-batch should need few requests."""
     home = fake_cluster["r1"]
     with kept_alive(home.url, token_of(tx.tid), tx.lease_s, at_once=False):
         pass
@@ -48,7 +48,7 @@ def test_a_task_that_has_just_begun_it_asks_for_nothing(fake_cluster: FakeCluste
 def test_renewals_that_fail_are_told_once(
     fake_cluster: FakeCluster, tx: Transaction, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The task goes on, the lease is tried again, and the log shows no token."""
+    """The task continues, the renewal is repeated, and the log has one warning and no token."""
     home, token = fake_cluster["r1"], token_of(tx.tid)
     home.plan(HEARTBEAT, *[UnavailableError("not now")] * 3)
     with (
@@ -56,7 +56,7 @@ def test_renewals_that_fail_are_told_once(
         kept_alive(home.url, token, 0.5, at_once=True),
     ):
         eventually(lambda: home.transactions[tx.tid].heartbeats > 0)
-    [told] = [record.getMessage() for record in caplog.records if record.name.endswith("heartbeat")]
-    assert tx.tid in told
-    assert "not now" in told
+    [warning] = [record.getMessage() for record in caplog.records if record.name.endswith("heartbeat")]
+    assert tx.tid in warning
+    assert "not now" in warning
     assert token not in caplog.text

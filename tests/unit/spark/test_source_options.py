@@ -1,4 +1,4 @@
-"""Options of the data source: each says what it is when it is wrong."""
+"""Options of the data source: their values, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tidelock.spark.source.options import OPTIONS, Use, check, read_options, wri
 GIVEN: Mapping[str, str] = {"table": "orders", "url": "http://a:1, http://b:2"}
 
 
-def test_what_is_given() -> None:
-    """Values of all kinds, by names in any case."""
+def test_options_are_taken_in_any_case() -> None:
+    """Values of all kinds are parsed, and names are accepted in any case."""
     found = read_options(
         {**GIVEN, "CSNASOF": "7", "partitionbytes": "64m", "leaseSeconds": "1.5", "failOver": "False"}, {}
     )
@@ -24,8 +24,8 @@ def test_what_is_given() -> None:
     assert write_options({**GIVEN, "overwritePartitions": "true", "label": "x"}, {}).overwrite_partitions
 
 
-def test_the_environment() -> None:
-    """Address and secret may come from there, the table from load(); no text shows the secret."""
+def test_the_environment_gives_address_and_secret() -> None:
+    """URL and secret may come from the environment, the table from load(); `repr` hides the secret."""
     environ = {"TIDELOCK_URL": "zk://a:1,b:2/root", "TIDELOCK_SECRET": "hush"}
     target = read_options({"path": "sales.orders"}, environ).target
     assert (target.table, target.urls, target.token) == ("sales.orders", ("zk://a:1,b:2/root",), "hush")
@@ -37,9 +37,9 @@ def test_the_environment() -> None:
     ("wrong", "message"),
     [
         ({"option.table": "x"}, r"CREATE TABLE .* is not supported"),
-        ({"tabel": "x"}, r"no option 'tabel'; did you mean table\? There are: table, url, "),
+        ({"tabel": "x"}, r"no option 'tabel'; did you mean table\? Its options: table, url, "),
         ({"csnAsof_": "x"}, r"did you mean csnAsOf\?"),
-        ({"completelyDifferent": "x"}, r"no option 'completelyDifferent'\. There are"),
+        ({"completelyDifferent": "x"}, r"no option 'completelyDifferent'\. Its options"),
         ({"startingCsn": "1"}, r"option startingCsn is for readStream, and this is read"),
         ({"label": "x"}, r"option label is for write, and this is read"),
         ({"csnAsOf": "-1"}, r"option csnAsOf is '-1'; expected a whole number, not negative"),
@@ -55,14 +55,14 @@ def test_the_environment() -> None:
         ({"table": " "}, r"option table is ' '; expected some text"),
     ],
 )
-def test_what_is_wrong(wrong: dict[str, str], message: str) -> None:
-    """Every message names the option, and what was expected."""
+def test_what_is_wrong_is_told_by_option(wrong: dict[str, str], message: str) -> None:
+    """Every message names the option and what was expected."""
     with pytest.raises(BadRequestError, match=message):
         read_options({**GIVEN, **wrong}, {})
 
 
-def test_what_is_missing() -> None:
-    """A table and an address there must be."""
+def test_a_missing_table_or_address_is_refused() -> None:
+    """A table and a URL are required."""
     with pytest.raises(BadRequestError, match="option table is missing"):
         read_options({"url": "http://a:1"}, {})
     with pytest.raises(BadRequestError, match="option url is missing, and TIDELOCK_URL is not set"):
@@ -70,7 +70,7 @@ def test_what_is_missing() -> None:
 
 
 def test_every_option_is_let_through_where_it_belongs() -> None:
-    """And nowhere else."""
+    """An option is accepted for its uses, and refused for all others."""
     for option in OPTIONS:
         for use in Use:
             if use in option.uses:

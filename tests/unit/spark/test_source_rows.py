@@ -1,4 +1,4 @@
-"""Rows of parts as tasks read them: damage that one replica gives, wide rows, replicas without an address."""
+"""Rows of parts as tasks read them: damage of one replica, wide rows, replicas without an address."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ SCHEMA = spark.StructType(
 
 
 class Replicas(SnapshotFiles):
-    """Replicas that give these bytes as the one file that there is, or an error."""
+    """Replicas that return these bytes as their only file, or raise an error."""
 
-    def __init__(self, **given: bytes | TidelockError) -> None:
-        super().__init__(7, list(given), read_timeout_s=1.0)
-        self._given = given
+    def __init__(self, **answers: bytes | TidelockError) -> None:
+        super().__init__(7, list(answers), read_timeout_s=1.0)
+        self._answers = answers
 
     def _ask(self, address: str, _file: str, start: int, end: int) -> bytes:
-        found = self._given[address]
-        if isinstance(found, TidelockError):
-            raise found
-        return found[start:end]
+        answer = self._answers[address]
+        if isinstance(answer, TidelockError):
+            raise answer
+        return answer[start:end]
 
 
 def part(width: int = 1) -> bytes:
-    """A part of four row groups; its texts have a length of 16 characters times `width`."""
+    """Return a part of four row groups; its texts have a length of 16 characters times `width`."""
     chance = np.random.default_rng(7)
     texts = [chance.bytes(8 * width).hex() for _ in range(COUNT)]
     file = io.BytesIO()
@@ -74,47 +74,47 @@ def part(width: int = 1) -> bytes:
 
 
 def piece(data: bytes) -> Piece:
-    """All of a part."""
+    """Return a whole part as a piece."""
     return Piece("r1-1-1", "default/t/p=a/r1-1-1.parquet", "p=a", COUNT, len(data), 0, len(data))
 
 
 def damaged(data: bytes, *, at: float) -> bytes:
-    """The same with a flipped bit, at a fraction of its length."""
-    place = int(len(data) * at)
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    """Return the bytes with a flipped bit, at a fraction of their length."""
+    position = int(len(data) * at)
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
 def columns() -> Columns:
-    """All of them."""
+    """Return all columns of the table."""
     return columns_of(DEFINITION, SCHEMA)
 
 
 def ids(found: Iterator[pa.RecordBatch]) -> list[int]:
-    """What has come, in its order."""
+    """Return the ids of the rows, in their order."""
     return [value for batch in found for value in batch.column("id").to_pylist()]
 
 
 @pytest.fixture(params=[1 << 20, 0], ids=["whole", "ranges"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _request_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are read by one request, or by ranges."""
     monkeypatch.setattr(rows, "WHOLE_BYTES", request.param)
     monkeypatch.setattr(rows, "BATCH_ROWS", 300)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_request_kind")
 @pytest.mark.parametrize("at", [0.01, 0.4, 0.7, 0.99999])
 def test_damage_of_one_replica(at: float) -> None:
-    """The next one goes on where the first one could not: each row comes once, in order."""
+    """The next replica continues where the first one is damaged: each row is read once, in order."""
     data = part()
     files = Replicas(r1=damaged(data, at=at), r2=data)
     assert ids(rows_of(files, piece(data), columns())) == list(range(COUNT))
     assert ids(rows_of(files, piece(data), columns())) == list(range(COUNT))
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_request_kind")
 @pytest.mark.parametrize("at", [0.01, 0.7, 0.99999])
 def test_damage_of_all_replicas(at: float) -> None:
-    """It is told by part and file, and no row is made of it."""
+    """The error names part and file, and no row is read from damaged bytes."""
     data = part()
     bad = damaged(data, at=at)
     found: list[int] = []
@@ -128,24 +128,24 @@ def test_damage_of_all_replicas(at: float) -> None:
     assert found == list(range(len(found)))
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_request_kind")
 def test_another_file_than_the_part() -> None:
-    """As many rows as the catalog says, or it is none of it."""
+    """A file with another number of rows than the catalog says is an error."""
     data = part()
     with pytest.raises(CorruptError, match="the catalog says 3999"):
         ids(rows_of(Replicas(r1=data), replace(piece(data), rows=3999), columns()))
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_request_kind")
 def test_what_is_said_of_the_snapshot_is_no_damage() -> None:
-    """It ends the read by its own name, also out of the middle of Arrow's reader."""
+    """A refusal of the snapshot ends the read with its own error, also from the middle of Arrow's reader."""
     data = part()
     with pytest.raises(SnapshotTooOldError):
         ids(rows_of(Replicas(r1=SnapshotTooOldError("gone"), r2=data), piece(data), columns()))
 
 
 def test_wide_rows_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is bounded by its bytes; one without columns of the file by its rows."""
+    """A batch is bounded by its bytes; a batch without columns of the file by its rows."""
     monkeypatch.setattr(rows, "BATCH_BYTES", 1 << 16)
     data = part(width=16)
     found = list(rows_of(Replicas(r1=data), piece(data), columns()))
@@ -156,7 +156,7 @@ def test_wide_rows_come_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_replica_that_has_no_api_address_yet() -> None:
-    """Without failover nobody else may be asked: that is told, and may be tried again."""
+    """Without failover no other replica may be asked: the error says so, and the read may be repeated."""
     options = read_options(
         {"table": "t", "url": "http://h:1", "replica": "r1", "failover": "false", "where": "id > 1"}, {}
     )
@@ -168,5 +168,5 @@ def test_a_replica_that_has_no_api_address_yet() -> None:
     }
     reader = object.__new__(TidelockReader)
     reader._columns = columns()
-    with pytest.raises(UnavailableError, match="r1 has not told the address of its API"):
+    with pytest.raises(UnavailableError, match="r1 has not published the address of its API"):
         reader._condition(options, status, 7)

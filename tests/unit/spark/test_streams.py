@@ -1,4 +1,4 @@
-"""Streams without Spark: offsets, limits, removals, and what reader and writer are told by options."""
+"""Streams without Spark: offsets, limits, removals, and the options of reader and writer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tidelock.errors import (
     UnsealedWriteError,
 )
 from tidelock.spark.source import stream_read, stream_write, writing
-from tidelock.spark.source.encoding import Layout
+from tidelock.spark.source.encoding import FileLayout
 from tidelock.spark.source.feed_columns import Inserted, marked, with_feed, without_feed
-from tidelock.spark.source.folder import Folder
 from tidelock.spark.source.options import Begin, streams
+from tidelock.spark.source.staging_folder import StagingFolder
 from tidelock.spark.source.stream_offsets import (
-    Limits,
+    BatchLimits,
     Position,
-    Removals,
+    RemovalPolicy,
     added_parts,
     admit,
     in_order,
@@ -39,15 +39,15 @@ from tidelock.spark.source.stream_offsets import (
     removal_error,
 )
 from tidelock.spark.source.stream_options import read_stream_options, write_stream_options
-from tidelock.spark.source.stream_read import Changed, TidelockStreamReader, located
+from tidelock.spark.source.stream_read import Changed, TidelockStreamReader, split_path
 from tidelock.spark.source.stream_write import (
-    Counted,
+    AlreadyCommitted,
     Empty,
     MicroBatch,
     Staged,
     TidelockStreamWriter,
+    current_batch,
     label_of,
-    running,
 )
 from tidelock.spark.source.writing import Job, TidelockWriter, Written
 
@@ -56,12 +56,12 @@ SCHEMA = spark.StructType([spark.StructField("k", spark.LongType())])
 
 
 def part(name: str, tid: str = "7-r1-1-1", rows: int = 1) -> ChangedPart:
-    """A part that a transaction has added or removed."""
+    """Return a part that a transaction has added or removed."""
     return ChangedPart(name, tid, f"/snapshots/8/default/t/{name}.parquet", {}, rows, 100)
 
 
 def commit(csn: int, added: str = "", removed: str = "", **of: str) -> ChangeSet:
-    """A change set of one-letter parts; `of` names the transactions of those that are not of the first."""
+    """Return a change set of parts with one letter; `of` names the transactions of some of them."""
 
     def parts(names: str) -> tuple[ChangedPart, ...]:
         return tuple(part(name, of.get(name, "7-r1-1-1")) for name in names)
@@ -71,7 +71,7 @@ def commit(csn: int, added: str = "", removed: str = "", **of: str) -> ChangeSet
 
 @pytest.mark.parametrize("position", [Position(0), Position(77), Position(77, 0), Position(77, 3)])
 def test_offsets_are_read_as_they_were_written(position: Position) -> None:
-    """What a checkpoint keeps is the position."""
+    """A position is equal to the position that is parsed from its offset."""
     assert Position.parse(position.offset()) == position
 
 
@@ -79,7 +79,7 @@ def test_offsets_are_read_as_they_were_written(position: Position) -> None:
     "offset", [{}, {"csn": "7"}, {"csn": 7, "index": 1}, {"parts": 1}, {"csn": 7, "parts": "x"}]
 )
 def test_offsets_of_another_source(offset: dict[str, Any]) -> None:
-    """A checkpoint that was written by something else is refused."""
+    """A checkpoint of another source is refused."""
     with pytest.raises(BadRequestError, match="another source"):
         Position.parse(offset)
 
@@ -88,10 +88,10 @@ def test_offsets_of_another_source(offset: dict[str, Any]) -> None:
 def test_batches_keep_their_limits_and_miss_nothing(
     lengths: list[int], files_max: int | None, bytes_max: int | None
 ) -> None:
-    """Each batch takes a part at least, no more than the limits unless it is one, and all come in the end."""
+    """Each batch has at least one part, stays below the limits if it has more, and no part is missing."""
     left, taken = list(lengths), []
     while left:
-        count = admit(left, Limits(files_max, bytes_max))
+        count = admit(left, BatchLimits(files_max, bytes_max))
         batch, left = left[:count], left[count:]
         assert batch
         assert files_max is None or len(batch) <= files_max
@@ -101,7 +101,7 @@ def test_batches_keep_their_limits_and_miss_nothing(
 
 
 def test_parts_are_counted_in_one_order() -> None:
-    """Whatever order agents list them in."""
+    """The order of parts does not depend on the order in which agents list them."""
     parts = [
         {"path": "p=b", "part": "r1-1-1"},
         {"path": "p=a", "part": "r1-1-9"},
@@ -111,18 +111,24 @@ def test_parts_are_counted_in_one_order() -> None:
 
 
 def test_what_is_added_beside_a_removal() -> None:
-    """Two transactions share a CSN: the one that only adds is read, the other one passed over."""
+    """Of two transactions with one CSN, the one that only adds is read, and the other one is skipped."""
     both = commit(9, "abc", "x", b="7-r1-1-2")
-    assert [one.part for one in added_parts(both)] == ["b"]
-    assert [one.part for one in added_parts(commit(9, "ab"))] == ["a", "b"]
+    assert [added.part for added in added_parts(both)] == ["b"]
+    assert [added.part for added in added_parts(commit(9, "ab"))] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("removals", "taken", "blocking"),
-    [(Removals.TOLD, [1, 2, 3, 4, 5], None), (Removals.SKIPPED, [1, 4, 5], None), (Removals.REFUSED, [1], 2)],
+    [
+        (RemovalPolicy.READ, [1, 2, 3, 4, 5], None),
+        (RemovalPolicy.SKIP, [1, 4, 5], None),
+        (RemovalPolicy.REFUSE, [1], 2),
+    ],
 )
-def test_commits_that_remove(removals: Removals, taken: list[int], blocking: int | None) -> None:
-    """They are told, passed over, or end what can be read."""
+def test_commits_that_remove_are_treated_as_asked(
+    removals: RemovalPolicy, taken: list[int], blocking: int | None
+) -> None:
+    """Commits that remove rows are read, skipped, or end the query, as the policy says."""
     sets = [
         commit(1, "a"),
         commit(2, "b", "a"),
@@ -131,7 +137,7 @@ def test_commits_that_remove(removals: Removals, taken: list[int], blocking: int
         commit(5, "e"),
     ]
     found, end = readable(sets, removals)
-    assert [one.csn for one in found] == taken
+    assert [changes.csn for changes in found] == taken
     assert (end.csn if end else None) == blocking
     message = removal_error(sets[1], "t").message
     assert "CSN 2" in message
@@ -139,10 +145,10 @@ def test_commits_that_remove(removals: Removals, taken: list[int], blocking: int
     assert "readChangeFeed" in message
 
 
-def test_places_of_files() -> None:
-    """The CSN, the file below it, and the partition."""
-    assert located("/snapshots/9/default/t/x.parquet") == (9, "default/t/x.parquet", "")
-    assert located("/snapshots/9/a/t/p=1/q=b%2Fc/x.parquet") == (
+def test_places_of_files_are_csn_file_and_partition() -> None:
+    """The path of a file is split into CSN, file and partition."""
+    assert split_path("/snapshots/9/default/t/x.parquet") == (9, "default/t/x.parquet", "")
+    assert split_path("/snapshots/9/a/t/p=1/q=b%2Fc/x.parquet") == (
         9,
         "a/t/p=1/q=b%2Fc/x.parquet",
         "p=1/q=b%2Fc",
@@ -150,7 +156,7 @@ def test_places_of_files() -> None:
 
 
 def test_columns_of_a_change_feed() -> None:
-    """They come behind those of the table, in any order that is asked for, and say what happened."""
+    """The feed's columns follow those of the table, can be read in any order, and describe the change."""
     schema = with_feed(SCHEMA)
     assert schema.names == ["k", "_change_type", "_commit_csn", "_commit_time"]
     assert without_feed(schema) == SCHEMA
@@ -167,7 +173,7 @@ def test_columns_of_a_change_feed() -> None:
 
 
 def test_options_of_a_streaming_read() -> None:
-    """What is not given has the documented default."""
+    """Options that are not given have the documented defaults."""
     plain = read_stream_options(TABLE, {})
     assert (plain.begin, plain.csn, plain.at_ms, plain.files_max) == (Begin.EARLIEST, None, None, None)
     assert (plain.change_feed, plain.skip_changes) == (False, False)
@@ -187,7 +193,7 @@ def test_options_of_a_streaming_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"startingCsn": "1", "startingOffsets": "latest"}, "two beginnings"),
         ({"startingCsn": "-1"}, "whole number"),
@@ -201,14 +207,14 @@ def test_options_of_a_streaming_read() -> None:
         ({"checkpointLocation": "/c"}, "for writeStream"),
     ],
 )
-def test_wrong_options_of_a_streaming_read(options: dict[str, str], said: str) -> None:
-    """Each is refused with what was expected."""
-    with pytest.raises(BadRequestError, match=said):
+def test_wrong_options_of_a_streaming_read(options: dict[str, str], message: str) -> None:
+    """Each wrong option is refused with what was expected."""
+    with pytest.raises(BadRequestError, match=message):
         TidelockStreamReader(TABLE | options, SCHEMA)
 
 
 def test_options_of_a_streaming_write() -> None:
-    """Spark's own are passed over; a label is for batch writes, since a stream has its own."""
+    """Spark's own options are ignored; a label is for batch writes, since a stream has its own label."""
     given = write_stream_options(TABLE | {"checkpointLocation": "/c", "queryName": "q", "replica": "r2"}, {})
     assert given.target.replica == "r2"
     with pytest.raises(BadRequestError, match="for write, and this is writeStream"):
@@ -216,7 +222,7 @@ def test_options_of_a_streaming_write() -> None:
 
 
 def test_change_feed_columns_want_the_change_feed() -> None:
-    """A schema that asks for them without the option, or for other types, is refused before the start."""
+    """A schema with these columns is refused at the start without the option, or with other types."""
     with pytest.raises(SchemaMismatchError, match="readChangeFeed"):
         TidelockStreamReader(TABLE, with_feed(SCHEMA))
     wrong = spark.StructType([*SCHEMA.fields, spark.StructField("_commit_csn", spark.StringType())])
@@ -225,7 +231,7 @@ def test_change_feed_columns_want_the_change_feed() -> None:
 
 
 def test_batches_that_were_committed_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one counts already, and is passed over; behind a later one the checkpoint is wrong."""
+    """The newest committed batch is skipped; if a later batch was committed, the checkpoint is wrong."""
     writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=False)
 
     def taken(newest: int) -> Callable[[MicroBatch], NoReturn]:
@@ -234,10 +240,10 @@ def test_batches_that_were_committed_before(monkeypatch: pytest.MonkeyPatch) -> 
 
         return join
 
-    monkeypatch.setattr(stream_write, "running", lambda nonce: MicroBatch("q", 5, nonce))
+    monkeypatch.setattr(stream_write, "current_batch", lambda nonce: MicroBatch("q", 5, nonce))
     rows = pa.record_batch({"k": [1]})
     monkeypatch.setattr(writer, "_join", taken(5))
-    assert writer.write(iter([rows])) == Counted(77)
+    assert writer.write(iter([rows])) == AlreadyCommitted(77)
     monkeypatch.setattr(writer, "_join", taken(6))
     with pytest.raises(LabelExistsError, match="older checkpoint"):
         writer.write(iter([rows]))
@@ -248,10 +254,10 @@ def test_batches_that_were_committed_before(monkeypatch: pytest.MonkeyPatch) -> 
 JOB = Job(
     "j",
     "7-r1-1-1",
-    Folder("webhdfs://host:2/transactions/tl1.e30.x/default/t"),
+    StagingFolder("webhdfs://host:2/transactions/tl1.e30.x/default/t"),
     "http://host:1",
     60.0,
-    Layout("default.t", pa.schema([("k", pa.int64())]), (), ()),
+    FileLayout("default.t", pa.schema([("k", pa.int64())]), (), ()),
 )
 
 
@@ -261,37 +267,39 @@ JOB = Job(
 def test_a_batch_without_rows(
     monkeypatch: pytest.MonkeyPatch, overwrite: bool, task: int, joins: bool
 ) -> None:
-    """Where each batch replaces the rows of the table its first task sees to that; others ask for nothing."""
+    """If each batch replaces all rows, the first task begins a transaction; other tasks send no request."""
     context = SimpleNamespace(partitionId=lambda: task)
     monkeypatch.setattr(stream_write, "TaskContext", SimpleNamespace(get=lambda: context))
     writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=overwrite)
-    monkeypatch.setattr(stream_write, "running", lambda nonce: MicroBatch("q", 5, nonce))
+    monkeypatch.setattr(stream_write, "current_batch", lambda nonce: MicroBatch("q", 5, nonce))
     monkeypatch.setattr(writer, "_join", lambda _: JOB)
-    settled: list[tuple[Any, bool]] = []
-    monkeypatch.setattr(stream_write, "link", lambda _: None)
+    committed: list[tuple[Any, bool]] = []
+    monkeypatch.setattr(stream_write, "shared_client", lambda _: None)
     monkeypatch.setattr(
-        stream_write, "settle", lambda *given, **named: settled.append((given[3], named["replaces_table"]))
+        stream_write,
+        "commit_job",
+        lambda *args, **named: committed.append((args[3], named["replaces_table"])),
     )
     nothing = Written((), 0, frozenset())
     monkeypatch.setattr(stream_write, "write_task", lambda *_, **__: nothing)
     found = writer.write(iter([]))
     assert found == (Staged(JOB, nothing) if joins else Empty())
     writer.commit([found], 5)
-    assert settled == ([([nothing], True)] if joins else [])
+    assert committed == ([([nothing], True)] if joins else [])
 
 
 @pytest.mark.parametrize(("newest", "passed"), [(5, True), (None, True), (6, False)])
 def test_another_run_that_commits_first(
     monkeypatch: pytest.MonkeyPatch, newest: int | None, passed: bool
 ) -> None:
-    """Told by the commit, too: this batch counts; behind a later one the checkpoint is wrong."""
+    """The commit skips a batch that was committed before; if a later one was, the checkpoint is wrong."""
     writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=False)
-    monkeypatch.setattr(stream_write, "link", lambda _: None)
+    monkeypatch.setattr(stream_write, "shared_client", lambda _: None)
 
-    def settle(*_: Any, **__: Any) -> NoReturn:
+    def commit_job(*_: Any, **__: Any) -> NoReturn:
         raise LabelExistsError("committed before", csn=77, batch=newest)
 
-    monkeypatch.setattr(stream_write, "settle", settle)
+    monkeypatch.setattr(stream_write, "commit_job", commit_job)
     staged = Staged(JOB, Written(("x",), 1, frozenset()))
     if passed:
         writer.commit([staged], 5)
@@ -301,7 +309,7 @@ def test_another_run_that_commits_first(
 
 
 def test_labels_of_a_query() -> None:
-    """One to a table, however that is named, and never too long."""
+    """A query has one label per table, for each way to name the table, and no label is too long."""
     assert label_of("q", "orders") == label_of("q", "default.orders") == "q/default.orders"
     assert label_of("q", "sales.orders") == "q/sales.orders"
     longest = f"{'n' * 128}.{'t' * 128}"
@@ -310,14 +318,14 @@ def test_labels_of_a_query() -> None:
     assert all(len(label.encode()) <= 256 and label.startswith("q" * 36) for label in labels)
 
 
-class Beginning:
-    """A database that notes what is asked of a transaction, and begins none."""
+class RecordingDatabase:
+    """A database that records the arguments of `begin`, and refuses to begin a transaction."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
 
     def begin(self, label: str | None, **asked: Any) -> NoReturn:
-        """Note it."""
+        """Record the arguments and refuse."""
         self.asked = {"label": label, **asked}
         raise LabelExistsError("committed before", csn=77)
 
@@ -325,30 +333,32 @@ class Beginning:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is to be closed."""
+        """Do nothing; nothing is open."""
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_who_replaces_rows_replaces_all_that_were_acknowledged(
     monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
-    """Also those that the home has not applied yet; who only adds does not wait for them."""
-    db = Beginning()
+    """An overwrite waits until its home has applied all acknowledged rows; an append does not wait."""
+    db = RecordingDatabase()
     monkeypatch.setattr(writing, "connected", lambda *_, **__: db)
     TidelockWriter(TABLE, SCHEMA, overwrite=overwrite)
     assert db.asked["fresh"] is overwrite
-    monkeypatch.setattr(stream_write, "link", lambda _: db)
-    monkeypatch.setattr(stream_write, "running", lambda nonce: MicroBatch("q", 5, nonce))
+    monkeypatch.setattr(stream_write, "shared_client", lambda _: db)
+    monkeypatch.setattr(stream_write, "current_batch", lambda nonce: MicroBatch("q", 5, nonce))
     rows = pa.record_batch({"k": [1]})
-    assert TidelockStreamWriter(TABLE, SCHEMA, overwrite=overwrite).write(iter([rows])) == Counted(77)
+    assert TidelockStreamWriter(TABLE, SCHEMA, overwrite=overwrite).write(iter([rows])) == AlreadyCommitted(
+        77
+    )
     assert (db.asked["fresh"], db.asked["label"], db.asked["batch"]) == (overwrite, "q/default.t", 5)
 
 
 def test_what_there_is_to_commit() -> None:
-    """Nothing where no task has staged anything; a task that has told nothing is an error."""
+    """A batch without staged files commits nothing; a task without a message is an error."""
     writer = TidelockStreamWriter(TABLE, SCHEMA, overwrite=False)
     writer.commit([], 5)
-    writer.commit([Empty(), Counted(77)], 5)
+    writer.commit([Empty(), AlreadyCommitted(77)], 5)
     writer.abort([None, Empty()], 5)
     with pytest.raises(UnsealedWriteError, match="batch 5"):
         writer.commit([Empty(), None], 5)
@@ -356,31 +366,31 @@ def test_what_there_is_to_commit() -> None:
 
 @pytest.mark.parametrize(("feed", "shown"), [("false", False), ("true", True)])
 def test_the_secret_goes_to_tasks_that_need_it(feed: str, shown: bool) -> None:
-    """Files of a snapshot are open to everybody; to ask what has changed takes the secret."""
+    """A task needs the secret to ask for changes, but not to read the files of a snapshot."""
     reader = TidelockStreamReader(TABLE | {"Token": "s3cret", "readChangeFeed": feed}, SCHEMA)
     assert (b"s3cret" in pickle.dumps(reader)) == shown
 
 
 def test_the_source_of_a_stream_keeps_no_secret() -> None:
-    """PySpark sends it to tasks beside the reader, which has what they need."""
+    """PySpark sends the source to tasks with the reader, and only the reader may contain the secret."""
     source = DefaultSource(TABLE | {"Token": "s3cret"})
     source.streamReader(SCHEMA)
     assert b"s3cret" not in pickle.dumps(source)
 
 
 class Busy:
-    """An agent without a free SQL process for the first three times, and its change feed."""
+    """An agent that has no free SQL process for the first three requests of its change feed."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
 
-    def changes(self, *given: Any, pinned: bool) -> Busy:
-        """Note what is asked for."""
-        self.asked.append((*given, pinned))
+    def changes(self, *args: Any, pinned: bool) -> Busy:
+        """Record the request."""
+        self.asked.append((*args, pinned))
         return self
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Be busy, or tell."""
+        """Raise, or yield the changes."""
         if len(self.asked) < 4:
             raise UnavailableError("all SQL processes are at work")
         yield pa.record_batch({"k": [1, 2]})
@@ -388,9 +398,9 @@ class Busy:
 
 
 def test_a_task_of_the_change_feed_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks again until a replica has a free SQL process, and under the pin of the query."""
+    """A task asks again until a replica has a free SQL process, and relies on the pin of the query."""
     busy = Busy()
-    monkeypatch.setattr(stream_read, "link", lambda _: busy)
+    monkeypatch.setattr(stream_read, "shared_client", lambda _: busy)
     reader = TidelockStreamReader(TABLE | {"readChangeFeed": "true"}, SCHEMA)
     found = [batch.to_pydict() for batch in reader.read(Changed(9))]
     assert found == [{"k": [1, 2]}, {"k": [3]}]
@@ -398,11 +408,11 @@ def test_a_task_of_the_change_feed_is_patient(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_two_drivers_never_share_a_transaction() -> None:
-    """Each writer has a nonce of its own, and with that a key; outside of a streaming query there is none."""
+    """Each writer has a separate nonce and so a separate key; outside of a query no batch exists."""
     one, other = (
         MicroBatch("q", 7, TidelockStreamWriter(TABLE, SCHEMA, overwrite=False).nonce) for _ in range(2)
     )
     assert one.key != other.key
     assert one.key.startswith("q/7/")
     with pytest.raises(BadRequestError, match="streaming query"):
-        running("nonce")
+        current_batch("nonce")

@@ -1,4 +1,4 @@
-"""`tl.write` without Spark: what it tells the writer, and what a job that has failed leaves."""
+"""`tl.write` without Spark: the settings of the writer, and the transaction after a failed job."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Settings:
         self.values: dict[str, str] = {}
 
     def get(self, name: str, default: str | None) -> str | None:
-        """One of them."""
+        """Return a setting."""
         return self.values.get(name, default)
 
     def set(self, name: str, value: str) -> None:
-        """Change one."""
+        """Change a setting."""
         self.values[name] = value
 
     def unset(self, name: str) -> None:
-        """Forget one."""
+        """Remove a setting."""
         self.values.pop(name, None)
 
 
 class Frame:
-    """A DataFrame with its session and writer, whose job ends as it is told to."""
+    """A DataFrame, its session and its writer in one; its job ends with `error`, or well."""
 
     columns = ("k",)
 
@@ -43,30 +43,30 @@ class Frame:
         self.sparkSession = self
         self.write = self
         self.conf = Settings()
-        self.told: dict[str, Any] = {}
+        self.recorded: dict[str, Any] = {}
 
     def select(self, *_: str) -> Self:
-        """These columns."""
+        """Return the frame."""
         return self
 
     def mode(self, mode: str) -> Self:
-        """How to save."""
-        self.told["mode"] = mode
+        """Record the save mode."""
+        self.recorded["mode"] = mode
         return self
 
     def options(self, **options: str) -> Self:
-        """Of the writer."""
-        self.told |= options
+        """Record options of the writer."""
+        self.recorded |= options
         return self
 
     def partitionBy(self, *names: str) -> Self:  # noqa: N802 - Spark's name
-        """The folders."""
-        self.told["by"] = names
+        """Record the partition columns."""
+        self.recorded["by"] = names
         return self
 
     def parquet(self, path: str) -> None:
         """Run the job."""
-        self.told["path"] = path
+        self.recorded["path"] = path
         if self.error is not None:
             raise self.error
 
@@ -78,15 +78,15 @@ class Tx:
         self.tx, self.sealed = tx, 0
 
     def definition(self, _: str) -> dict[str, Any]:
-        """Of the table."""
+        """Return the definition of the table."""
         return {"columns": [{"name": "k"}], "partition_by": ["k"]}
 
     def path(self, _: str) -> str:
-        """Of the table."""
+        """Return the path of the table in the transaction."""
         return "webhdfs://r1:1/transactions/t/default/t"
 
     def seal(self, _: str) -> None:
-        """The job has ended well."""
+        """Count the call."""
         self.sealed += 1
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +94,7 @@ class Tx:
 
 
 def write(frame: Frame, tx: Tx, mode: str) -> None:
-    """`tl.write` of a frame."""
+    """Call `tl.write` for a frame."""
     tl.write(cast("Any", frame), cast("Any", tx), "t", cast("Any", mode))
 
 
@@ -109,25 +109,25 @@ def write(frame: Frame, tx: Tx, mode: str) -> None:
 def test_a_job_is_sealed_behind_spark(
     fake_db: Database, mode: str, save_mode: str, partitions: str, mark: str
 ) -> None:
-    """No request of the job itself decides it, but for the mode that cannot be told from an abort."""
+    """`tl.write` seals the job; only a job that replaces partitions writes the mark, too."""
     frame = Frame()
     with fake_db.begin() as begun:
         tx = Tx(begun)
         write(frame, tx, mode)
         assert tx.sealed == 1
-    assert (frame.told["mode"], frame.told["partitionOverwriteMode"], frame.told[MARK]) == (
+    assert (frame.recorded["mode"], frame.recorded["partitionOverwriteMode"], frame.recorded[MARK]) == (
         save_mode,
         partitions,
         mark,
     )
-    assert frame.told["dfs.webhdfs.socket.read-timeout"] in {"60s", "30m"}
+    assert frame.recorded["dfs.webhdfs.socket.read-timeout"] in {"60s", "30m"}
     assert "spark.sql.parquet.outputTimestampType" not in frame.conf.values
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions"])
 @pytest.mark.parametrize("error", [OSError("Read timed out"), KeyboardInterrupt()])
 def test_a_failed_job_leaves_rollback_only(fake_db: Database, mode: str, error: BaseException) -> None:
-    """Its last request may have been carried out: the same rows again, or a commit, might be wrong."""
+    """After a failed job only a rollback is allowed, since the job's last request may have been executed."""
     tx = Tx(fake_db.begin())
     with pytest.raises(type(error)):
         write(Frame(error), tx, mode)
@@ -138,7 +138,7 @@ def test_a_failed_job_leaves_rollback_only(fake_db: Database, mode: str, error: 
 
 
 def test_a_block_that_swallows_the_error_of_a_job_does_not_commit(fake_db: Database) -> None:
-    """It is told so."""
+    """A block that swallows the error of its job gets an error instead of a commit."""
     error = OSError("Read timed out")
     with (
         pytest.raises(TransactionClosedError, match="Read timed out"),
@@ -149,8 +149,8 @@ def test_a_block_that_swallows_the_error_of_a_job_does_not_commit(fake_db: Datab
 
 
 def test_a_home_that_is_gone_is_what_is_raised(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Not what the tasks have met."""
+    """If the home has died, the error says so; it is not the error of the job's tasks."""
     tx = Tx(fake_db.begin())
     fake_cluster["r1"].stop()
-    with pytest.raises(UnavailableError, match="the job has failed and nothing of it is committed"):
+    with pytest.raises(UnavailableError, match="the job has failed and no row of it is committed"):
         write(Frame(OSError("connection refused")), tx, "append")

@@ -112,7 +112,7 @@ def assert_broken(client: socket.socket) -> None:
         client.recv(1)
 
 
-def test_passes_and_counts(client: socket.socket, proxy: Proxy) -> None:
+def test_bytes_pass_unchanged_and_are_counted(client: socket.socket, proxy: Proxy) -> None:
     """Without a fault bytes arrive as they were sent, and are counted by unit, connection and size."""
     before = proxy.counters.bytes_to_client
     exchange(client, frame(1) + frame(2, payload=b"x" * 300_000))
@@ -131,7 +131,7 @@ def test_end_of_stream_travels(connect: Callable[[], socket.socket]) -> None:
     assert client.recv(1) == b""
 
 
-def test_other_protocols_pass(
+def test_other_protocols_pass_without_a_hook(
     client: socket.socket, connect: Callable[[], socket.socket], proxy: Proxy
 ) -> None:
     """A stream without length prefixes passes as it is, and no hook is asked about it."""
@@ -155,7 +155,9 @@ def test_unreachable_server_breaks_the_connection() -> None:
                 client.recv(1)
 
 
-def test_cut(client: socket.socket, connect: Callable[[], socket.socket], proxy: Proxy) -> None:
+def test_a_cut_breaks_open_connections_once(
+    client: socket.socket, connect: Callable[[], socket.socket], proxy: Proxy
+) -> None:
     """A cut breaks what is open, once; a new connection to the same address works."""
     assert proxy.cut() == 1
     assert_broken(client)
@@ -163,7 +165,9 @@ def test_cut(client: socket.socket, connect: Callable[[], socket.socket], proxy:
     assert proxy.counters.cut == 1
 
 
-def test_refuse_and_heal(client: socket.socket, connect: Callable[[], socket.socket], proxy: Proxy) -> None:
+def test_refusing_breaks_new_connections_until_healed(
+    client: socket.socket, connect: Callable[[], socket.socket], proxy: Proxy
+) -> None:
     """Refusing breaks new connections, not old ones; healing ends it."""
     proxy.refuse()
     with pytest.raises(ConnectionError):  # at once, or at the first use
@@ -207,7 +211,7 @@ def test_black_hole_then_cut_delivers_nothing(client: socket.socket, echo: Echo,
     assert echo.received == b""
 
 
-def test_lose_reply(client: socket.socket, echo: Echo, proxy: Proxy) -> None:
+def test_a_lost_reply_has_reached_the_server(client: socket.socket, echo: Echo, proxy: Proxy) -> None:
     """The server has got the request, the client loses the connection instead of the reply."""
     proxy.lose_reply()
     client.sendall(frame(1))
@@ -216,7 +220,7 @@ def test_lose_reply(client: socket.socket, echo: Echo, proxy: Proxy) -> None:
     assert proxy.counters.lost_replies == 1
 
 
-def test_lose_request(
+def test_a_lost_request_never_reaches_the_server(
     client: socket.socket, connect: Callable[[], socket.socket], echo: Echo, proxy: Proxy
 ) -> None:
     """The server never gets the request; the fault happens once."""
@@ -262,7 +266,7 @@ def test_hooked_request_is_lost(client: socket.socket, echo: Echo, proxy: Proxy)
     assert echo.received == frame(1)
 
 
-def test_late_request(
+def test_a_late_request_comes_after_the_loss(
     client: socket.socket, connect: Callable[[], socket.socket], echo: Echo, proxy: Proxy
 ) -> None:
     """The client loses its connection and may come back before the server gets the request."""

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.histories.history import End, Logged, LogLine
 from tests.support.histories.replay import Fed, Life, Ran, Refusal, Seen, Story, judge
 from tests.support.histories.session_plan import Kill, Start, Step, draw
 from tests.support.histories.table_model import (
@@ -36,6 +35,7 @@ from tests.support.histories.table_model import (
     effect,
     from_arrow,
 )
+from workloads.history import End, Logged, LogLine
 
 A, B = "t_1", "t_2"
 ROWS: tuple[Row, ...] = ((1, 1, 10), (1, 2, 20), (None, 3, None))
@@ -247,7 +247,9 @@ MEANT: list[tuple[Statement, list[Row], list[Row]]] = [
 
 
 @pytest.mark.parametrize(("statement", "removed", "added"), MEANT, ids=lambda item: str(item)[:50])
-def test_statements(statement: Statement, removed: list[Row], added: list[Row]) -> None:
+def test_each_statement_takes_and_puts_as_said(
+    statement: Statement, removed: list[Row], added: list[Row]
+) -> None:
     """Each takes out and puts in what it says."""
     done = effect(statement, {A: bag(*ROWS)})
     assert (+done.removed.get(A, Counter()), +done.added.get(A, Counter())) == (bag(*removed), bag(*added))
@@ -265,7 +267,7 @@ def test_a_view_sees_its_own_changes() -> None:
     assert view.missing({A: bag(ROWS[1]), B: bag()}) == {A: bag(ROWS[0], ROWS[2])}
 
 
-def test_rows_and_arrow() -> None:
+def test_rows_survive_the_way_through_arrow() -> None:
     """Rows go to a table and come back."""
     assert from_arrow(as_arrow(ROWS)) == bag(*ROWS)
     assert from_arrow(as_arrow(())) == bag()

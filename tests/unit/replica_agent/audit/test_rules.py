@@ -13,8 +13,8 @@ from tidelock.csnlog.core.ids import Csn, csn
 from tidelock.csnlog.core.model import Kind
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.deep import DeepCheck
-from tidelock.replica_agent.audit.findings import Finding
 from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.wire.audit import Finding
 
 #: Parts of the replica: the removed one and its neighbour in a pack, one in a file, one of a manifest.
 REMOVED, PACKED, LARGE, LISTED, MANIFEST = "r1-1-30", "r1-1-31", "r1-1-40", "r1-1-50", "r1-1-9"

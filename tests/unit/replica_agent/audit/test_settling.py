@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.auditor import settled
-from tidelock.replica_agent.audit.findings import Finding, Look, Severity
+from tidelock.replica_agent.audit.findings import Look
+from tidelock.wire.audit import Finding, Severity
 
 
 class Scripted:

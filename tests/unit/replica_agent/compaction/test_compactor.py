@@ -177,7 +177,7 @@ async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pyte
     assert set(asked) == {"y=2"}
 
 
-async def test_one_agent_plans(world: World) -> None:
+async def test_one_agent_plans_for_a_table(world: World) -> None:
     """The others leave a table alone, until its planner is gone."""
     world.members = [ReplicaId(f"r{number}") for number in range(1, 30)]
     await world.compactor.look()

@@ -135,7 +135,7 @@ def test_a_sealed_transaction_has_no_lease_any_more(transactions: Transactions, 
     assert transactions.expired(Csn(7)) == []
 
 
-def test_limits_are_named(transactions: Transactions) -> None:
+def test_limits_are_named_by_their_settings(transactions: Transactions) -> None:
     """Too long a lease and too many transactions are refused with the setting's name."""
     with pytest.raises(BadRequestError, match="lease_max_s"):
         transactions.begin(Csn(1), lease_s=21)

@@ -41,7 +41,7 @@ def said(form: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_json_lines() -> None:
+def test_events_are_json_objects_of_one_line() -> None:
     """Each event is one JSON object with replica, level and time, a traceback inside it."""
     lines: list[dict[str, Any]] = [json.loads(line) for line in said("json")]
     started, failed, ended = lines
@@ -53,7 +53,7 @@ def test_json_lines() -> None:
     assert all("timestamp" in line for line in lines)
 
 
-def test_text_for_people() -> None:
+def test_events_are_text_for_people_if_asked() -> None:
     """The same in words."""
     text = "\n".join(said("text"))
     assert all(word in text for word in ("started", "session 0xa", "ValueError: no", "replica=r1"))

@@ -21,12 +21,12 @@ from tests.support.rows import Sinks, settings, stream
 from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers.pool import ReaderPool
-from tidelock.replica_agent.readers.process import WorkerProcess
-from tidelock.replica_agent.sql.request import WorkerConfig
+from tidelock.replica_agent.sql.request import SqlConfig
 from tidelock.replica_agent.sql.session import _locked_connection
 from tidelock.replica_agent.storage.arrow_body import InsertBody
 from tidelock.replica_agent.storage.part_writer import InsertStream
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.workers.process import WorkerProcess
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -65,7 +65,7 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, float]
 
 def test_the_engine_gets_its_share(tmp_path: Path) -> None:
     """Memory and disk of DuckDB are those of the configuration of its process."""
-    config = WorkerConfig(
+    config = SqlConfig(
         data_dir=str(tmp_path), temp_dir=str(tmp_path / "sql"), memory_bytes=200 << 20,
         engine_bytes=100 << 20, temp_bytes=300 << 20, threads=1,
     )  # fmt: skip
@@ -113,7 +113,12 @@ async def test_a_port_that_stays_taken_is_given_up(tmp_path: Path) -> None:
     """The readers of an agent that was killed may hold the port for a moment, and no longer."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        pool = ReaderPool(settings(data_port=port, bind_retry_s=0.05), tmp_path, cast("Any", None), api="")
+        pool = ReaderPool(
+            settings=settings(data_port=port, bind_retry_s=0.05),
+            data_dir=tmp_path,
+            callbacks=cast("Any", None),
+            api="",
+        )
         with pytest.raises(ConfigError, match="data_port"):
             await pool.start()
 
@@ -127,7 +132,12 @@ async def test_readers_that_do_not_start_are_given_up(
         await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(WorkerProcess, "start", hang)
-    pool = ReaderPool(settings(worker_start_timeout_s=0.05), tmp_path, cast("Any", None), api="")
+    pool = ReaderPool(
+        settings=settings(worker_start_timeout_s=0.05),
+        data_dir=tmp_path,
+        callbacks=cast("Any", None),
+        api="",
+    )
     with pytest.raises(UnavailableError, match="worker_start_timeout_s"):
         await pool.start()
 
@@ -147,7 +157,10 @@ async def test_readers_that_die_are_started_again(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(WorkerProcess, "start", fail)
     monkeypatch.setattr(asyncio, "sleep", note)
     pool = ReaderPool(
-        settings(reader_workers=1, reader_restart_wait_max_s=0.5), tmp_path, cast("Any", None), api=""
+        settings=settings(reader_workers=1, reader_restart_wait_max_s=0.5),
+        data_dir=tmp_path,
+        callbacks=cast("Any", None),
+        api="",
     )
     starting = asyncio.create_task(pool.start())
     while len(pauses) < 5:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 from tidelock import errors
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.replica_agent.readers import hdfs, ranges, tree
+from tidelock.replica_agent.readers import messages as msg
+from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.catalog import FileRow
-from tidelock.replica_agent.readers.config import WorkerConfig
+from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.content import DamagedPartError, Place
 from tidelock.replica_agent.readers.paths import NoSuchPathError
 from tidelock.replica_agent.readers.ranges import UnsatisfiableRangeError
-from tidelock.replica_agent.readers.verdict import ReadAvailability
 
 
 def _classes(root: type[errors.TidelockError]) -> list[type[errors.TidelockError]]:
@@ -72,7 +74,7 @@ def test_refusals_name_the_class_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "error"),
+    ("state", "error"),
     [
         ("ready", None),
         ("standby", errors.StandbyError),
@@ -82,24 +84,59 @@ def test_refusals_name_the_class_twice() -> None:
         ("fenced", errors.FencedError),
     ],
 )
-def test_verdicts(verdict: str, error: type[Exception] | None) -> None:
+def test_verdicts_of_the_agent_become_errors_with_reasons(state: str, error: type[Exception] | None) -> None:
     """Each word of the agent becomes one error, with the agent's reason."""
-    refusal = ReadAvailability(verdict, "why").refusal(Csn(5))  # type: ignore[arg-type] # the table's words
+    refusal = ReadAvailability(state, "why").refusal(Csn(5))  # type: ignore[arg-type] # the table's words
     assert refusal is None if error is None else (type(refusal) is error and str(refusal) == "why")
 
 
-def test_an_unknown_verdict_is_refused() -> None:
+def test_an_unknown_availability_is_refused() -> None:
     """A word that readers do not know is not guessed at."""
     with pytest.raises(ValueError, match="perhaps"):
         ReadAvailability("perhaps")  # type: ignore[arg-type] # on purpose
 
 
 def test_the_configuration_crosses_the_socketpair() -> None:
-    """What is written is read back, in one line, and the secret does not show in logs."""
-    config = WorkerConfig("/d", "r1", "host", 1, "se\ncret", "/c", "", 5.0, 1 << 20, 10, 2, 30.0)
-    assert WorkerConfig.from_line(config.to_line()) == config
-    assert config.to_line().count(b"\n") == 1
+    """What is sent is read back, and the secret does not show in logs."""
+    config = ReaderConfig(
+        data_dir="/d", replica="r1", host="host", port=1, secret="se\ncret", counters_file="/c", api="",
+        wait_bound_s=5.0, read_chunk_bytes=1 << 20, listing_cache_entries=10, threads=2, read_told_s=30.0,
+    )  # fmt: skip
+    assert msgspec.json.decode(msgspec.json.encode(config), type=ReaderConfig) == config
     assert "cret" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        msg.Wait(7, Csn(5)),
+        msg.Read(Csn(5)),
+        msg.Corrupt(PartId("r1-1-1"), "block 3"),
+        msg.Log("failed", {"a": "b"}),
+        msg.Drained(),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_message_of_a_reader_is_read_back(message: msg.FromReader) -> None:
+    """The agent gets what the reader has sent."""
+    assert msgspec.json.decode(msgspec.json.encode(message), type=msg.FromReader) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [msg.Answer(7, ReadAvailability("standby", "why")), msg.Drain(), msg.Released(PartId("r1-1-1"))],
+    ids=lambda message: type(message).__name__,
+)
+def test_a_message_to_a_reader_is_read_back(message: msg.ToReader) -> None:
+    """The reader gets what the agent has sent."""
+    assert msgspec.json.decode(msgspec.json.encode(message), type=msg.ToReader) == message
+
+
+def test_an_answer_with_an_unknown_availability_is_refused() -> None:
+    """A word that readers do not know does not cross the socketpair either."""
+    sent = msgspec.json.encode(msg.Answer(7, ReadAvailability("ready"))).replace(b"ready", b"perhaps")
+    with pytest.raises(msgspec.ValidationError, match="perhaps"):
+        msgspec.json.decode(sent, type=msg.ToReader)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +157,9 @@ def test_the_configuration_crosses_the_socketpair() -> None:
         ("bytes=٣-", None),
     ],
 )
-def test_ranges(header: str | None, found: tuple[int, int] | None) -> None:
+def test_ranges_are_cut_and_malformed_ones_mean_the_whole(
+    header: str | None, found: tuple[int, int] | None
+) -> None:
     """A single range is honoured, cut at the end; anything malformed means the whole (RFC 9110)."""
     assert ranges.parse(header, 100) == found
 
@@ -128,7 +167,7 @@ def test_ranges(header: str | None, found: tuple[int, int] | None) -> None:
 @pytest.mark.parametrize(
     ("header", "length"), [("bytes=100-", 100), ("bytes=100-200", 100), ("bytes=-0", 100), ("bytes=0-", 0)]
 )
-def test_unsatisfiable_ranges(header: str, length: int) -> None:
+def test_ranges_of_nothing_are_refused(header: str, length: int) -> None:
     """A range of which nothing exists is refused."""
     with pytest.raises(UnsatisfiableRangeError):
         ranges.parse(header, length)

@@ -69,7 +69,7 @@ def test_a_path_that_is_not_utf8_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(("text", "csn"), [("0", 0), ("42", 42), (str(CSN_MAX), CSN_MAX)])
-def test_csn(text: str, csn: int) -> None:
+def test_a_csn_has_one_decimal_form(text: str, csn: int) -> None:
     """A CSN is its one decimal form."""
     assert parse_csn(text) == csn
 
@@ -118,6 +118,6 @@ def test_another_tree_does_not_exist() -> None:
         ("", None),
     ],
 )
-def test_parts_by_name(inner: str, part: str | None) -> None:
+def test_parts_are_known_by_their_names(inner: str, part: str | None) -> None:
     """A part's file is known by the form of its name; a partition may be called anything."""
     assert part_of(inner) == part

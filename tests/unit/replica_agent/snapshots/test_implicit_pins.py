@@ -124,7 +124,7 @@ async def test_who_follows_a_table_leaves_few_pins(world: World) -> None:
     assert world.written[2:] == [("pin", 11)]
 
 
-async def test_pins_are_bounded(world: World) -> None:
+async def test_implicit_pins_are_bounded_in_number(world: World) -> None:
     """Further CSNs stay readable for the retention only, until some have expired."""
     for csn in (10, 11, 12, 13):
         await world.read(csn)

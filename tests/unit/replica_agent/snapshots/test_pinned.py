@@ -160,7 +160,7 @@ async def test_pins_of_a_former_life_are_taken_over(r1: Replica) -> None:
     r1.clock.now += 9
     await after.sweep()
     assert await r1.pins() == {kept.id}
-    assert lost.id not in {shown["id"] for shown in after.describe()}
+    assert lost.id not in {shown.id for shown in after.describe()}
 
 
 async def test_a_pin_that_others_have_ended_is_forgotten(r1: Replica) -> None:
@@ -172,7 +172,7 @@ async def test_a_pin_that_others_have_ended_is_forgotten(r1: Replica) -> None:
     assert len(r1.snapshots.describe()) == 2
     r1.ensemble.plan = None
     await r1.snapshots.forget_ended()
-    assert [shown["id"] for shown in r1.snapshots.describe()] == [kept.id]
+    assert [shown.id for shown in r1.snapshots.describe()] == [kept.id]
     with pytest.raises(UnknownTransactionError):
         await r1.snapshots.renew(ended.id)
 

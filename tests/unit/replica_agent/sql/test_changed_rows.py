@@ -115,7 +115,7 @@ def directory(tmp_path: Path) -> DataDir:
 # -- the definition ------------------------------------------------------------------------------------------
 
 
-def test_a_rewritten_part(directory: DataDir) -> None:
+def test_carried_rows_of_a_rewritten_part_are_no_change(directory: DataDir) -> None:
     """Rows that are carried over are no change; equal rows count as often as they come."""
     [old] = directory.insert(3, {TABLE: rows((1, 1, 1.0), (1, 2, 2.0), (1, 2, 2.0), (1, 3, 3.0))})
     directory.insert(4, {TABLE: rows((1, 1, 1.0), (1, 2, 2.0), (1, 3, 4.0), (1, 3, 4.0))})
@@ -161,7 +161,7 @@ def test_a_table_without_changes(directory: DataDir) -> None:
         changes(directory, 1, 1)
 
 
-def test_below_the_horizon(directory: DataDir) -> None:
+def test_below_the_horizon_nothing_is_told(directory: DataDir) -> None:
     """Nothing is told rather than less; also when a file is gone before it is read."""
     [old] = directory.insert(3, {TABLE: rows((1, 1, 1.0))})
     directory.insert(4, {TABLE: rows((1, 2, 1.0))})
@@ -185,7 +185,7 @@ def test_below_the_horizon(directory: DataDir) -> None:
 
 @settings(max_examples=10)
 @given(before=batches(), after=batches(), share=st.booleans())
-def test_all_types(
+def test_rows_of_all_types_give_the_difference(
     tmp_path_factory: pytest.TempPathFactory, before: pa.RecordBatch, after: pa.RecordBatch, share: bool
 ) -> None:
     """A commit that takes some rows and adds others tells the difference of the bags, whatever they hold."""
@@ -308,7 +308,7 @@ def test_changes_lead_from_any_csn_to_any_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_long_histories(tmp_path: Path, seed: int) -> None:
+def test_long_histories_of_all_types_give_the_difference(tmp_path: Path, seed: int) -> None:
     """As above, and longer."""
     judge(tmp_path / "data", Random(seed), unique=bool(seed % 2), steps=40, ranges=12)
 

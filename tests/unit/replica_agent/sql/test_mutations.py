@@ -31,11 +31,10 @@ from tidelock.replica_agent.sql.mutation import (
     CompactParts,
     DeleteRows,
     DerivedRows,
-    Literal,
     MergeRows,
     UpdateRows,
-    Value,
 )
+from tidelock.wire.statements import Literal, Value
 
 T = TableName("default.t")
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.int32()), ("s", pa.string())])
@@ -117,7 +116,9 @@ def own(tmp_path: Path) -> World:
         ("k > 1000", (), []),
     ],
 )
-def test_delete(world: World, where: str, params: tuple[Any, ...], parts: list[int]) -> None:
+def test_delete_takes_rows_where_it_is_true(
+    world: World, where: str, params: tuple[Any, ...], parts: list[int]
+) -> None:
     """Rows where it is true go, NULL is not true; only parts with such rows are affected."""
     before = world.expected("SELECT 1")
     expected = world.expected(f"DELETE FROM t WHERE {where}\n", params)
@@ -181,7 +182,7 @@ def test_what_was_read_is_told(world: World) -> None:
         ({"v": "'12'", "s": "12"}, "k = 1", (), "v = '12', s = 12", [0]),
     ],
 )  # fmt: skip
-def test_update(
+def test_update_changes_only_rows_where_it_is_true(
     world: World,
     values: dict[str, Value],
     where: str | None,
@@ -250,7 +251,7 @@ def test_what_is_not_one_value_of_one_row(world: World, expression: str) -> None
             run(world.directory, "t", action)
 
 
-def test_surplus_parameters(world: World) -> None:
+def test_surplus_and_mixed_parameters_are_a_mistake(world: World) -> None:
     """Parameters that no expression uses are a mistake, as are two ways to write them."""
     for where, params in (("k = ?", (1, 2)), ("k = $2", (1, 2)), ("k = ? OR k = $1", (1, 2)), ("true", (1,))):
         with pytest.raises(BadRequestError, match="parameter"):
@@ -259,7 +260,7 @@ def test_surplus_parameters(world: World) -> None:
 
 @settings(deadline=None, max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=batches(), other=batches(rows_max=1))
-def test_all_types(
+def test_values_of_all_types_pass_unchanged(
     tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch, other: pa.RecordBatch
 ) -> None:
     """Values of every type pass unchanged, and can be given as literals and by a merge."""
@@ -315,7 +316,7 @@ UPDATED = "UPDATE t SET p = s.p, v = s.v, s = s.s FROM source AS s WHERE t.k = s
 INSERTED = "INSERT INTO t SELECT p, k, v, s FROM source WHERE k = 100 OR k IS NULL"
 
 
-def test_upsert(world: World) -> None:
+def test_upsert_replaces_known_keys_and_inserts_others(world: World) -> None:
     """Rows with a key of the table take the place of its rows, all others are inserted; null is no key."""
     expected = world.expected(
         "DELETE FROM t WHERE k IN (2, 22, 31); INSERT INTO t VALUES ('a', 2, -1, 'n'), ('b', 22, -2, 'n'), "
@@ -353,7 +354,9 @@ def test_upsert(world: World) -> None:
         ({"delete": "NULL"}, "SELECT 1", []),
     ],
 )  # fmt: skip
-def test_merge(world: World, action: dict[str, Any], expected: str, parts: list[int]) -> None:
+def test_merge_updates_deletes_and_inserts_as_asked(
+    world: World, action: dict[str, Any], expected: str, parts: list[int]
+) -> None:
     """Matching rows are updated, or deleted where a condition is true; others are inserted if asked for."""
     wanted = world.expected(expected)
     done = run(world.directory, "t", MergeRows(world.file(SOURCE), ("k",), **action))
@@ -373,7 +376,7 @@ def test_merge_finds_all_matches(world: World, on: tuple[str, ...]) -> None:
     assert after(world.directory, "t", done) == wanted
 
 
-def test_merge_prunes(own: World) -> None:
+def test_merge_prunes_parts_without_its_keys(own: World) -> None:
     """Partitions and parts that no key of the source can be in are not opened."""
     for number in (1, 2, 3):
         own.directory.flip_bit(own.directory.part(own.parts[number]), 10)
@@ -382,6 +385,33 @@ def test_merge_prunes(own: World) -> None:
         done = run(own.directory, "t", MergeRows(own.file(rows), on, update=True))
         assert done.affected.parts == (own.parts[0],)
         assert done.ended.reads == {T: left_out}
+
+
+@pytest.mark.parametrize("on", [("k",), ("p", "k"), ("s",)])
+def test_a_merge_gives_the_rows_of_the_engines_own_merge(world: World, on: tuple[str, ...]) -> None:
+    """A merge makes the rows that the MERGE INTO of DuckDB makes, also for keys with nulls (ADR 0017)."""
+    same = " AND ".join(f"target.{name} = source.{name}" for name in on)
+    columns = ", ".join(SCHEMA.names)
+    expected = world.expected(
+        f"MERGE INTO t AS target USING source ON {same} WHEN MATCHED AND op = 'd' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET v = source.v WHEN NOT MATCHED THEN INSERT ({columns}) "
+        f"VALUES ({', '.join(f'source.{name}' for name in SCHEMA.names)})"
+    )
+    insert: dict[str, Value] = {name: f"source.{name}" for name in SCHEMA.names}
+    action = MergeRows(world.file(SOURCE), on, update={"v": "source.v"}, delete="op = 'd'", insert=insert)
+    assert after(world.directory, "t", run(world.directory, "t", action)) == expected
+
+
+def test_a_merge_takes_nan_for_equal_to_nan_as_the_engine_does(own: World) -> None:
+    """A key that is NaN meets the row whose key is NaN."""
+    schema = pa.schema([("x", pa.float64()), ("v", pa.int32())])
+    own.directory.create_table(8, "f", schema)
+    own.directory.insert(9, {"default.f": pa.table({"x": [1.0, float("nan"), None], "v": [1, 2, 3]}, schema)})
+    rows = pa.table({"x": [float("nan"), None], "v": [-2, -3]}, schema)
+    action = MergeRows(own.file(rows), ("x",), update=True, insert=True)
+    done = run(own.directory, "f", action)
+    assert (done.ended.rows_updated, done.ended.rows_inserted) == (1, 1)
+    assert sorted(done.rows["v"].to_pylist()) == [-3, -2, 1, 3]
 
 
 def test_several_rows_for_one(world: World) -> None:
@@ -435,7 +465,7 @@ def test_a_source_that_was_cut(world: World, cut: int) -> None:
 # -- compaction and derived rows -----------------------------------------------------------------------------
 
 
-def test_compaction(own: World) -> None:
+def test_compaction_sorts_all_rows_of_its_parts(own: World) -> None:
     """All rows of the parts, sorted; a part that is not there any more is named."""
     content = pa.table(
         {"k": [3, 1, None, 2], "v": [1, 2, 3, 4]}, pa.schema([("k", pa.int64()), ("v", pa.int32())])
@@ -452,7 +482,7 @@ def test_compaction(own: World) -> None:
     assert gone.value.details["part"] == parts[1]
 
 
-def test_derived_rows(own: World) -> None:
+def test_derived_rows_come_by_name_or_position(own: World) -> None:
     """A SELECT over given parts of another table becomes rows of the table, by name or by position."""
     own.directory.create_table(8, "sums", pa.schema([("p", pa.string()), ("n", pa.int32())]))
     sql = "SELECT count(*) AS n, p FROM inserted JOIN t USING (p, k) GROUP BY p; -- done"

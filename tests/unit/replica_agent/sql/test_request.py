@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 import duckdb
 import pytest
 
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.sql.request import Kind, pack, read_frame, receive_frame, select_statement
+from tidelock.replica_agent.sql.request import Kind, pack_answer, read_answer, select_statement
+from tidelock.replica_agent.workers.frames import receive_frame
 
 
 @pytest.mark.parametrize(
@@ -28,29 +28,16 @@ def test_reads_of_a_table(table: str, columns: list[str] | None, where: str | No
 
 
 @pytest.mark.parametrize(("table", "columns"), [("a b", None), ('a"; select 1', None), ("orders", [])])
-def test_reads_of_nothing(table: str, columns: list[str] | None) -> None:
+def test_reads_of_nothing_are_refused(table: str, columns: list[str] | None) -> None:
     """What is no table name, or no column at all, is refused."""
     with pytest.raises(BadRequestError):
         select_statement(table, columns, None)
 
 
-async def test_frames_arrive_as_they_were_sent() -> None:
-    """A frame is read back by both sides, however it was cut; the end is told from a frame."""
-    reader = asyncio.StreamReader()
+@pytest.mark.parametrize("kind", Kind)
+def test_an_answer_is_read_back_as_it_was_packed(kind: Kind) -> None:
+    """The agent gets the kind and the bytes that the SQL process has sent."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        for kind, payload in ((Kind.DATA, b"x" * 70_000), (Kind.END, b"")):
-            frame = pack(kind, payload)
-            reader.feed_data(frame[:3])
-            reader.feed_data(frame[3:])
-            theirs.sendall(frame)
-            assert await read_frame(reader) == (kind, payload)
-            assert receive_frame(ours) == (kind, payload)
-        reader.feed_data(pack(Kind.DATA, b"half")[:-1])
-        reader.feed_eof()
-        with pytest.raises(asyncio.IncompleteReadError):
-            await read_frame(reader)
-        theirs.sendall(pack(Kind.DATA, b"half")[:-1])
-        theirs.close()
-        with pytest.raises(EOFError):
-            receive_frame(ours)
+        theirs.sendall(pack_answer(kind, b"rows"))
+        assert read_answer(receive_frame(ours)) == (kind, b"rows")

@@ -80,7 +80,7 @@ def test_partitions_are_pruned_before_they_are_opened(directory: DataDir) -> Non
     assert isinstance(table.fails(["n"], pc.field("p").is_null()), CorruptError)
 
 
-def test_partition_columns_alone(directory: DataDir) -> None:
+def test_partition_columns_alone_need_no_file_columns(directory: DataDir) -> None:
     """Columns of the partitions need no column of the files; their numbers of rows are right."""
     rows = pa.table({"p": ["a"] * (BATCH_ROWS + 5) + [None], "n": range(BATCH_ROWS + 6)})
     schema = directory.create_table(2, "t", rows.schema, partition_by=["p"])

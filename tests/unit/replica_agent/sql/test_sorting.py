@@ -32,7 +32,9 @@ KEYS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_sorting_in_ranges_gives_the_engines_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
     """Of every type: the order of the engine's own sort, nulls last, and all rows."""
     kind, make = KEYS[key]
     chosen = random.Random(key)

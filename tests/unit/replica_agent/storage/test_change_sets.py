@@ -85,7 +85,7 @@ def test_where_a_part_can_be_read(reader: ChangeReader) -> None:
     assert [csn for csn in range(1, 9) if added.visible(Csn(csn))] == [3, 4]
 
 
-def test_pages(reader: ChangeReader) -> None:
+def test_pages_together_are_all_change_sets(reader: ChangeReader) -> None:
     """As many change sets as fit, at least one; all pages together are the whole."""
     for files, expected in ((1, [3, 4, 6, 7]), (2, [4, 6, 7]), (3, [6, 7]), (4, [6, 7]), (5, [7])):
         ends, sets, since, complete = [], [], 1, False
@@ -114,7 +114,7 @@ def test_no_more_is_read_than_a_page_takes(reader: ChangeReader) -> None:
     assert looked == 2
 
 
-def test_below_the_horizon(directory: DataDir, reader: ChangeReader) -> None:
+def test_below_the_horizon_no_change_is_told(directory: DataDir, reader: ChangeReader) -> None:
     """From the horizon on everything is there; from below it nothing is told, rather than less."""
     directory.set(horizon=5)
     assert shape(page(reader, 5, 7)) == [(6, [2], []), (7, [2], [3])]

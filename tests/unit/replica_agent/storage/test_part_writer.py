@@ -90,7 +90,7 @@ def test_rows_of_all_types_round_trip(batch: pa.RecordBatch) -> None:
     assert part.rows == batch.num_rows
 
 
-def test_a_small_part() -> None:
+def test_a_small_part_stays_in_memory() -> None:
     """A small part stays in memory and says its length, rows and checksums."""
     sinks = Sinks()
     [part] = encode_small(stream(numbers(100)), sinks.maker(TABLE))
@@ -169,7 +169,7 @@ def test_a_flipped_bit_is_seen_by_the_page_checksum() -> None:
         pq.read_table(pa.BufferReader(bytes(data)), page_checksum_verification=True)
 
 
-def test_statistics() -> None:
+def test_statistics_are_bounds_and_nulls_as_json() -> None:
     """Bounds and nulls of each column as JSON values; None where there is no cheap bound."""
     schema = pa.schema(list(ALL_TYPES.items()))
     batch = pa.RecordBatch.from_pylist(
@@ -282,7 +282,7 @@ async def test_many_partitions_share_the_memory_of_one() -> None:
     assert any(part.data is None for part in parts)
 
 
-async def test_too_many_partitions() -> None:
+async def test_an_insert_over_too_many_partitions_is_refused() -> None:
     """An insert over too many partitions is refused, also when they come one after the other."""
     body = stream(*(numbers(1).set_column(1, "group", pa.array([value])) for value in range(4)))
     limits = {"partitions_per_insert_max": 3, "row_group_rows": 1, "part_bytes_max": 1}
@@ -306,7 +306,7 @@ async def test_too_large_a_body() -> None:
 # -- what is not a complete stream
 
 
-async def test_no_rows() -> None:
+async def test_a_stream_without_rows_makes_no_part() -> None:
     """A stream without rows is complete, and makes no part."""
     empty = numbers(0).slice(0, 0).cast(NUMBERS)
     for body in (stream(empty), stream(empty, empty)):
@@ -360,7 +360,7 @@ def test_a_damaged_stream_never_breaks_the_agent(data: st.DataObject) -> None:
     ],
     ids=["text that is no UTF-8", "decimal of too many digits", "offset beyond the end"],
 )
-def test_invalid_values(column: pa.Array) -> None:
+def test_values_invalid_for_their_type_are_refused(column: pa.Array) -> None:
     """Values that Arrow's type does not allow are refused, not written for others to stumble over."""
     batch = pa.RecordBatch.from_arrays([column], ["c"])
     with pytest.raises(BadRequestError):
@@ -423,7 +423,7 @@ async def test_a_caller_that_gives_up() -> None:
     assert written == sinks.written
 
 
-async def test_a_cancelled_insert() -> None:
+async def test_a_cancelled_insert_ends_its_thread() -> None:
     """Cancelling the task ends the thread, though it waits for a client that sends nothing."""
     waiting = asyncio.Event()
 

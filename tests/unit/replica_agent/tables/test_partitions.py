@@ -29,7 +29,7 @@ def table(partition_by: Sequence[str]) -> TableSchema:
     return TableSchema.from_request("t", pa.schema(list(ALL_TYPES.items())), partition_by)
 
 
-def test_the_escaped_characters() -> None:
+def test_the_escaped_characters_are_those_of_the_protocol() -> None:
     """Escaped are the characters of docs/protocol.md#bytes (those of Hive and Spark), and no others."""
     documented = {chr(code) for code in range(32)} | set("\"#%'*/:=?\\{[]^") | {"\x7f"}
     assert documented == ESCAPED
@@ -41,7 +41,7 @@ def test_the_escaped_characters() -> None:
 
 
 @given(text=st.text())
-def test_escapes_are_undone(text: str) -> None:
+def test_escapes_are_undone_when_read(text: str) -> None:
     """What was escaped is read back, and holds nothing that would be a path of its own."""
     escaped = escape(text)
     assert unescape(escaped) == text
@@ -98,7 +98,7 @@ def test_values_that_would_be_read_as_null(value: str) -> None:
         path_of({"c_string": value})
 
 
-def test_a_long_value() -> None:
+def test_a_long_value_is_bounded_in_escaped_bytes() -> None:
     """A folder's name is at most what file systems take, counted in escaped bytes."""
     assert path_of({"c": "x" * 253})
     for value in ("x" * 254, "/" * 85, "ü" * 127):
@@ -170,7 +170,7 @@ def _is_refused(row: dict[str, Any]) -> bool:
     batch=batches((*PARTITION_COLUMNS, "c_double")),
     partition_by=st.lists(st.sampled_from(PARTITION_COLUMNS), min_size=1, max_size=3, unique=True),
 )
-def test_splitting_loses_nothing(batch: pa.RecordBatch, partition_by: list[str]) -> None:
+def test_splitting_by_partition_loses_no_row(batch: pa.RecordBatch, partition_by: list[str]) -> None:
     """The partitions' paths and rows, put together again, are the rows that were split."""
     batch = batch.filter(pa.array([not _is_refused(row) for row in batch.to_pylist()]))
     schema = TableSchema.from_request("t", batch.schema, partition_by)

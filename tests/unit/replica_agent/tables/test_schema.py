@@ -44,7 +44,7 @@ def small(**changes: Any) -> TableSchema:
 
 
 @pytest.mark.parametrize("namespace", ["information_schema", "memory", "pg_catalog", "system", "temp"])
-def test_reserved_namespaces(namespace: str) -> None:
+def test_reserved_namespaces_of_sql_are_refused(namespace: str) -> None:
     """A namespace that SQL takes for something else would make its tables unreadable: refused."""
     with pytest.raises(BadRequestError, match="reserved for SQL"):
         full_name(f"{namespace}.t")
@@ -108,7 +108,7 @@ def test_keys_and_derivations_survive_the_log() -> None:
     ("given_name", "full"),
     [("orders", "default.orders"), ("sales.orders", "sales.orders"), ("0", "default.0")],
 )
-def test_full_names(given_name: str, full: str) -> None:
+def test_a_name_without_namespace_is_in_default(given_name: str, full: str) -> None:
     """A name without a namespace lies in `default`."""
     assert full_name(given_name) == full
 
@@ -116,7 +116,7 @@ def test_full_names(given_name: str, full: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", ".t", "n.", "a.b.c", "T", "_t", "n._t", "a-b", "a b", "tür", "t/..", "t\n", "x" * 129]
 )
-def test_bad_table_names(name: str) -> None:
+def test_bad_table_names_are_refused(name: str) -> None:
     """What cannot be a folder that every engine lists is no table name."""
     with pytest.raises(BadRequestError, match="is not a table name"):
         full_name(name)
@@ -149,7 +149,7 @@ def test_bad_table_names(name: str) -> None:
         ({"properties": {"unique_key": "id"}}, "partition column year is not in it"),
     ],
 )
-def test_bad_requests(changes: dict[str, Any], message: str) -> None:
+def test_bad_requests_are_refused_with_the_right_form(changes: dict[str, Any], message: str) -> None:
     """Each mistake in a request is refused by name, with what would be right."""
     with pytest.raises(BadRequestError, match=message):
         small(**changes)
@@ -162,7 +162,7 @@ def test_types_that_cannot_be_folders(kind: str) -> None:
         TableSchema.from_request("t", EVERYTHING, [kind])
 
 
-def test_too_many_columns() -> None:
+def test_too_many_columns_are_refused_with_both_figures() -> None:
     """The bound on columns is a setting, and the error carries both figures."""
     with pytest.raises(TooLargeError) as caught:
         small(columns_max=3)
@@ -225,7 +225,7 @@ def test_other_layouts_of_a_type(arrow: pa.DataType, text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "integer", "decimal(39,0)", "decimal(5,6)", "decimal(0,0)", "decimal(5)"]
 )
-def test_unknown_type_names(text: str) -> None:
+def test_unknown_names_of_types_are_refused(text: str) -> None:
     """A type name that no definition can hold is refused."""
     with pytest.raises(BadRequestError, match="is not a column type"):
         to_arrow(text)

@@ -46,7 +46,7 @@ from tidelock.replica_agent.transactions.staging_paths import (
         (f".spark-staging-{JOBS[0]}/k=1", Kind.RESULT),
     ],
 )
-def test_kinds_of_places(text: str, kind: Kind) -> None:
+def test_kinds_of_places_follow_the_committers_layout(text: str, kind: Kind) -> None:
     """By the layout of the committer."""
     assert kind_of(tuple(text.split("/"))) is kind
 
@@ -62,12 +62,12 @@ def test_kinds_of_places(text: str, kind: Kind) -> None:
         (f"part-00000-{JOBS[0]}.crc", False),
     ],
 )
-def test_jobs_in_names(text: str, found: bool) -> None:
+def test_a_job_is_the_uuid_in_its_file_names(text: str, found: bool) -> None:
     """The job is the UUID in the name of a file of Spark's Parquet writer."""
     assert job_of_file((text,)) == (JOBS[0] if found else None)
 
 
-def test_an_append() -> None:
+def test_an_append_enters_all_files_and_another_may_follow() -> None:
     """Two tasks, one with two partitions: three files enter, and a second job may follow."""
     area = begun()
     write(area, (*attempt(0), "k=1", name(JOBS[0])))
@@ -111,7 +111,7 @@ def test_only_attempts_are_written(place: StagingPath) -> None:
         begun().create(place, overwrite=True)
 
 
-def test_zombies() -> None:
+def test_zombies_of_a_job_that_is_over_are_refused() -> None:
     """An attempt whose job is over is refused; one that is still writing then is not wanted any more."""
     area = begun()
     late, _ = area.create((*attempt(0), name(JOBS[0])), overwrite=False)
@@ -212,7 +212,7 @@ def test_an_attempt_of_a_job_that_was_aborted_before_its_first_file(written: boo
 
 
 @pytest.mark.parametrize("place", [("a",) * (DEPTH_MAX + 1), ("x" * 256,), ("x=1",) * 30_000])
-def test_places_are_bounded(place: StagingPath) -> None:
+def test_places_are_bounded_in_every_request(place: StagingPath) -> None:
     """No request makes folders without end."""
     area = begun()
     write(area, (*attempt(0), name(JOBS[0])))
@@ -365,7 +365,7 @@ def test_partitions_of_two_columns_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("aborted", ["", "in the middle", "at the end"])
-def test_partitions_are_replaced(aborted: str) -> None:
+def test_partitions_are_replaced_when_the_jobs_folder_goes(aborted: str) -> None:
     """The job works in a folder of its own; it is sealed when that is deleted with nothing left in it.
 
     But not by who aborts it, although all is in place, since an answer was lost.

@@ -118,7 +118,7 @@ def test_a_transaction_goes_by_one_definition(transactions: Transactions) -> Non
         MergeRows("", ("a", "b"), update={"v": "0"}, insert={"a": "source.a", "b": "source.b", "v": "1"}),
     ],
 )
-def test_keys_that_stay(action: Action) -> None:
+def test_statements_with_keys_that_stay_run_on_any_table(action: Action) -> None:
     """Statements that give no row the key of another run on any table; a merge by the key in its order."""
     kept = keeping_keys(KEYED, action)
     assert keeping_keys(PLAIN, action) is action

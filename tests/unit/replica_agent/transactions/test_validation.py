@@ -32,13 +32,15 @@ def tx(isolation: Isolation = Isolation.SERIALIZABLE) -> Transaction:
         (frozenset(), {""}, True),
     ],
 )
-def test_conflict(excluded: Excluded, changed: set[str], conflict: bool) -> None:
+def test_conflict_with_a_partition_unless_every_read_excluded_it(
+    excluded: Excluded, changed: set[str], conflict: bool
+) -> None:
     """A changed partition counts unless it was excluded by every read."""
     found = first_conflict({B: None, A: excluded}, {A: changed, B: set()})
     assert found == (A if conflict else None)
 
 
-def test_reads_add_up() -> None:
+def test_reads_of_several_statements_add_up() -> None:
     """What one statement has left out another may have read; a whole read includes everything."""
     one = tx()
     one.note_reads({A: frozenset({"y=1", "y=2"})})
@@ -50,7 +52,7 @@ def test_reads_add_up() -> None:
 
 
 @pytest.mark.parametrize("isolation", [Isolation.SNAPSHOT, Isolation.READ_COMMITTED])
-def test_others_note_nothing(isolation: Isolation) -> None:
+def test_only_serializable_transactions_note_reads(isolation: Isolation) -> None:
     """Only a serializable transaction is asked for its reads."""
     one = tx(isolation)
     one.note_reads({A: None})

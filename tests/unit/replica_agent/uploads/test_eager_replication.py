@@ -88,7 +88,7 @@ async def test_what_arrives_without_a_word_is_found() -> None:
     assert set(await gathering) == {item.part for item in files}
 
 
-async def test_nothing_comes() -> None:
+async def test_files_that_do_not_come_are_told() -> None:
     """Its names, and where they are, are told."""
     with pytest.raises(UnavailableError, match="2 files that were written to r2"):
         await copies(Around(), 0.01).gather(TX, [file(1), file(2)])

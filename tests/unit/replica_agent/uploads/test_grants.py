@@ -71,7 +71,7 @@ def test_each_grant_that_is_not_good() -> None:
 
 
 @given(st.integers(1, 5), st.randoms())
-def test_turns(others: int, chosen: random.Random) -> None:
+def test_turns_name_everybody_equally_often(others: int, chosen: random.Random) -> None:
     """Everybody who stays is named equally often; who comes and goes does not change that."""
     turns = RoundRobin()
     staying = [ReplicaId(f"r{number}") for number in range(others)]

@@ -69,7 +69,7 @@ def examined(tmp_path: Path, data: bytes) -> tuple[int, dict[str, list[Any]]]:
 
 @pytest.mark.parametrize("names", [["id", "price", "at"], ["at", "id", "price"]])
 @pytest.mark.parametrize("integers", [True, False])
-def test_a_good_file(tmp_path: Path, names: list[str], integers: bool) -> None:
+def test_a_good_file_tells_rows_and_statistics(tmp_path: Path, names: list[str], integers: bool) -> None:
     """Its rows and statistics, each under its own column, in any order, however decimals are stored."""
     rows, stats = examined(tmp_path, parquet(GOOD.select(names), store_decimal_as_integer=integers))
     micros = int(AT.timestamp() * 1_000_000)
@@ -77,7 +77,7 @@ def test_a_good_file(tmp_path: Path, names: list[str], integers: bool) -> None:
     assert stats == {"id": [1, 2, 0], "price": ["1.50", "1.50", 1], "at": [micros, micros, 0]}
 
 
-def test_without_statistics(tmp_path: Path) -> None:
+def test_columns_without_statistics_are_claimed_nothing_of(tmp_path: Path) -> None:
     """Nothing is claimed of a column whose footer says nothing; nulls are looked for in its rows."""
     assert examined(tmp_path, parquet(GOOD, write_statistics=False)) == (2, {})
     with pytest.raises(SchemaMismatchError, match=r"column id .* is required, and 1 rows"):
@@ -122,14 +122,14 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_file(tmp_path: Path, kind: str) -> None:
+def test_a_wrong_file_is_refused_by_its_column(tmp_path: Path, kind: str) -> None:
     """By the column's name, with what to change."""
     data, message = WRONG[kind]
     with pytest.raises(SchemaMismatchError, match=message):
         examined(tmp_path, data)
 
 
-def test_partitions() -> None:
+def test_partitions_are_the_folders_as_spark_writes_them() -> None:
     """Of the folders that a file lies in; anything that is not written as Spark writes it is refused."""
     assert partition_path(("city=a%2Fb", "number=7"), SCHEMA) == "city=a%2Fb/number=7"
     assert partition_path(("city=__HIVE_DEFAULT_PARTITION__", "number=1"), SCHEMA)

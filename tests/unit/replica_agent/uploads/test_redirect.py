@@ -37,7 +37,7 @@ from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.replication.core.model import PartMeta, Peer, Wanted
 from tidelock.replication.partfs import BUFFER_BYTES, PartFs
-from tidelock.replication.peers import UploadBegun
+from tidelock.wire.peers import UploadBegun
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 TABLE = TableName("default.t")
@@ -399,7 +399,7 @@ async def test_a_transaction_that_ends_while_a_file_comes_in(pair: Pair, told: b
     assert await pair.left() == []
 
 
-async def test_one_grant_twice(pair: Pair) -> None:
+async def test_one_grant_is_of_use_once(pair: Pair) -> None:
     """The second upload finds its place taken, and does not touch the first one's file."""
     tx = await pair.begin()
     grant = await pair.grant(tx)
@@ -433,7 +433,7 @@ async def test_bounds_hold_elsewhere_too(pair: Pair) -> None:
         await pair.foreign.take(await pair.grant(tx, other), body())
 
 
-async def test_who_is_named(pair: Pair) -> None:
+async def test_peers_are_named_in_turn_with_the_home(pair: Pair) -> None:
     """In turn; the home alone without peers, when it is behind, and when it is switched off."""
     tx = await pair.begin()
 

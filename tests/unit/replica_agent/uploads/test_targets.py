@@ -12,7 +12,7 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.uploads.targets import FRESH_S, STALE_S, UploadTargets
 from tidelock.replication.core.model import Peer
-from tidelock.replication.peers import PeerStatus
+from tidelock.wire.peers import PeerStatus
 
 R2, R3 = ReplicaId("r2"), ReplicaId("r3")
 

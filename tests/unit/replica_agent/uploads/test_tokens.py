@@ -87,7 +87,7 @@ def test_each_failure_has_its_error(token: str, error: type[AccessDeniedError]) 
     assert token not in str(refused.value.to_wire())
 
 
-def test_rights_and_tables() -> None:
+def test_rights_and_tables_not_named_are_refused() -> None:
     """A right that is not named, and a table that is not named, are refused."""
     claims = TokenClaims("c1", CLAIMS.tid, frozenset({Right.APPEND}), frozenset({ORDERS}), NOW_S + 60)
     claims.require(Right.APPEND, ORDERS)
@@ -109,7 +109,7 @@ def test_rights_that_have_to_be_asked_for() -> None:
                 writer.require_right(right)
 
 
-def test_keys() -> None:
+def test_keys_are_one_for_each_cluster_and_secret() -> None:
     """With a secret all replicas of a cluster have the same key, another cluster another; else each boot."""
     assert key_of("s", "c1", b"a") == key_of("s", "c1", b"b")
     assert len({key_of("s", "c1", b"a"), key_of("s", "c2", b"a"), key_of("t", "c1", b"a"), b"s"}) == 4

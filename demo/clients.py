@@ -1,0 +1,117 @@
+"""The client processes, one for each replica, as the demo drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from demo.client_process import Setup
+from demo.failure import DemoError
+from workloads.child import Child, ChildEndedError
+from workloads.history import count_ok
+
+#: How long a client process may take to end when its standard input has, in seconds; then it is killed.
+END_GRACE_S: Final = 10.0
+
+
+class Clients:
+    """Client processes, each with writers of one replica; a context manager that ends them.
+
+    Args:
+        setups: One for each process. All write one history.
+        folder: Where their error output goes.
+    """
+
+    def __init__(self, setups: Sequence[Setup], folder: Path) -> None:
+        self._history = Path(setups[0].history)
+        self._processes: list[_Process] = []
+        self.sent_again = 0
+        self.asked = 0
+        try:
+            for setup in setups:
+                self._processes.append(_Process(setup, folder / f"client-{setup.replica}.log"))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def commits(self) -> int:
+        """How many commits the writers were told of so far."""
+        return count_ok(self._history)
+
+    def start(self, writers: int, *, interval_s: float, calm_after_s: float, calm_interval_s: float) -> None:
+        """Let so many writers, the same number in each process, write at a pace (see `writer.Pace`)."""
+        for index, process in enumerate(self._processes):
+            process.tell(
+                do="start",
+                writers=list(range(index, writers, len(self._processes))),
+                interval_s=interval_s,
+                calm_after_s=calm_after_s,
+                calm_interval_s=calm_interval_s,
+            )
+
+    def rest(self) -> None:
+        """Return when every writer has finished its batch; DemoError when one has failed."""
+        for process in self._processes:
+            process.tell(do="rest")
+        for process in self._processes:
+            self._count(process.answer())
+
+    def burst(self, replica: str, first_writer: int, writers: int, batches: int) -> None:
+        """Commit so many batches by so many writers of a replica, wave by wave; DemoError when one fails."""
+        [process] = [process for process in self._processes if process.replica == replica]
+        numbers = list(range(first_writer, first_writer + writers))
+        process.tell(do="burst", writers=numbers, batches=batches)
+        self._count(process.answer())
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.end()
+
+    def _count(self, answer: Mapping[str, int]) -> None:
+        self.sent_again += answer["sent_again"]
+        self.asked += answer["asked"]
+
+
+class _Process:
+    """One client process."""
+
+    def __init__(self, setup: Setup, log: Path) -> None:
+        self.replica = setup.replica
+        self._child = Child("demo.client_process", log=log)
+        self.tell(**asdict(setup))
+
+    def tell(self, **order: Any) -> None:
+        """Send a command; DemoError when the process has ended."""
+        with self._explained():
+            self._child.send(order)
+
+    def answer(self) -> Mapping[str, int]:
+        """Wait for the answer to a command; DemoError when the process has ended instead."""
+        with self._explained():
+            answer: dict[str, int] = self._child.receive()
+            return answer
+
+    def end(self) -> None:
+        """Close its standard input, upon which it ends; kill it if it does not."""
+        self._child.end(END_GRACE_S)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ChildEndedError as error:
+            raise DemoError(f"the clients of {self.replica} have ended: {error}") from error

@@ -1,0 +1,65 @@
+"""Messages between an agent and its reader processes: one tagged JSON object in each frame. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidelock.csnlog.core.ids import Csn, PartId
+from tidelock.replica_agent.readers.availability import ReadAvailability
+
+# -- from a reader
+
+
+class Wait(msgspec.Struct, frozen=True, tag="wait"):
+    """The reader wants to know when ``csn`` can be served; :class:`Answer` with the same ``id`` tells."""
+
+    id: int
+    csn: Csn
+
+
+class Read(msgspec.Struct, frozen=True, tag="read"):
+    """``csn`` is read: it may have to be pinned. Told now and then while that goes on."""
+
+    csn: Csn
+
+
+class Corrupt(msgspec.Struct, frozen=True, tag="corrupt"):
+    """The bytes of a part are not what the catalog says."""
+
+    part: PartId
+    detail: str
+
+
+class Log(msgspec.Struct, frozen=True, tag="log"):
+    """An error for the agent's log."""
+
+    event: str
+    fields: dict[str, str]
+
+
+class Drained(msgspec.Struct, frozen=True, tag="drained"):
+    """After :class:`Drain`: no read is running any more."""
+
+
+# -- to a reader
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """The agent's answer to :class:`Wait`."""
+
+    id: int
+    availability: ReadAvailability
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """Refuse new reads, and say :class:`Drained` when the running ones have ended."""
+
+
+class Released(msgspec.Struct, frozen=True, tag="released"):
+    """A part that the reader may have found damaged is whole."""
+
+    part: PartId
+
+
+FromReader = Wait | Read | Corrupt | Log | Drained
+ToReader = Answer | Drain | Released

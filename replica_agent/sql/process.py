@@ -1,0 +1,162 @@
+"""One SQL process as the agent sees it: one statement at a time, in bounded time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tidelock.errors import TidelockError, TooLargeError, UnavailableError, from_wire
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.sql.request import Kind, SqlConfig, read_answer
+from tidelock.replica_agent.workers.process import Program, WorkerDiedError, WorkerProcess
+
+#: Bytes of a result that wait in the agent for its client.
+BUFFER_BYTES: Final = 1 << 20
+
+#: How a process ends whose allocation failed in a place that cannot raise, or that the machine had to end.
+_OUT_OF_MEMORY: Final = (-signal.SIGABRT, -signal.SIGKILL)
+#: Errors of a SQL process have no HTTP status; all their classes are known here.
+_NO_STATUS: Final = 500
+
+_ALLOCATORS: Final = {
+    # Memory that is reserved but unused counts as used; these reserve little. The third is DuckDB's own
+    # allocator, which keeps what was freed for later by default: after a join more than twice its limit.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+    "DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:0,muzzy_decay_ms:0",
+    # Fixed, or glibc raises the first with the blocks that the engine frees, keeps them in a heap full of
+    # holes, and a table that is loaded and spilled takes 120 bytes of memory for each of its rows.
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SqlProcess:
+    """A SQL process that runs. Made by :meth:`start`; :meth:`end` has to be called in any case.
+
+    Attributes:
+        process: The process.
+        config: What it was told at its start.
+        timeout_s: Longest run of one statement.
+    """
+
+    process: WorkerProcess
+    config: SqlConfig
+    timeout_s: float
+    _free: bool = field(default=True, init=False)
+    _ended: bool = field(default=False, init=False)
+    _stalled: bool = field(default=False, init=False)
+
+    @classmethod
+    async def start(cls, *, settings: AgentSettings, data_dir: Path, number: int) -> SqlProcess:
+        """Start a process and wait until it is ready; the time does not count as that of a statement.
+
+        Raises:
+            UnavailableError: It did not start.
+        """
+        config = SqlConfig(
+            data_dir=str(data_dir),
+            temp_dir=str(data_dir / "run" / f"sql-{number}"),
+            memory_bytes=settings.sql_memory_bytes,
+            engine_bytes=int(settings.sql_memory_bytes * settings.sql_engine_share),
+            temp_bytes=settings.sql_temp_bytes,
+            threads=settings.sql_threads,
+        )
+        program = Program(
+            what="SQL process",
+            module="tidelock.replica_agent.sql.worker",
+            start_timeout_s=settings.worker_start_timeout_s,
+            environment=_ALLOCATORS,
+            buffer_bytes=BUFFER_BYTES,
+        )
+        try:
+            await asyncio.to_thread(_make_empty, Path(config.temp_dir))
+        except OSError as error:
+            raise UnavailableError(f"no folder for a SQL process could be made: {error}") from error
+        process = await WorkerProcess.start(program, msgspec.json.encode(config))
+        return cls(process=process, config=config, timeout_s=settings.sql_timeout_s)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether it can be given a request."""
+        return self._free and self.process.runs
+
+    async def run(self, request: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
+        """Run one statement and yield its answers to the end.
+
+        The time that the caller takes for them does not count as the statement's own.
+        """
+        clock = asyncio.get_running_loop().time
+        left_s = self.timeout_s
+        self._free = False
+        self.process.send(request)
+        while True:
+            asked = clock()
+            kind, payload = await self._answer(left_s)
+            left_s -= clock() - asked
+            if kind in {Kind.DATA, Kind.AFFECTED}:
+                with self._patience():
+                    yield kind, payload
+                continue
+            self._free = kind is not Kind.FATAL
+            if kind is Kind.END:
+                yield kind, payload
+                return
+            raise from_wire(_NO_STATUS, msgspec.json.decode(payload))
+
+    async def end(self) -> None:
+        """End the process and remove what it left."""
+        self._ended = True
+        await self.process.end()
+        await asyncio.to_thread(shutil.rmtree, self.config.temp_dir, ignore_errors=True)
+
+    async def _answer(self, left_s: float) -> tuple[Kind, bytes]:
+        try:
+            async with asyncio.timeout(left_s):
+                return read_answer(await self.process.receive())
+        except TimeoutError as error:
+            raise TooLargeError(
+                f"the statement ran longer than {self.timeout_s:g} s (sql_timeout_s); let it read less",
+                limit=self.timeout_s,
+            ) from error
+        except WorkerDiedError as died:
+            raise self._reason(died.status) from died
+
+    def _reason(self, status: int) -> TidelockError:
+        """Return why the process has ended in the middle of a statement."""
+        if self._stalled:
+            return UnavailableError(f"nobody took the rows of the statement for {self.timeout_s:g} s")
+        if status in _OUT_OF_MEMORY and not self._ended:
+            limit = self.config.memory_bytes
+            return TooLargeError(
+                f"the statement needs more than {limit} bytes of memory (sql_memory_bytes); let it keep less",
+                limit=limit,
+            )
+        return UnavailableError(f"the SQL process ended in the middle of the statement (status {status})")
+
+    @contextlib.contextmanager
+    def _patience(self) -> Iterator[None]:
+        """End the process if the caller does not come back for more."""
+        timer = asyncio.get_running_loop().call_later(self.timeout_s, self._stall)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _stall(self) -> None:
+        self._stalled = True
+        self.process.kill()
+
+
+def _make_empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)

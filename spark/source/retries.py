@@ -1,0 +1,32 @@
+"""Retries of tasks: a request that replicas run in their SQL processes waits until a process is free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import tenacity
+
+from tidelock.errors import UnavailableError
+
+T = TypeVar("T")
+
+#: Time that a task waits for a replica with a free SQL process, in seconds.
+RETRY_TIMEOUT_S: Final = 300.0
+
+
+def retry_while_unavailable(attempt: Callable[[], T]) -> T:
+    """Call `attempt` until it succeeds, for up to `RETRY_TIMEOUT_S`; the call must be safe to repeat.
+
+    Raises:
+        UnavailableError: The error of the last attempt.
+    """
+    deadline = time.monotonic() + RETRY_TIMEOUT_S
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(UnavailableError),
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
+        stop=lambda _: time.monotonic() >= deadline,
+        reraise=True,
+    )
+    return retrying(attempt)

@@ -1,0 +1,84 @@
+"""A run of the tests that is interrupted leaves no process behind, however it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.project.source import ROOT
+from tests.support.runs import held_tests
+from tests.support.runs.marked import kill_marked, marked
+from tests.support.waiting import eventually
+
+#: Every process of a run that a test here has started carries it.
+TRACE = "TIDELOCK_INTERRUPTED_RUN"
+#: A start of Spark beside two clusters, on a machine that others use, in seconds.
+START_TIMEOUT_S = 240.0
+
+
+@contextmanager
+def held_run(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A run of two workers, each of which is in the middle of a test; with what its processes carry."""
+    trace = f"{TRACE}={uuid.uuid4().hex}"
+    name, _, value = trace.partition("=")
+    environ = {key: text for key, text in os.environ.items() if not key.startswith("PYTEST_")}
+    with (folder / "pytest.log").open("wb") as output:
+        run = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "pytest", "-n", "2", "--dist", "load", "-p", "no:cacheprovider"),
+                f"--basetemp={folder / 'temp'}",
+                held_tests.__file__,
+            ],
+            cwd=ROOT,
+            env=environ | {name: value, held_tests.HELD: str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+
+        def held() -> bool:
+            assert run.poll() is None, (folder / "pytest.log").read_text(encoding="utf-8")
+            return all((folder / each).exists() for each in ("forked", "executed"))
+
+        eventually(held, timeout_s=START_TIMEOUT_S, what="the tests that are held")
+        yield run, trace
+    finally:
+        kill_marked(trace)
+        run.wait()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("signum", "whole_group"),
+    [
+        (signal.SIGINT, True),  # Ctrl-C
+        (signal.SIGTERM, True),  # what ends a job of a CI
+        (signal.SIGKILL, True),
+        (signal.SIGKILL, False),
+    ],
+    ids=["SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of the controller"],
+)
+def test_an_interrupted_run_leaves_no_process_behind(
+    tmp_path: Path, signum: signal.Signals, whole_group: bool
+) -> None:
+    """Its ZooKeeper servers, agents with their readers, and Spark end with it; workers share its group."""
+    with held_run(tmp_path) as (run, trace):
+        started = len(list(marked(trace)))
+        if whole_group:
+            os.killpg(run.pid, signum)
+        else:
+            run.send_signal(signum)
+        run.wait()
+        assert started > 10, "the run had started nothing that could be left"
+        eventually(lambda: not list(marked(trace)), what="the end of all processes of the run")

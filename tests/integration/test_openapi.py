@@ -1,0 +1,254 @@
+"""A walk through all operations of the OpenAPI document, at a running cluster: it says what comes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+import pytest
+import urllib3
+
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.refusals import Addresses
+from tests.support.project import openapi_page
+from tests.support.project.openapi_check import Checker, Told
+from tidelock.cluster import LocalCluster
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.replication.core import wire
+
+V1: Final = "/api/v1"
+TX: Final = f"{V1}/transactions/{{tid}}"
+PEER: Final = "/peer/v1"
+SCHEMA: Final = pa.schema(
+    [pa.field("p", pa.string(), nullable=False), pa.field("k", pa.int64(), nullable=False)]
+)
+ROWS: Final = pa.table({"p": ["a", "a", "b"], "k": [1, 2, 3]}, schema=SCHEMA)
+JOB: Final = "00000000-0000-0000-0000-000000000000"
+CHECKSUM: Final = "0" * 32
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Three replicas; the audit does not wait for findings to last."""
+    return module_cluster(settings={**QUICK, "audit_settle_s": 0.1, "reader_workers": 1})
+
+
+class Walk:
+    """Asks a replica as any program may, and holds each answer against the document."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        addresses = Addresses.of(cluster, "r1")
+        self.api, self.data = addresses.api.removesuffix(V1), addresses.data
+        self.checker = Checker(json.loads(openapi_page.PAGE.read_text(encoding="utf-8")))
+        self.csn = 0
+
+    def raw(
+        self,
+        method: str,
+        template: str,
+        body: bytes | None = None,
+        *,
+        query: dict[str, Any] | None = None,
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+        **names: object,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send one request, check the answer, and return it."""
+        of_data = "servers" in self.checker.document["paths"].get(template, {})
+        url = (self.data if of_data else self.api) + template.format(
+            **{name: quote(str(value), safe="/") for name, value in names.items()}
+        )
+        asked = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in (query or {}).items())
+        answer = urllib3.request(
+            method, f"{url}?{asked}", body=body, headers=headers, retries=False, redirect=False, timeout=60.0
+        )
+        told = Told(answer.status, answer.headers.get("Content-Type"), answer.data)
+        assert self.checker.differences(method, template, told) == [], answer.data
+        assert answer.status == status, answer.data
+        return answer
+
+    def ask(self, method: str, template: str, body: Any = None, **options: Any) -> Any:
+        """Send JSON, or what is bytes as it is; return the JSON answer."""
+        sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        return json.loads(self.raw(method, template, sent, **options).data)
+
+    def begin(self, **body: Any) -> str:
+        """Begin a transaction and return its id."""
+        return str(self.ask("POST", f"{V1}/transactions", body, status=201)["tid"])
+
+    def table(self, name: str) -> str:
+        """Create a table."""
+        asked = {
+            "name": name,
+            "schema": base64.b64encode(SCHEMA.serialize()).decode(),
+            "partition_by": ["p"],
+        }
+        self.csn = self.ask("POST", f"{V1}/tables", asked, status=201)["csn"]
+        return f"default.{name}"
+
+
+def stream(rows: pa.Table) -> bytes:
+    """Rows as an Arrow IPC stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def state(walk: Walk) -> None:
+    """Look at the replica."""
+    walk.ask("GET", f"{V1}/status")
+    walk.ask("GET", "/healthz")
+    walk.ask("GET", "/readyz")
+    walk.raw("GET", "/metrics")
+    assert walk.ask("GET", f"{V1}/openapi.json") == walk.checker.document
+
+
+def write(walk: Walk) -> str:
+    """Write to a table in transactions of all kinds; return the one that has committed last."""
+    table, other = walk.table("t"), walk.table("other")
+    tid = walk.begin(label="walk", meta={"by": "test"})
+    walk.ask("POST", f"{TX}/rows/{{table}}", stream(ROWS), tid=tid, table=table)
+    walk.ask("GET", f"{TX}/tables/{{table}}", tid=tid, table=table)
+    walk.raw("POST", f"{TX}/query", b'{"sql": "select count(*) from t"}', tid=tid)
+    walk.ask("POST", f"{TX}/heartbeat", tid=tid)
+    walk.ask("GET", TX, tid=tid)
+    walk.ask("GET", f"{V1}/transactions")
+    walk.ask("GET", f"{PEER}/outcome/{{tid}}", tid=tid)
+    walk.csn = walk.ask("POST", f"{TX}/commit", {"wait": "all"}, tid=tid)["csn"]
+    walk.ask("GET", f"{V1}/labels/{{label}}", label="walk")
+    walk.ask("GET", f"{V1}/labels/{{label}}", label="a/free/one")
+
+    tid = walk.begin()
+    walk.ask("POST", f"{TX}/delete/{{table}}", {"where": "k = ?", "params": [3]}, tid=tid, table=table)
+    walk.ask("POST", f"{TX}/update/{{table}}", {"set": {"k": "k + 10"}}, tid=tid, table=table)
+    new = stream(ROWS.slice(0, 1))
+    walk.ask("POST", f"{TX}/upsert/{{table}}", new, query={"on": "p,k"}, tid=tid, table=table)
+    spec = json.dumps({"on": ["p", "k"], "when_matched_delete": "true"})
+    walk.ask("POST", f"{TX}/merge/{{table}}", new, query={"spec": spec}, tid=tid, table=table)
+    part = {"partition": {"p": "a"}}
+    walk.ask("POST", f"{TX}/move_partition/{{table}}", {**part, "into": other}, tid=tid, table=table)
+    walk.ask("POST", f"{TX}/drop_partition/{{table}}", part, tid=tid, table=other)
+    walk.ask("POST", f"{TX}/truncate/{{table}}", tid=tid, table=other)
+    walk.ask("POST", f"{TX}/rollback", tid=tid)
+    assert walk.ask("GET", f"{V1}/outcomes/{{tid}}", tid=tid)["outcome"] == "aborted"
+    walk.ask("POST", f"{TX}/kill", tid=walk.begin())
+
+    tid = walk.begin()
+    walk.ask("POST", f"{TX}/rows/{{table}}", stream(ROWS), tid=tid, table=table)
+    walk.csn = walk.ask("POST", f"{TX}/commit", {"wait": "all"}, tid=tid)["csn"]
+    assert walk.ask("GET", f"{V1}/outcomes/{{tid}}", tid=tid, query={"wait": "all"})["csn"] == walk.csn
+    return tid
+
+
+def read(walk: Walk) -> None:
+    """Read tables, snapshots, files and changes."""
+    at = {"csn": walk.csn}
+    walk.ask("GET", f"{V1}/tables", query=at)
+    walk.ask("GET", f"{V1}/tables/{{table}}", query=at, table="t")
+    parts = walk.ask("GET", f"{V1}/parts", query={**at, "table": "t"})
+    pin = walk.ask("POST", f"{V1}/snapshots", at, status=201)["id"]
+    assert pin in {one["id"] for one in walk.ask("GET", f"{V1}/snapshots")}
+    walk.ask("POST", f"{V1}/snapshots/{{id}}/renew", id=pin)
+    walk.raw("POST", f"{V1}/query", json.dumps({**at, "table": "t"}).encode())
+    walk.raw("GET", "/webhdfs/v1/snapshots/{path}", path=f"{walk.csn}/default/t", query={"op": "LISTSTATUS"})
+    for method in ("GET", "HEAD"):
+        walk.raw(method, "/snapshots/{path}", path=f"{walk.csn}/{parts[0]['file']}")
+        walk.raw(method, "/parts/{part}", part=parts[0]["part"])
+    walk.raw("GET", "/parts/{part}", part=parts[0]["part"], headers={"Range": "bytes=0-3"}, status=206)
+    walk.ask("DELETE", f"{V1}/snapshots/{{id}}", id=pin)
+    changes = f"{V1}/tables/{{table}}/changes"
+    assert walk.ask("GET", changes, query={"from": 2, "to": walk.csn}, table="t")["sets"]
+    walk.raw("POST", f"{changes}/rows", json.dumps({"csn": walk.csn}).encode(), table="t")
+
+
+def files(walk: Walk) -> None:
+    """Write files through the folder of a transaction, and have one taken by another replica."""
+    table, tid = "default.t", walk.begin()
+    made = walk.ask("POST", f"{TX}/token", {"tables": [table]}, tid=tid, status=201)
+    folder = f"{made['token']}/default/t"
+    path = "/webhdfs/v1/transactions/{path}"
+    walk.raw("PUT", path, path=f"{folder}/_temporary/0", query={"op": "MKDIRS"})
+    walk.raw("GET", path, path=f"{folder}/_temporary/0", query={"op": "GETFILESTATUS"})
+    walk.raw("DELETE", path, path=f"{folder}/_temporary", query={"op": "DELETE", "recursive": "true"})
+    walk.ask("POST", f"{TX}/seal/{{table}}", tid=tid, table=table)
+
+    grant = next(_grants(walk, f"{folder}/_temporary/0/_temporary"))
+    asked = {"grant": grant, "replica": _replica_of(grant)}
+    part = walk.ask("POST", f"{PEER}/uploads", asked)["part"]
+    taken = {"tid": tid, "table": table, "replica": asked["replica"]}
+    walk.ask("POST", f"{PEER}/uploads/{{part}}", {**taken, "length": 9, "checksum": CHECKSUM}, part=part)
+    walk.ask("POST", f"{PEER}/uploads/{{part}}/failed", taken, part=part)
+    walk.ask("POST", f"{TX}/rollback", tid=tid)
+
+
+def _grants(walk: Walk, folder: str) -> Iterator[str]:
+    """Ask where files may be written until a replica other than the home is named."""
+    for number in range(30):
+        task = f"attempt_202611220000_0000_m_{number:06}_0"
+        place = (
+            f"{folder}/{task}/p=a/part-{number:05}-00000000-0000-0000-0000-000000000000-c000.snappy.parquet"
+        )
+        answer = walk.raw(
+            "PUT", "/webhdfs/v1/transactions/{path}", path=place, query={"op": "CREATE"}, status=307
+        )
+        segments = urlsplit(answer.headers["Location"]).path.split("/")
+        if segments[-2] == "uploads":
+            yield segments[-1]
+
+
+def _replica_of(grant: str) -> str:
+    """The replica that a grant is for, as it says itself."""
+    claims = grant.split(".")[1]
+    return str(json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["to"])
+
+
+def peers(walk: Walk, tid: str) -> None:
+    """Ask as another agent does."""
+    walk.ask("GET", f"{PEER}/status")
+    status = walk.ask("GET", f"{V1}/status")
+    push = wire.encode(home=ReplicaId("r2"), boot=1, cluster_id=status["cluster_id"], tids=[], inline={})
+    walk.ask("POST", f"{PEER}/stage", b"".join(push))
+    walk.ask("POST", f"{PEER}/forget", {"tids": []})
+    walk.ask("POST", f"{PEER}/hint", {"tid": tid, "holder": "r2", "parts": []})
+
+
+def look(walk: Walk, tid: str) -> None:
+    """Ask what happened, have it audited, and give history up."""
+    assert walk.ask("GET", f"{V1}/log", query={"from_csn": 2})
+    walk.ask("GET", f"{V1}/explain/{{tid}}", tid=tid)
+    walk.ask("GET", f"{V1}/audit", query={"deep": 1})
+    walk.ask("GET", f"{V1}/audit/digests", query={"csn": walk.csn})
+    walk.ask("POST", f"{V1}/admin/optimize", {"table": "t"})
+    walk.ask("POST", f"{V1}/admin/horizon", {"drop_pins": True})
+
+
+def refusals(walk: Walk) -> None:
+    """Errors have the form that the document says."""
+    walk.ask("GET", TX, tid="7-r1-9-9", status=404)
+    walk.ask("GET", f"{V1}/tables/{{table}}", table="nowhere", status=404)
+    walk.ask("POST", f"{V1}/transactions", {"isolation": "none"}, status=400)
+    walk.ask("POST", f"{V1}/snapshots", {"colour": "red"}, status=400)
+    walk.ask("POST", f"{V1}/tables", {"name": "t", "schema": "!"}, status=400)
+    walk.ask("POST", f"{PEER}/stage", b"garbage", status=400)
+    tid = walk.begin()
+    walk.ask("POST", f"{TX}/rollback", tid=tid)
+    walk.ask("POST", f"{TX}/rows/{{table}}", stream(ROWS), tid=tid, table="t", status=409)
+
+
+def test_every_operation_answers_as_the_document_says(local: LocalCluster) -> None:
+    """Each operation is asked for with success; statuses, content types and bodies are those documented."""
+    walk = Walk(local)
+    state(walk)
+    tid = write(walk)
+    read(walk)
+    files(walk)
+    peers(walk, tid)
+    look(walk, tid)
+    refusals(walk)
+    assert set(walk.checker.operations()) - walk.checker.succeeded == set()

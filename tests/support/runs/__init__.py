@@ -1,0 +1,1 @@
+"""Support: what a run of the tests leaves behind when it ends, in order or not."""

@@ -1,0 +1,1 @@
+"""Tests of what the demo, the benchmarks and the tests share."""

@@ -1,0 +1,74 @@
+"""Bodies of the change feed: /api/v1/tables/{table}/changes. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ChangedRowsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /tables/{table}/changes/rows: `from` and `to`, or `csn`.
+
+    Attributes:
+        since: The changes begin behind this CSN.
+        to: The last CSN.
+        csn: The changes of this commit alone.
+    """
+
+    since: int | None = msgspec.field(name="from", default=None)
+    to: int | None = None
+    csn: int | None = None
+
+
+class ChangedPart(msgspec.Struct, frozen=True):
+    """A part that a commit has added to a table, or removed from it.
+
+    Attributes:
+        part: Its id.
+        tid: The transaction that has added or removed it.
+        path: Its file in the snapshot file system of every replica, at a CSN that shows it. What a URL does
+            not take is not quoted.
+        partition: Values of the partition columns, which the file lacks; dates and decimals as text.
+        rows: Its rows.
+        length: Its bytes.
+    """
+
+    part: str
+    tid: str
+    path: str
+    partition: dict[str, Any]
+    rows: int
+    length: int
+
+
+class ChangeSetAnswer(msgspec.Struct, frozen=True):
+    """The work of the commit at one CSN on a table.
+
+    Attributes:
+        csn: The CSN.
+        time_ms: Its effective time (Unix, ms).
+        tids: Its transactions that have changed the table.
+        added: Parts that are visible from this CSN on.
+        removed: Parts that were visible before.
+    """
+
+    csn: int
+    time_ms: int
+    tids: tuple[str, ...]
+    added: tuple[ChangedPart, ...]
+    removed: tuple[ChangedPart, ...]
+
+
+class ChangePageAnswer(msgspec.Struct, frozen=True):
+    """The change sets of one answer.
+
+    Attributes:
+        to: They are all that came up to this CSN.
+        complete: Nothing was left out for the sake of a limit.
+        sets: In the order of their CSNs.
+    """
+
+    to: int
+    complete: bool
+    sets: tuple[ChangeSetAnswer, ...]

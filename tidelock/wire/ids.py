@@ -1,0 +1,14 @@
+"""The identifiers in bodies, as types of their own; `tidelock.csnlog.core.ids` makes their texts. Pure."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+#: Number of a commit; a larger one is later.
+Csn = NewType("Csn", int)
+#: Id of a replica: `[a-z][a-z0-9_]{0,31}`.
+ReplicaId = NewType("ReplicaId", str)
+#: Id of a part: `<replica>-<boot>-<counter>`.
+PartId = NewType("PartId", str)
+#: Name of a table: `<namespace>.<table>`.
+TableName = NewType("TableName", str)

@@ -1,0 +1,132 @@
+"""Bodies below /peer/v1, which agents exchange: pushes, hints, uploads, the state of a peer. Pure.
+
+The patterns are checked when a body is decoded, since a part id becomes a file name. The header of a push
+(docs/protocol.md#stage) holds :class:`PartMeta` too, as msgpack.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tidelock.wire.ids import Csn, PartId, ReplicaId, TableName
+
+#: A Parquet range of a table, or the stored entries of a large transaction.
+PartKind = Literal["part", "manifest"]
+
+_Part = Annotated[PartId, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}-[0-9]{1,18}-[0-9]{1,18}\Z")]
+_Checksum = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that a replica has to know of a part besides its bytes.
+
+    Attributes:
+        part: Part id, unique forever.
+        table: Full table name; empty for a manifest, and for a copy that was made before its table was known.
+        path: Hive-style partition path, ``""`` without partitions.
+        rows: Rows of the part; 0 for a manifest.
+        length: Bytes of the range.
+        checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
+        stats: Column statistics, or None where nobody has computed them yet.
+        kind: ``part`` or ``manifest``.
+    """
+
+    part: _Part
+    table: TableName
+    path: str
+    rows: _Count
+    length: _Count
+    checksum: _Checksum
+    stats: dict[str, Any] | None = None
+    kind: PartKind = "part"
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A peer's answer to a push: a statement about its present, which may be repeated or lost.
+
+    Attributes:
+        replica: Who answers.
+        disk: Its data directory's id; the answer counts only while ``replicas/<id>/session`` shows this one.
+        boot: Start number of its agent.
+        snapshot_csn: Its snapshot CSN.
+        held: Tids whose files, rows and prepared marks are durable there.
+        refused: Tids that it cannot take now, with the reason. A tid in neither is still on its way.
+    """
+
+    replica: ReplicaId
+    disk: str
+    boot: int
+    snapshot_csn: Csn
+    held: tuple[str, ...]
+    refused: dict[str, str] = {}
+
+
+class ForgetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/forget: transactions that were rolled back; parts that others took back."""
+
+    tids: list[str] = []
+    parts: list[PartId] = []
+
+
+class HintRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/hint: parts of a transaction that are durable at `holder`."""
+
+    tid: str
+    holder: ReplicaId
+    parts: list[PartMeta]
+
+
+class UploadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/uploads: `replica` is to take the file of a grant."""
+
+    grant: str
+    replica: ReplicaId
+
+
+class UploadBegun(msgspec.Struct, frozen=True):
+    """Answer of ``POST /peer/v1/uploads``: the part that the file may become, and how long it may be."""
+
+    part: PartId
+    bytes_max: int
+
+
+class UploadedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/uploads/{part}: `replica` has taken the file."""
+
+    tid: str
+    table: TableName
+    replica: ReplicaId
+    length: _Count
+    checksum: _Checksum
+
+
+class FailedUploadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /peer/v1/uploads/{part}/failed: `replica` has not taken the file."""
+
+    tid: str
+    table: TableName
+    replica: ReplicaId
+
+
+class PeerOutcome(msgspec.Struct, frozen=True):
+    """The word of a home on its own transaction: running, committed, aborted or unknown."""
+
+    outcome: str
+
+
+class PeerStatus(msgspec.Struct, frozen=True):
+    """Answer of ``GET /peer/v1/status``; ``free_bytes`` of the disk of its data directory."""
+
+    id: ReplicaId
+    disk: str
+    boot: int
+    state: str
+    snapshot_csn: Csn
+    free_bytes: int = 0
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """The empty object: the answer of routes that have nothing to tell."""

@@ -1,0 +1,70 @@
+"""Bodies of snapshots and queries. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /snapshots.
+
+    Attributes:
+        csn: Exactly this CSN.
+        at_ms: The newest CSN whose effective time is not after this (Unix, ms).
+        min_csn: This CSN or a newer one.
+        ttl_s: How long the pin outlives the last sign of life, in seconds; null: the agent's default.
+    """
+
+    csn: int | None = None
+    at_ms: int | None = None
+    min_csn: int | None = None
+    ttl_s: float | None = None
+
+
+class SnapshotPin(msgspec.Struct, frozen=True):
+    """A CSN that is readable as long as its pin is renewed within `ttl_s`."""
+
+    id: str
+    csn: int
+    ttl_s: float
+
+
+class SnapshotInfo(msgspec.Struct, frozen=True):
+    """A pin that a client holds through a replica; `left_s`: seconds until it ends without a renewal."""
+
+    id: str
+    csn: int
+    ttl_s: float
+    left_s: float
+
+
+class SnapshotClosed(msgspec.Struct, frozen=True):
+    """The id of a pin that was given back."""
+
+    id: str
+
+
+class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /query: at a CSN or inside a transaction; either `sql` or `table`.
+
+    Attributes:
+        csn: The snapshot that it reads.
+        tid: The transaction that it reads in.
+        sql: A statement.
+        table: A table whose rows are wanted.
+        columns: Of these columns; null: of all.
+        where: A condition in SQL.
+        params: Values of the `?`.
+        parts: Only of these parts of `table` at the CSN.
+    """
+
+    csn: int | None = None
+    tid: str | None = None
+    sql: str | None = None
+    table: str | None = None
+    columns: list[str] | None = None
+    where: str | None = None
+    params: list[Any] = []
+    parts: list[str] | None = None

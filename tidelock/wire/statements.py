@@ -1,0 +1,112 @@
+"""Bodies of the statements of a transaction, and what they answer. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Literal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A new value that is no SQL: a JSON value, cast to the type of its column.
+
+    Attributes:
+        value: Dates, times and decimals are text.
+        base64: The value is the base64 text of bytes.
+    """
+
+    value: bool | int | float | str | None
+    base64: bool = False
+
+
+#: A new value of a column: SQL, or a literal.
+Value = str | Literal
+
+
+class PartitionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of drop_partition: each partition column with its value, null as null."""
+
+    partition: dict[str, Any]
+
+
+class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of move_partition: which partition, and into which table."""
+
+    partition: dict[str, Any]
+    into: str
+
+
+class DeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of delete.
+
+    Attributes:
+        where: A condition in SQL; rows for which it is null stay.
+        params: Values of its `?`.
+    """
+
+    where: str
+    params: list[Any] = []
+
+
+class UpdateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of update.
+
+    Attributes:
+        set: New values by column.
+        where: A condition in SQL; null: all rows.
+        params: Those of `set` in their order, then those of `where`.
+    """
+
+    set: dict[str, Value]
+    where: str | None = None
+    params: list[Any] = []
+
+
+class MergeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The work of a merge, as JSON in its query string.
+
+    Attributes:
+        on: Columns of the key.
+        when_matched_update: New values by column; true: those that the rows have.
+        when_matched_delete: Matching rows are deleted where this condition is true.
+        when_not_matched_insert: Values of new rows; true: all columns of the table.
+        params: Those of the update, of the delete, and of the insert, in this order.
+    """
+
+    on: list[str]
+    when_matched_update: dict[str, Value] | bool = False
+    when_matched_delete: str | None = None
+    when_not_matched_insert: dict[str, Value] | bool = False
+    params: list[Any] = []
+
+
+class InsertResult(msgspec.Struct, frozen=True):
+    """Rows that an insert staged, and the parts that hold them: how many."""
+
+    rows: int
+    parts: int
+
+
+class RemoveResult(msgspec.Struct, frozen=True):
+    """Rows that a statement took out of a table, and the parts that held them: how many."""
+
+    rows: int
+    parts: int
+
+
+class ChangeResult(msgspec.Struct, frozen=True):
+    """Numbers of rows and parts that a statement changed.
+
+    Attributes:
+        rows_deleted: Rows that are in the table no more.
+        rows_updated: Rows with new values.
+        rows_inserted: Rows that were not in the table before.
+        parts_removed: Parts that held such rows.
+        parts_added: Parts that hold the new rows, and the other rows of those that were removed.
+    """
+
+    rows_deleted: int = 0
+    rows_updated: int = 0
+    rows_inserted: int = 0
+    parts_removed: int = 0
+    parts_added: int = 0

@@ -1,0 +1,104 @@
+"""Bodies of /api/v1/tables and /api/v1/parts. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /tables.
+
+    Attributes:
+        name: `name` or `namespace.name`.
+        schema: An Arrow IPC schema message in base64.
+        partition_by: Columns whose values become folders.
+        sort_by: Columns by which the rows of a file are sorted.
+        properties: See docs/protocol.md#bytes.
+        derived_from: The table whose inserts this one follows.
+        derived_sql: What is made of them: one SELECT of `inserted`.
+    """
+
+    name: str
+    schema: str
+    partition_by: list[str] = []
+    sort_by: list[str] = []
+    properties: dict[str, str] = {}
+    derived_from: str | None = None
+    derived_sql: str | None = None
+
+
+class TableColumn(msgspec.Struct, frozen=True):
+    """A column: its name, its type by Spark's names, and whether it may be null."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+class TableDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The definition of a table.
+
+    Attributes:
+        name: `namespace.name`.
+        columns: In their order.
+        partition_by: Columns whose values become folders.
+        sort_by: Columns by which the rows of a file are sorted.
+        properties: See docs/protocol.md#bytes.
+        derived_from: Of a derived table: its source.
+        derived_sql: Of a derived table: what is made of the rows of its source.
+        dependents: The tables that are derived from this one.
+    """
+
+    name: str
+    columns: list[TableColumn]
+    partition_by: list[str]
+    sort_by: list[str]
+    properties: dict[str, str]
+    derived_from: str | None = None
+    derived_sql: str | None = None
+    dependents: list[str] = []
+
+
+class CreatedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
+    """A table that was created: the CSN of the commit, and the version of its definition."""
+
+    csn: int
+    version: int
+
+
+class TableInfo(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
+    """A table at a CSN.
+
+    Attributes:
+        version: Of its definition; 0 is the first.
+        arrow_schema: An Arrow IPC schema message in base64.
+        parts: How many parts it has.
+        rows: How many rows.
+        bytes: The bytes of the parts.
+    """
+
+    version: int
+    arrow_schema: str
+    parts: int
+    rows: int
+    bytes: int
+
+
+class PartInfo(msgspec.Struct, frozen=True):
+    """A part of a table at a CSN.
+
+    Attributes:
+        part: Its id.
+        path: Of its partition, empty without partitions.
+        rows: Its rows.
+        length: Its bytes.
+        checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
+        file: Its path below the folder of the snapshot.
+    """
+
+    part: str
+    path: str
+    rows: int
+    length: int
+    checksum: str
+    file: str

@@ -1,0 +1,225 @@
+"""Bodies below /api/v1/transactions that begin, keep and end a transaction; outcomes and labels. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from tidelock.wire.failure import Failure
+
+#: The rights of a token whose request names none.
+TOKEN_RIGHTS: Final = ("append", "replace")
+
+# The agent judges these texts itself: its message names the values that it offers.
+_Isolation = Annotated[
+    str, msgspec.Meta(extra_json_schema={"enum": ["snapshot", "read_committed", "serializable"]})
+]
+_Wait = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["home", "copies", "all"]})]
+_State = Annotated[
+    str,
+    msgspec.Meta(extra_json_schema={"enum": ["open", "failed", "sealed", "committed", "rolled_back"]}),
+]
+
+
+class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /transactions.
+
+    Attributes:
+        label: Unique name of this piece of work.
+        batch: Number of the batch where the label is a streaming query's.
+        isolation: What its statements see of others' commits.
+        min_csn: Its snapshot must contain this CSN.
+        fresh: Its snapshot must contain every commit that was acknowledged before.
+        lease_s: How long the home waits for a sign of life, in seconds; null: the agent's default.
+        meta: Own data, kept in the commit record.
+        key: A repetition with the same key gets the same transaction while that is open.
+    """
+
+    label: str | None = None
+    batch: int | None = None
+    isolation: _Isolation = "snapshot"
+    min_csn: int | None = None
+    fresh: bool = False
+    lease_s: float | None = None
+    meta: dict[str, Any] | None = None
+    key: str | None = None
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A transaction that takes statements.
+
+    Attributes:
+        tid: Its id.
+        snapshot_csn: The CSN that it reads at.
+        lease_s: How long its home waits for a sign of life, in seconds.
+    """
+
+    tid: str
+    snapshot_csn: int
+    lease_s: float
+
+
+class TransactionInfo(msgspec.Struct, frozen=True):
+    """A transaction as its home shows it.
+
+    Attributes:
+        tid: Its id.
+        state: Where it stands.
+        snapshot_csn: The CSN at which it was begun.
+        statement_csn: The CSN that its last statement read at; another one under read_committed.
+        isolation: What its statements see of others' commits.
+        label: Its label.
+        batch: The number of its batch where the label is a streaming query's.
+        tables: Names of the tables that it has changed.
+        rows: Rows that it has added.
+        parts: Parts that it has added.
+        removed_parts: Parts that it has removed.
+        csn: Of its commit.
+        error: Why it takes no statements any more.
+        lease_left_s: Seconds until its lease runs out, where it has one.
+    """
+
+    tid: str
+    state: _State
+    snapshot_csn: int
+    statement_csn: int
+    isolation: _Isolation
+    label: str | None
+    batch: int | None
+    tables: list[str]
+    rows: int
+    parts: int
+    removed_parts: int
+    csn: int | None
+    error: str | None
+    lease_left_s: float | None
+
+
+class LeaseAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Answer to a heartbeat.
+
+    Attributes:
+        lease_s: The lease that begins now, in seconds.
+        state: Where the transaction stands.
+        why: The error that has ended it, or made it fail; left out where there is none.
+    """
+
+    lease_s: float
+    state: _State
+    why: Failure | None = None
+
+
+class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/commit.
+
+    Attributes:
+        wait: Where the commit is to be applied before it is answered.
+        timeout_s: How long the agent may take, in seconds; null: its `commit_timeout_s`.
+        label: For a transaction that was begun without one.
+        batch: Likewise.
+    """
+
+    wait: _Wait = "home"
+    timeout_s: float | None = None
+    label: str | None = None
+    batch: int | None = None
+
+
+class CommitAnswer(msgspec.Struct, frozen=True):
+    """A transaction that is committed.
+
+    Attributes:
+        tid: Its id.
+        csn: Null for one that changed nothing.
+        time_ms: The commit's effective time (Unix, ms); null if `csn` is, 0 where it is not known here yet.
+        state: Always `committed`.
+    """
+
+    tid: str
+    csn: int | None
+    time_ms: int | None = None
+    state: _State = "committed"
+
+
+class EndAnswer(msgspec.Struct, frozen=True):
+    """Answer to a rollback: where the transaction stands."""
+
+    tid: str
+    state: _State
+
+
+class OutcomeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a transaction ended.
+
+    Attributes:
+        tid: Its id.
+        outcome: `too_old`: older than the outcomes that are kept.
+        csn: Of the commit; left out of all others.
+        time_ms: Its effective time (Unix, ms), 0 where it is not applied here yet; left out of all others.
+        floor: Of `too_old`: the oldest snapshot CSN that is still answered.
+    """
+
+    tid: str
+    outcome: Literal["committed", "aborted", "running", "too_old"]
+    csn: int | None = None
+    time_ms: int | None = None
+    floor: int | None = None
+
+
+class LabelAnswer(msgspec.Struct, frozen=True):
+    """The newest commit under a label.
+
+    Attributes:
+        label: The label.
+        tid: The transaction that committed under it last; null for a label that is free.
+        batch: Its number where the label is a streaming query's.
+        csn: Of that commit; null where it is not applied here, or forgotten.
+        time_ms: Its effective time (Unix, ms); null if `csn` is.
+    """
+
+    label: str
+    tid: str | None
+    batch: int | None
+    csn: int | None
+    time_ms: int | None
+
+
+class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/token.
+
+    Attributes:
+        rights: What the token allows: append, replace, read, heartbeat, commit.
+        tables: Names of the tables that it is for; null: all.
+        ttl_s: Seconds after which it is worth nothing; null: the agent's `token_ttl_s`.
+    """
+
+    rights: tuple[str, ...] = TOKEN_RIGHTS
+    tables: list[str] | None = None
+    ttl_s: float | None = None
+
+
+class TokenAnswer(msgspec.Struct, frozen=True):
+    """A token of a transaction.
+
+    Attributes:
+        token: The token.
+        expires_s: When it ends, in seconds since 1970.
+        url: The folder that it opens, for readers and writers of WebHDFS.
+    """
+
+    token: str
+    expires_s: int
+    url: str
+
+
+class SealRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/seal/{table}.
+
+    Attributes:
+        job: UUID of a job; null: everything that was written to the table.
+        files: With `job` exactly these files of it count.
+    """
+
+    job: str | None = None
+    files: list[str] = []

@@ -1,0 +1,124 @@
+"""Child processes that run a module and are spoken to by lines of JSON on standard input and output.
+
+The parent uses :class:`Child`; the module in the child reads :func:`requests` and calls :func:`answer`.
+The end of standard input, also by the death of the parent, is for the child the sign to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+_LOG_TAIL_LINES: Final = 3
+
+
+class ChildEndedError(Exception):
+    """The child has ended instead of answering; the message has the last lines of its log."""
+
+
+class Child:
+    """A process of this Python that runs a module.
+
+    Args:
+        module: Its import name.
+        arguments: Its command line.
+        log: Where its standard error is added; None = it is that of this process.
+        folder: Its working directory; None = that of this process.
+        env: Its environment; None = that of this process.
+        own_session: Whether it leads a session, and so a process group, of its own.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        log: Path | None = None,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        own_session: bool = False,
+    ) -> None:
+        self.log = log
+        with contextlib.ExitStack() as opened:
+            self.process: Final = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=opened.enter_context(log.open("ab")) if log else None,
+                text=True,
+                cwd=folder,
+                env=env,
+                start_new_session=own_session,
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._input: IO[str] = self.process.stdin
+        self._output: IO[str] = self.process.stdout
+
+    def send(self, message: Any) -> None:
+        """Send one line; ChildEndedError when nobody reads it."""
+        try:
+            self._input.write(json.dumps(message) + "\n")
+            self._input.flush()
+        except BrokenPipeError as error:
+            raise self._ended() from error
+
+    def receive(self) -> Any:
+        """Wait for one line and return what it says; ChildEndedError when the process ends instead."""
+        line = self._output.readline()
+        if not line:
+            raise self._ended()
+        return json.loads(line)
+
+    def end_input(self) -> None:
+        """Close the child's standard input, upon which it is to end."""
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            self._input.close()
+
+    def end(self, grace_s: float) -> None:
+        """Close its standard input, wait until it has ended, kill it when that takes longer."""
+        self.end_input()
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.reap()
+
+    def kill(self) -> None:
+        """SIGKILL; harmless when it has ended."""
+        self.process.kill()
+        self.reap()
+
+    def reap(self) -> None:
+        """Wait for the end of a child that was told to end, and close both pipes."""
+        self.end_input()
+        self.process.wait()
+        self._output.close()
+
+    def _ended(self) -> ChildEndedError:
+        code = self.process.wait()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log else []
+        said = " | ".join(lines[-_LOG_TAIL_LINES:]) or "it said nothing"
+        return ChildEndedError(f"the process has ended with exit code {code}: {said}")
+
+
+def requests() -> Iterator[Any]:
+    """Yield what the parent sends, line by line, until standard input ends; for the child."""
+    while line := sys.stdin.readline():
+        yield json.loads(line)
+
+
+def answer(message: Any, *, to: IO[str] | None = None) -> None:
+    """Send one line to the parent; for the child.
+
+    Args:
+        message: What JSON can hold; anything else is sent as text.
+        to: A copy of standard output, where libraries write to the real one.
+    """
+    stream = to or sys.stdout
+    stream.write(json.dumps(message, default=str) + "\n")
+    stream.flush()
