@@ -63,18 +63,23 @@ class Settlement:
         return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=self._before(deadline))
 
     async def _commit_labelled(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
-        """Commit; a label that is not what it was taken for is read, and judged again."""
-        judge = tx.batch is not None
+        """Commit; a label that is not what it was taken for is read, and judged again.
 
-        async def commit() -> Committed:
-            nonlocal proposal, judge
-            if judge:
-                proposal = await self._place_label(tx, proposal, deadline)
-            judge = True
-            return await self._commit_once(proposal, deadline)
+        What the judgement itself refuses stays refused.
+        """
 
-        moved = (LabelExistsError, LabelMovedError)
-        return await retried(commit, after=moved, may_retry=self._before(deadline))
+        async def place_label() -> None:
+            nonlocal proposal
+            proposal = await self._place_label(tx, proposal, deadline)
+
+        if tx.batch is not None:
+            await place_label()
+        return await retried(
+            lambda: self._commit_once(proposal, deadline),
+            after=(LabelExistsError, LabelMovedError),
+            may_retry=self._before(deadline),
+            between=place_label,
+        )
 
     async def _place_label(self, tx: Transaction, proposal: Proposal, deadline: float) -> Proposal:
         assert tx.label is not None
@@ -115,6 +120,7 @@ async def retried(
     *,
     after: tuple[type[TidelockError], ...],
     may_retry: Callable[[], bool],
+    between: Callable[[], Awaitable[None]] | None = None,
 ) -> _T:
     """Return the result of the first attempt that does not end in one of these errors.
 
@@ -122,6 +128,7 @@ async def retried(
         attempt: Is made at least once.
         after: Errors after which it is made again.
         may_retry: The bound, asked after each such error; False raises it.
+        between: Prepares the next attempt. Its own errors end the attempts, of whatever kind they are.
     """
     while True:
         try:
@@ -129,3 +136,5 @@ async def retried(
         except after:
             if not may_retry():
                 raise
+            if between is not None:
+                await between()
