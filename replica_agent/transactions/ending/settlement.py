@@ -63,18 +63,23 @@ class Settlement:
         return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=self._before(deadline))
 
     async def _commit_labelled(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
-        """Commit; if the label is not in the state that was assumed, read it and judge it again."""
-        judge = tx.batch is not None
+        """Commit; if the label is not in the state that was assumed, read it and judge it again.
 
-        async def commit() -> Committed:
-            nonlocal proposal, judge
-            if judge:
-                proposal = await self._place_label(tx, proposal, deadline)
-            judge = True
-            return await self._commit_once(proposal, deadline)
+        A refusal by that judgement is final.
+        """
 
-        moved = (LabelExistsError, LabelMovedError)
-        return await retried(commit, after=moved, may_retry=self._before(deadline))
+        async def place_label() -> None:
+            nonlocal proposal
+            proposal = await self._place_label(tx, proposal, deadline)
+
+        if tx.batch is not None:
+            await place_label()
+        return await retried(
+            lambda: self._commit_once(proposal, deadline),
+            after=(LabelExistsError, LabelMovedError),
+            may_retry=self._before(deadline),
+            between=place_label,
+        )
 
     async def _place_label(self, tx: Transaction, proposal: Proposal, deadline: float) -> Proposal:
         assert tx.label is not None
@@ -115,6 +120,7 @@ async def retried(
     *,
     after: tuple[type[TidelockError], ...],
     may_retry: Callable[[], bool],
+    between: Callable[[], Awaitable[None]] | None = None,
 ) -> _T:
     """Return the result of the first attempt that does not end in one of these errors.
 
@@ -122,6 +128,7 @@ async def retried(
         attempt: Called at least once.
         after: Errors after which it is called again.
         may_retry: The bound, called after each such error; if it returns False, the error is raised.
+        between: Prepares the next attempt. An error of its own ends the attempts, whatever its kind.
     """
     while True:
         try:
@@ -129,3 +136,5 @@ async def retried(
         except after:
             if not may_retry():
                 raise
+            if between is not None:
+                await between()

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
-from tidelock.errors import BadRequestError, CommitUnknownError, TidelockError
-from tidelock.replica_agent.transactions.ending.settlement import retried
+from tests.support.rows import settings
+from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.core.model import TidRecord
+from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.log import Proposal
+from tidelock.errors import BadRequestError, CommitUnknownError, LabelExistsError, TidelockError
+from tidelock.replica_agent.transactions.ending.settlement import Settlement, retried
+from tidelock.replica_agent.transactions.transaction import Lease, Transaction
 
 
 class Attempts:
@@ -52,3 +60,54 @@ async def test_any_other_error_ends_the_attempts_at_once() -> None:
     with pytest.raises(BadRequestError):
         await retried(attempts, after=(CommitUnknownError,), may_retry=lambda: True)
     assert attempts.made == 1
+
+
+async def test_what_prepares_an_attempt_is_not_repeated() -> None:
+    """An error of the preparation ends the attempts, also one of those after which an attempt is repeated."""
+    attempts, preparations = Attempts(unknown(), unknown()), Attempts(unknown())
+
+    async def prepare() -> None:
+        await preparations()
+
+    with pytest.raises(CommitUnknownError):
+        await retried(attempts, after=(CommitUnknownError,), may_retry=lambda: True, between=prepare)
+    assert (attempts.made, preparations.made) == (1, 1)
+
+
+class Refusing:
+    """Labels and a log: the label is taken, for each who asks."""
+
+    def __init__(self) -> None:
+        self.placed = self.sent = 0
+
+    async def place(self, label: str, batch: int | None, tid: str, timeout_s: float) -> None:
+        """Judge a label (`Labels`)."""
+        del batch, timeout_s
+        self.placed += 1
+        raise LabelExistsError(f"label {label} was committed by another than {tid}", label=label)
+
+    async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
+        """Commit (`CsnLog`), and find that the label is taken."""
+        del timeout_s
+        self.sent += 1
+        raise LabelExistsError(f"label {proposal.label} exists", label=proposal.label)
+
+
+@pytest.mark.parametrize(("batch", "sent"), [(None, 1), (7, 0)])
+async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | None, sent: int) -> None:
+    """The label is read once; a batch is judged before anything is sent, another label after the refusal."""
+    world: Any = Refusing()
+    settlement = Settlement(
+        settings=settings(), log=world, labels=world, validation=cast("Any", None), clock=lambda: 0.0
+    )
+    tx = Transaction(
+        tid=Tid(Csn(1), ReplicaId("r1"), 1, 1),
+        begun_at=0.0,
+        lease=Lease(seconds=1.0, until=1.0),
+        label="etl",
+        batch=batch,
+    )
+    proposal = Proposal(TidRecord(str(tx.tid), label="etl", batch=batch), {}, (), "etl")
+    with pytest.raises(LabelExistsError, match="committed by another"):
+        await settlement.settle(tx, proposal, deadline=1.0)
+    assert (world.placed, world.sent) == (1, sent)
