@@ -1,4 +1,4 @@
-"""What the figures are meant to reach, and whether a run does. Pure."""
+"""The aims of the figures, and whether a run reaches them. Pure."""
 
 from __future__ import annotations
 

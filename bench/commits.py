@@ -20,7 +20,7 @@ from workloads.stats import Latencies
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """What one run showed."""
+    """The figures of one run."""
 
     clients: int
     seconds: float

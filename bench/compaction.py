@@ -35,7 +35,7 @@ MERGED: Final = dataclasses.replace(LINEITEM, name="lineitem_merged")
 INSERTED: Final = dataclasses.replace(LINEITEM, name="lineitem_inserted")
 #: Queries of lineitem alone.
 _QUERIES: Final = (Q1, Q6)
-#: What one SQL process of an agent has for its operators, and its threads.
+#: Memory for the operators of one SQL process of an agent, and its threads.
 _DUCKDB: Final = {"memory_limit": "512MiB", "threads": 2}
 #: Compaction has settled when the number of parts has not changed for so long, or after so much time.
 _STILL_S: Final = 25.0

@@ -16,7 +16,7 @@ from tidelock.cluster import LocalCluster
 
 @contextlib.contextmanager
 def proxies(cluster: LocalCluster, round_trip_s: float) -> Iterator[None]:
-    """Have every agent advertise a proxy instead of its data port; the agents are started anew twice."""
+    """Have every agent advertise a proxy instead of its data port; the agents are restarted twice."""
     context = multiprocessing.get_context("spawn")
     ports, end = context.Queue(), context.Event()
     targets = {replica.id: f"127.0.0.1:{replica.data}" for replica in cluster.layout.replicas}

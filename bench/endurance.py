@@ -1,11 +1,12 @@
 """Ten minutes of inserts with compaction and collection on: what slows down, and what grows.
 
 Clients insert as in `commits`. History, outcomes and log are kept for seconds instead of a day, and finished
-transactions for one minute instead of ten, so that everything that is to come to rest does so within the
-first minutes: what still grows after the fifth minute grows for ever.
+transactions for one minute instead of ten, so every size that becomes stable does so within the first
+minutes: a size that still grows after the fifth minute grows forever.
 
-Sizes go up and down all the time: the log is shortened by hundreds of records at once, a merge of large parts
-takes memory for a second. So each is looked at many times a minute, and the mean counts; the largest is told.
+Sizes rise and fall all the time: the log is shortened by hundreds of records at once, and a merge of large
+parts needs memory for a second. So each size is measured many times a minute. The mean is checked, and the
+largest value is reported.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What stood at one moment.
+    """The sizes at one moment.
 
     Attributes:
         znodes: In ZooKeeper.

@@ -27,13 +27,13 @@ LOOK_S: Final = 0.002
 #: How long replicas may take to apply the last commit.
 CATCH_UP_S: Final = 30.0
 
-#: What one replica had applied: (time, CSN), in order.
+#: The CSNs that one replica had applied: (time, CSN), in order.
 Moments = list[tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What one run showed."""
+    """The figures of one run."""
 
     clients: int
     asked_per_s: float

@@ -1,4 +1,4 @@
-"""What figures depend on, and what the machine does meanwhile: processors, load, CPU time, memory, disk."""
+"""The machine on which figures depend, and its load meanwhile: processors, CPU time, memory, disk."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def memory_mb(cluster: LocalCluster) -> dict[str, dict[str, float]]:
 
 
 def forget_peaks(cluster: LocalCluster) -> dict[str, float]:
-    """Let the peaks of the protocol processes begin anew; returns their resident memory now, in MB."""
+    """Reset the memory peaks of the protocol processes; return their current resident memory, in MB."""
     found = {}
     for replica in cluster.replicas:
         agent = next(processes(cluster, replica))

@@ -23,7 +23,7 @@ _SHARE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What both are asked to do.
+    """A statement that both systems run.
 
     Attributes:
         name: For the report.

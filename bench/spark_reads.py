@@ -75,7 +75,7 @@ def _time(
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}
     answers: dict[str, Any] = {}
     for turn in range(repeats + 1):
-        # Whoever comes first pays for what the other has left behind: they take turns in that, too.
+        # The first kind of a round pays for leftovers of the last one, so the order alternates.
         for kind in sorted(kinds, reverse=turn % 2 == 0):
             for table, frame in kinds[kind].items():
                 frame.createOrReplaceTempView(table)

@@ -28,7 +28,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.spark.source.source import TidelockSource
 from workloads.tpch.tables import LINEITEM
 
-#: What is measured: replicas, and so how often plain Parquet is written.
+#: The measured numbers of replicas; plain Parquet is written as many times.
 REPLICAS: Final = (1, 3)
 _REPEATS_MAX: Final = 3
 _LOOK_S: Final = 0.01
@@ -117,7 +117,7 @@ class _Ways:
         """Time all ways in turn; the first turn warms up."""
         turns: dict[str, list[Turn]] = {way: [] for way in self._ways}
         for number in range(repeats + 1):
-            # Whoever comes later pays for the pages that the others have left to be written.
+            # A later method pays for the dirty pages that earlier ones have left, so the order alternates.
             names = list(self._ways)
             for way in names if number % 2 else reversed(names):
                 turn = self._turn(self._ways[way])
@@ -210,5 +210,5 @@ def _require_rows(db: Database, counted: int) -> None:
 
 
 def _settle() -> None:
-    """What was written before is no business of the next one."""
+    """Write all dirty pages, so that earlier writes do not slow the next one."""
     subprocess.run([program("sync")], check=True)

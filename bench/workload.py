@@ -1,4 +1,4 @@
-"""What clients commit: 100 rows for each of two tables, by processes that spread over the replicas.
+"""The workload of clients: 100 rows for each of two tables, by processes that use all replicas.
 
 The same rows go to the other table formats, so that all of them encode the same.
 """
@@ -73,7 +73,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What clients have done, those of the warm-up too, and the CPU seconds that it took them."""
+    """The commits of clients, those of the warm-up included, and the CPU seconds that they took."""
 
     done: list[Done]
     cpu_s: float

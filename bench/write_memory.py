@@ -1,7 +1,7 @@
-"""What agents need while Spark writes one large file: their peak memory does not depend on its size.
+"""The peak memory of agents while Spark writes one large file: it does not depend on the size of the file.
 
-One task writes the file, in a cluster of three replicas; two of them fetch it. Before each file the kernel
-forgets the peak that it has seen.
+One task writes the file, in a cluster of three replicas; two of them fetch it. The recorded peak is reset
+before each file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The shell of committer and follower: carries out their instructions against a store, in one event loop.
+"""The shell of committer and follower: runs their instructions against a store, in one event loop.
 
-It holds no rule of the protocol. Each instruction becomes one call of the store, and the result the next
-event. What it adds is time (pauses, the periodic look, wall clock in records), randomness (nonces), fault
-points, and the end of all that when something fails that should not: then the log stops, it never goes on in
-doubt (I15). A machine that contradicts itself is not asked again, nor is the other one; the story of its last
-steps goes to the log of the agent.
+It holds no rule of the protocol. Each instruction becomes one call of the store, and its result the next
+event. The shell adds time (pauses, the periodic look, wall clock in records), randomness (nonces) and fault
+points. It also ends everything when something fails that should not: then the log stops, it never goes on in
+doubt (I15). A machine that contradicts itself gets no more events, nor does the other one; the story of its
+last steps goes to the log of the agent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMMIT: Final = faults.step("csnlog.commit")
 RAISE: Final = faults.step("csnlog.raise")
 ROLLOVER: Final = faults.step("csnlog.rollover")
 
-#: Random bytes of a nonce: nobody else draws the same.
+#: Random bytes of a nonce: enough for it to be unique.
 NONCE_BYTES: Final = 12
 
 Deliverer = Callable[[list[LogRecord]], Awaitable[None]]
@@ -62,11 +62,11 @@ class Engine:
 
     Args:
         store: The session to ZooKeeper.
-        own: The begun life of this agent.
+        own: The boot of this agent that has begun.
         limits: The bounds.
-        deliver: Takes records in order; the next ones come when it has returned.
-        on_answer: Told of each verdict on a tid.
-        on_change: Told when state, fence or link may have changed.
+        deliver: Receives records in order; the next records are delivered when it has returned.
+        on_answer: Called with each verdict on a tid.
+        on_change: Called when state, fence or link may have changed.
         thorough: Check all invariants of the machines after every step.
     """
 
@@ -87,11 +87,11 @@ class Engine:
         self.committer: Final = Committer(own.replica, own.state, own.fence, limits, thorough=thorough)
         self.follower: Follower | None = None
         self.thorough: Final = thorough
-        #: A machine has contradicted itself: nobody finds out what became of a commit that was sent.
+        #: A machine has contradicted itself: the outcome of a commit that was sent is not found out any more.
         self.broken = False
-        #: Records handed to ``deliver`` that it has not taken yet.
+        #: Records handed to ``deliver`` that it has not accepted yet.
         self.delivering: tuple[LogRecord, ...] = ()
-        #: Why the log goes no further, once that is so.
+        #: The reason why the log has ended, once it has.
         self.too_late: Csn | None = None
         self.stopped = ""
         self.closed = False
@@ -117,7 +117,7 @@ class Engine:
         self._spawn(self._tick())
 
     def link_changed(self) -> None:
-        """Tell the machines of link and session, if they are others than before."""
+        """Report link and session to the machines, if they have changed."""
         link = (self.store.link is Link.CONNECTED, self.store.session)
         if self.closed or link == self._link:
             return
@@ -129,15 +129,15 @@ class Engine:
         self._on_change()
 
     def tell(self, event: commits.Event) -> None:
-        """Give the committer an event."""
+        """Give an event to the committer."""
         self.link_changed()
         self._inbox.append(_ForCommitter(event))
         self._pump()
 
     def propose(self, proposal: Proposal) -> None:
-        """Give the committer a transaction, with all others of this turn of the loop, so that they batch."""
+        """Give a transaction to the committer, with all others of this loop iteration, so that they batch."""
         if self.broken:
-            # It may have been sent before, and nobody can say any more.
+            # It may have been sent before, and its outcome cannot be found out any more.
             self._on_answer(proposal.tid, commits.Undecided())
             return
         self.link_changed()
@@ -145,14 +145,14 @@ class Engine:
         asyncio.get_running_loop().call_soon(self._pump)
 
     def follow(self, event: follows.FollowEvent) -> None:
-        """Give the follower an event."""
+        """Give an event to the follower."""
         self.link_changed()
         if self.follower is not None and not self.closed:
             self._inbox.append(_ForFollower(event))
             self._pump()
 
     def stop(self, reason: str) -> None:
-        """Stop for ever, in doubt of everything that is under way."""
+        """Stop forever; the outcome of everything under way stays in doubt."""
         if not self.stopped and not self.closed:
             self.stopped = reason
             self.tell(commits.StopAsked(reason))
@@ -173,7 +173,7 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _pump(self) -> None:
-        """Let the machines take their events, one after the other; carrying one out may bring the next."""
+        """Let the machines process their events one by one; an instruction may cause the next event."""
         if self._pumping:
             return
         self._pumping = True
@@ -198,7 +198,7 @@ class Engine:
                 assert_never(entry)
 
     def _with_proposals(self, event: commits.Event) -> list[commits.Event]:
-        """Return the event, and behind a proposal all proposals that stand together with it."""
+        """Return the event, and after a proposal all proposals that follow it directly in the inbox."""
         events = [event]
         if isinstance(event, commits.Propose):
             while self._inbox:
@@ -211,7 +211,7 @@ class Engine:
         return events
 
     def _break(self, error: InvariantError) -> None:
-        """Stop for ever: a machine contradicts itself, so what either would say is not to be trusted."""
+        """Stop forever: a machine contradicts itself, so no instruction of either machine can be trusted."""
         _log.critical("machine_broken", reason=error.message, **error.details)
         self.broken = True
         self._inbox.clear()
@@ -295,7 +295,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------ writes
 
     async def _multi(self, step: faults.Step, ops: tuple[Op, ...]) -> tuple[commits.MultiResult, int]:
-        """Send a multi between two fault points; also returns the session that it was answered in."""
+        """Send a multi between two fault points; also return the session in which it was answered."""
         try:
             await step.before()
         except Exception as error:
@@ -343,7 +343,7 @@ class Engine:
         try:
             records = await self.read_to_end(session)
         except BelowTailError:
-            # What was deleted is known to all replicas but this one, which the follower will find out.
+            # The deleted records are known to all replicas but this one, which the follower will find out.
             records = None
         except CorruptError as error:
             self.stop(error.message)
@@ -353,7 +353,7 @@ class Engine:
         self.tell(commits.LogRead(found, session))
 
     async def read_to_end(self, session: int) -> tuple[LogRecord, ...] | None:
-        """Read what the follower has not taken, to the end; see :mod:`tidelock.csnlog.reading`."""
+        """Read the records that the follower has not taken; see :mod:`tidelock.csnlog.reading`."""
         if self.follower is None:
             return None
         return await read_to_end(
@@ -427,4 +427,4 @@ def _now_ms() -> int:
 
 
 def _nobody() -> None:
-    """Nobody listens any more."""
+    """Do nothing: the listener of a closed log."""

@@ -9,11 +9,11 @@ A component registers a step once, at import, and passes it on both sides of the
     await COMMIT.after()
 
 Nothing is armed by default, and then a pass costs one attribute test. Points are armed by the environment,
-read once at the start of the process, or by :func:`arm` in tests::
+which is read once at the start of the process, or by :func:`arm` in tests::
 
     TIDELOCK_FAULTS = "csnlog.commit.after=crash@3;replication.push.before=once"
 
-A fault is ``kind[@n][:FILE]``; ``n`` is the pass at which it acts, counted from 1 since it was armed:
+A fault is ``kind[@n][:FILE]``; ``n`` is the pass at which it acts, counted from 1 since the point was armed:
 
     once         raise :class:`Injected` at that pass only
     always       raise :class:`Injected` at that pass and at each later one
@@ -23,12 +23,12 @@ A fault is ``kind[@n][:FILE]``; ``n`` is the pass at which it acts, counted from
     pause        wait, at that pass and at each later one, until ``release``
 
 With FILE a fault is armed only while FILE exists: passes at other times neither count nor act, and a pause
-lasts as long as FILE. So a test arms the processes that it starts once, and lets a fault act when its moment
-has come.
+lasts as long as FILE exists. So a test arms the processes that it starts once, and creates FILE at the moment
+when the fault should act.
 
-With ``TIDELOCK_FAULTS_JOURNAL`` naming a file, each fault that acts first appends the line ``<point> <kind>
-<pass> <pid>`` to it. A test reads there, across processes and crashes, that its fault has hit: a fault that
-missed is a failed test.
+If ``TIDELOCK_FAULTS_JOURNAL`` names a file, each fault that acts first appends the line ``<point> <kind>
+<pass> <pid>`` to it. A test reads there, across processes and crashes, that its fault has acted: a fault that
+did not act is a failed test.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ _PAUSE_POLL_S = 0.01
 
 
 class Injected(Exception):  # noqa: N818 - named after what happened, it stands for any error
-    """The failure that a fault point was told to raise."""
+    """The failure that a fault point is armed to raise."""
 
 
 class LostReply(Exception):  # noqa: N818 - as above
-    """The work behind the fault point was done, but its answer must count as lost."""
+    """The work behind the fault point was done, but its answer counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What an armed point does: ``kind`` at pass ``at``, while ``file`` exists if one is named."""
+    """The action of an armed point: ``kind`` at pass ``at``, while ``file`` exists if one is named."""
 
     kind: str
     at: int = 1
@@ -78,7 +78,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """Read ``kind[@n][:FILE]``; ConfigError when it is not one."""
+        """Parse ``kind[@n][:FILE]``; raise ConfigError for any other text."""
         match = _FAULT.fullmatch(text)
         if match is None or match[1] not in KINDS:
             raise ConfigError(
@@ -89,16 +89,16 @@ class Fault:
 
     @property
     def armed(self) -> bool:
-        """Whether a pass counts now."""
+        """Whether a pass counts at this moment."""
         return self.file is None or self.file.exists()
 
     def acts_at(self, number: int) -> bool:
-        """Tell whether the pass with this number is hit."""
+        """Return whether the fault acts at the pass with this number."""
         return number == self.at if self.kind in _SINGLE else number >= self.at
 
 
 class _Point:
-    """One named point. ``fault`` is None unless armed; the counters speak of the time since it was armed."""
+    """One named point. ``fault`` is None unless armed; the counters count since it was armed."""
 
     __slots__ = ("_lock", "fault", "fired", "hits", "name")
 
@@ -114,11 +114,11 @@ class _Point:
             self.fault, self.hits, self.fired = fault, 0, 0
 
     def holds(self, fault: Fault) -> bool:
-        """Tell whether a pause still lasts: not released, and its file, if it has one, still there."""
+        """Return whether a pause still lasts: not released, and its file, if it has one, still exists."""
         return self.fault is fault and fault.armed
 
     def act(self) -> Fault | None:
-        """Count a pass and do what is armed. A pause is returned, since the caller has to wait it out."""
+        """Count a pass and apply the armed fault. A pause is returned, since the caller has to wait."""
         with self._lock:
             fault = self.fault
             if fault is None or not fault.armed:
@@ -197,7 +197,7 @@ def _journal(line: str) -> None:
             file.write(line)
 
 
-#: All points by name: registered by a step, or only armed, because the module of the step is not loaded yet.
+#: All points by name: registered by a step, or only armed because the module of the step is not loaded yet.
 _points: dict[str, _Point] = {}
 _registered: dict[str, Step] = {}
 
@@ -210,10 +210,10 @@ def step(name: str) -> Step:
     """Register the points ``<name>.before`` and ``<name>.after`` of a step and return it.
 
     Args:
-        name: ``component.step``, both of ``[a-z0-9_]``. The same name gives the same step.
+        name: ``component.step``, both of ``[a-z0-9_]``. The same name returns the same step.
 
     Raises:
-        ValueError: The name is of another form.
+        ValueError: The name has another form.
     """
     if not _STEP.fullmatch(name):
         raise ValueError(f"{name!r} is not of the form component.step")
@@ -223,20 +223,20 @@ def step(name: str) -> Step:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all registered points, sorted."""
+    """Return the names of all registered points, sorted."""
     return tuple(sorted(f"{name}.{side}" for name in _registered for side in ("before", "after")))
 
 
 def arm(name: str, fault: str) -> None:
     """Arm a point and set its counters to 0; ConfigError when the fault is malformed.
 
-    The name may be unknown still, because its module is not loaded: see :func:`check_armed`.
+    The name may still be unknown, because its module is not loaded: see :func:`check_armed`.
     """
     _point(name).arm(Fault.parse(fault))
 
 
 def release(name: str) -> None:
-    """Disarm a point; whoever pauses at it goes on. The counters stay to be read."""
+    """Disarm a point; a task that pauses at it goes on. The counters can still be read."""
     _point(name).fault = None
 
 
@@ -248,7 +248,7 @@ def release_all() -> None:
 
 @contextmanager
 def armed(name: str, fault: str) -> Iterator[None]:
-    """Arm a point for the length of a ``with`` block."""
+    """Arm a point for the duration of a ``with`` block."""
     arm(name, fault)
     try:
         yield
@@ -257,17 +257,17 @@ def armed(name: str, fault: str) -> Iterator[None]:
 
 
 def hits(name: str) -> int:
-    """How often the point was passed since it was armed; 0 if it never was."""
+    """Return how often the point was passed since it was armed; 0 if it never was."""
     return _points[name].hits if name in _points else 0
 
 
 def fired(name: str) -> int:
-    """How often the fault of the point acted since it was armed."""
+    """Return how often the fault of the point acted since it was armed."""
     return _points[name].fired if name in _points else 0
 
 
 def arm_from(environment: Mapping[str, str]) -> None:
-    """Arm what ``TIDELOCK_FAULTS`` names; ConfigError when it cannot be read."""
+    """Arm the points that ``TIDELOCK_FAULTS`` names; raise ConfigError when it cannot be parsed."""
     for item in environment.get(ENV_FAULTS, "").split(";"):
         if not item.strip():
             continue
@@ -278,10 +278,10 @@ def arm_from(environment: Mapping[str, str]) -> None:
 
 
 def check_armed() -> None:
-    """Refuse armed names that no loaded module has registered; call it once all modules are loaded.
+    """Refuse armed names that no loaded module has registered; to be called once all modules are loaded.
 
     Raises:
-        ConfigError: A name is unknown; the message lists those that exist.
+        ConfigError: A name is unknown; the message lists the registered names.
     """
     known = names()
     unknown = sorted(name for name, point in _points.items() if point.fault is not None and name not in known)

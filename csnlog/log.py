@@ -1,8 +1,8 @@
 """The CSN log as an agent uses it: commit, follow, barrier, find (rules commit, follow).
 
-The rules live in the pure cores (:mod:`tidelock.csnlog.core.committer`,
-:mod:`tidelock.csnlog.core.follower`); this module turns their verdicts into results and errors, and holds
-what needs both a write or a read of one session: ``fenced``, ``barrier``, ``fence_out`` and ``find``.
+The rules are in the pure cores (:mod:`tidelock.csnlog.core.committer`,
+:mod:`tidelock.csnlog.core.follower`). This module turns their verdicts into results and errors, and holds the
+operations that need a write and reads of one session: ``fenced``, ``barrier``, ``fence_out`` and ``find``.
 """
 
 from __future__ import annotations
@@ -38,37 +38,39 @@ from tidelock.errors import FencedError, UnavailableError
 
 __all__ = ["CsnLog", "LogLimits", "LogState", "Proposal"]
 
-#: How often a question is asked again because its session changed on the way.
+#: How often an operation is repeated because its session changed meanwhile.
 _ATTEMPTS: Final = 3
 
 
 class LogState(enum.Enum):
-    """What the log of this replica can do. The last three are final: the agent must start anew."""
+    """The abilities of this replica's log. The last three states are final: the agent must start again."""
 
     FOLLOWING = "following"
-    #: No connection: nothing is committed, and nobody can say what is newest.
+    #: No connection: nothing is committed, and the newest CSN is not known.
     SUSPENDED = "suspended"
     #: Another replica has raised this one's fence: all open transactions are aborted, no lock is held. New
-    #: commits and fenced writes are refused from the moment that is found; this state comes when the commits
-    #: that were in doubt then are decided, so that none of them is called aborted which is not.
+    #: commits and fenced writes are refused from the moment at which this is found. The state itself follows
+    #: when the commits that were in doubt then are decided, so that no committed transaction is called
+    #: aborted.
     FENCED = "fenced"
     #: Records that this replica lacks are deleted: it must clone.
     TOO_LATE = "too_late"
-    #: Something stands in the log, or in ZooKeeper, that this replica cannot pass.
+    #: The log, or ZooKeeper, contains something that this replica cannot pass.
     STOPPED = "stopped"
 
 
 class CsnLog:
-    """One replica's access to the log; lives in one event loop.
+    """One replica's access to the log; belongs to one event loop.
 
     Args:
         store: The replica's session to ZooKeeper. It is not closed by this class.
-        session: The begun life of the agent (:func:`tidelock.csnlog.cluster.bootstrap.open_session`).
+        session: The boot of the agent that has begun
+            (:func:`tidelock.csnlog.cluster.bootstrap.open_session`).
         limits: The bounds.
-        deliver: Takes records in the order of the log, each once, END records of epochs included; the next
-            ones come when it has returned, so it may take its time. :meth:`find` does not look into what it
-            has taken. An exception of it stops the log.
-        on_state: Told of every change of state, with the reason for people ("" if there is none).
+        deliver: Receives records in the order of the log, each once, END records of epochs included; the next
+            records are delivered when it has returned, so it may take its time. :meth:`find` does not search
+            the records that it has accepted. An exception from it stops the log.
+        on_state: Called at every change of state, with the reason for people ("" if there is none).
         thorough: Check all invariants of the machines after every step.
     """
 
@@ -98,14 +100,14 @@ class CsnLog:
         )
         #: Callers of commit() by tid.
         self._callers: dict[str, set[asyncio.Future[CommitDecision]]] = {}
-        #: Those who wait for a change of fence or state.
+        #: Callers that wait for a change of fence or state.
         self._waiting: set[asyncio.Future[None]] = set()
 
     # ------------------------------------------------------------------------------------------- state
 
     @property
     def state(self) -> LogState:
-        """What the log can do now."""
+        """The present abilities of the log."""
         engine = self._engine
         if self._is_fenced():
             return LogState.FENCED
@@ -117,7 +119,7 @@ class CsnLog:
 
     @property
     def reason(self) -> str:
-        """Why the log has ended, for people; "" while it has not."""
+        """The reason why the log has ended, for people; "" while it has not."""
         if self._is_fenced():
             return "another replica has raised the fence of this one"
         return self._engine.stopped
@@ -129,30 +131,30 @@ class CsnLog:
 
     @property
     def end(self) -> Csn:
-        """The largest CSN that this replica has seen. There may be larger ones: see :meth:`barrier`."""
+        """The largest CSN that this replica has seen. Larger CSNs may exist: see :meth:`barrier`."""
         follower = self._engine.follower
         return max(self._engine.committer.end, follower.position if follower is not None else CSN_NONE)
 
     def deciding(self, tid: Tid) -> bool:
-        """Tell whether a commit of this tid is queued, under way or in doubt: not to be judged meanwhile."""
+        """Return whether a commit of this tid is queued, under way or in doubt: do not judge it meanwhile."""
         return str(tid) in self._engine.committer.pending.tids
 
     # ----------------------------------------------------------------------------------------- life
 
     async def start(self, position: Csn) -> None:
-        """Begin to follow: deliver all records after CSN ``position``, the last one that is applied here."""
+        """Begin to follow: deliver all records after CSN ``position``, the last CSN that is applied here."""
         self._engine.link_changed()
         self._engine.start(position)
 
     async def close(self) -> None:
-        """End all that is under way. Commits that were sent and not answered end CommitUnknownError."""
+        """End everything under way. Commits that were sent and not answered end with CommitUnknownError."""
         await self._engine.close()
         self._wake()
 
     # ----------------------------------------------------------------------------------------- commit
 
     async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
-        """Commit a sealed transaction; it may be repeated with the same tid, it never gets a second CSN.
+        """Commit a sealed transaction; a call may be repeated, since a tid never gets a second CSN.
 
         Raises:
             TableChangedError, TableExistsError, LabelExistsError, LabelMovedError, HeadMovedError,
@@ -160,7 +162,7 @@ class CsnLog:
             UnavailableError: Certainly not committed: not sent within the time, the queue is full, or the log
                 has ended.
             CommitUnknownError: Sent, and the outcome is not known yet. It is found out in the background:
-                repeat the call, or look with :meth:`find`.
+                repeat the call, or search with :meth:`find`.
         """
         if self._engine.follower is None:
             raise UnavailableError(
@@ -196,15 +198,16 @@ class CsnLog:
     # ----------------------------------------------------------------------------------------- writes
 
     async def fenced(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
-        """Apply a multi under the own fence; results and the index of a refusal count without the check.
+        """Apply a multi under the own fence; results and the index of a refusal do not count the fence check.
 
-        It may take as long as the connection is away after an Unknown: bound it where that matters.
+        After an Unknown the call may take until the connection is back: use a timeout where that matters.
 
-        When this returns Unknown the fence has been raised, so the multi can land no later: read, and know.
-        (Or the log has ended on this replica, see ``state``; then another has to find out.)
+        When this returns Unknown the fence has been raised, so the multi cannot be applied later: a read then
+        shows what happened. (Or the log has ended on this replica, see ``state``; then another replica has to
+        find out.)
 
         Raises:
-            FencedError: Another has raised the fence; nothing was applied.
+            FencedError: Another replica has raised the fence; nothing was applied.
         """
         while True:
             self._engine.link_changed()
@@ -215,7 +218,7 @@ class CsnLog:
                 case Ok(value=(_, *values)):
                     return Ok(tuple(values))
                 case Refused(reason=Reason.BAD_VERSION, index=0):
-                    # Our own raise came between, or another's: find out.
+                    # Our own raise or another replica's came between: find out which.
                     self._engine.tell(FenceDoubted(used))
                     await self._fence_above(used)
                 case Refused(reason=Reason.NO_NODE, index=0):
@@ -227,13 +230,14 @@ class CsnLog:
                     return Refused(reason, max(index - 1, 0))
                 case _:
                     self._engine.tell(FenceWanted(used))
-                    # Where the log ends meanwhile, nothing can be raised, and the truth is still "unknown".
+                    # If the log ends meanwhile, no raise is possible, and the correct answer is still
+                    # "unknown".
                     with contextlib.suppress(FencedError, UnavailableError):
                         await self._fence_above(used)
                     return Unknown("the fenced multi ended unknown; it can land no later")
 
     async def _fence_above(self, used: int) -> None:
-        """Wait until the own fence is above this; FencedError or UnavailableError when it never will be."""
+        """Wait until the own fence is above ``used``; FencedError or UnavailableError if it never will be."""
         while True:
             self._refuse_if_fenced()
             if self.fence > used:
@@ -252,11 +256,11 @@ class CsnLog:
     async def barrier(self) -> Csn:
         """Return the largest CSN that exists: no commit that was acknowledged before the call is above it.
 
-        A fenced write, then the log to its end in the same session: a read alone may be stale, even after
-        sync() (Z7).
+        This is a fenced write, then a read of the log to its end in the same session: a read alone may be
+        stale, even after sync() (Z7).
 
         Raises:
-            FencedError: Another has raised the fence.
+            FencedError: Another replica has raised the fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
         for attempt in range(_ATTEMPTS):
@@ -273,11 +277,11 @@ class CsnLog:
     async def head(self) -> tuple[int, Csn]:
         """Return the version of ``csn/head``, and the largest CSN of the log as read after that.
 
-        Both may be old; then a multi that checks the version is refused. Every CSN that was there when the
-        version was read is not above the one returned.
+        Both may be old; then a multi that checks the version is refused. No CSN that existed when the version
+        was read is above the returned CSN.
 
         Raises:
-            FencedError: Another has raised the own fence.
+            FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
         for attempt in range(_ATTEMPTS):
@@ -291,20 +295,20 @@ class CsnLog:
         raise UnavailableError("ZooKeeper could not be read; try again")
 
     async def fence_out(self, replica: ReplicaId, boot: int) -> int | None:
-        """Fence a life of another replica that gives no sign of itself: raise its boot and its fence.
+        """Fence a boot of another replica that gives no sign of life: raise its boot and its fence.
 
-        Nothing of that life can be committed any more once this is done, so a log that is read afterwards
-        decides all of its transactions. Whether it has been silent for long enough is the caller's to know;
-        here only its sign of life in ZooKeeper is looked at, since it may just have come back.
+        After that nothing of that boot can be committed any more, so a read of the log decides all of its
+        transactions. The caller must know that the replica has been silent for long enough; this method only
+        checks its sign of life in ZooKeeper, since the replica may just have returned.
 
         Returns:
-            The data version that this call has written to its session znode, which is its fence now; until
-            somebody raises it again, that is what a multi checks which deletes its locks. None when another,
-            or its own next start, was first, when it shows a sign of life, or when ZooKeeper could not say:
-            ask for the outcome again.
+            The data version that this call has written to the replica's session znode, which is its fence
+            now. Until the fence is raised again, a multi that deletes the replica's locks checks this
+            version. None when another replica, or its own next start, was first, when it shows a sign of
+            life, or when ZooKeeper gave no answer: ask for the outcome again.
 
         Raises:
-            FencedError: Another has raised the own fence.
+            FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected.
         """
         await self._connected_session()
@@ -323,18 +327,18 @@ class CsnLog:
     # ------------------------------------------------------------------------------------------ reads
 
     async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
-        """Look for a transaction of any replica in ZooKeeper.
+        """Search ZooKeeper for a transaction of any replica.
 
-        The session znode of its home comes first, then the log to its end in the same session. That order
-        matters (F2): a home that is fenced between two reads in the other order may have
-        committed in between. The records that ``deliver`` has taken are the caller's to know.
+        The session znode of its home is read first, then the log to its end in the same session. That order
+        matters (F2): a home that is fenced between two reads in the other order may have committed in
+        between. The caller has to search the records that ``deliver`` has accepted.
 
         Args:
             tid: The transaction.
-            newest: What is read contains every write that was acknowledged before the call. It costs a write.
+            newest: The read includes every write that was acknowledged before the call. It costs a write.
 
         Raises:
-            FencedError: Another has raised the own fence.
+            FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
         for attempt in range(_ATTEMPTS):
@@ -354,7 +358,7 @@ class CsnLog:
         raise UnavailableError("ZooKeeper could not be read; try again", tid=str(tid))
 
     def _commit_in_records(self, tid: str, records: tuple[LogRecord, ...]) -> Committed | None:
-        """Look for a tid in records that the catalog may not have: just read, taken, or being delivered."""
+        """Search records that the catalog may not have for a tid: just read, taken, or being delivered."""
         follower = self._engine.follower
         taken = follower.ready if follower is not None else ()
         for one in (*records, *taken, *self._engine.delivering):
@@ -363,14 +367,14 @@ class CsnLog:
         return None
 
     async def label(self, name: str, *, newest: bool = False) -> LabelRead:
-        """Read a label. It decides nothing for a commit: the multi checks what was read.
+        """Read a label. The read decides nothing for a commit: the multi checks the versions that were read.
 
         Args:
             name: The label.
-            newest: What is read contains every commit that was acknowledged before the call.
+            newest: The read includes every commit that was acknowledged before the call.
 
         Raises:
-            FencedError: Another has raised the own fence.
+            FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
             CorruptError, UpgradeNeededError: The znode cannot be read.
         """
@@ -390,7 +394,7 @@ class CsnLog:
         raise UnavailableError("ZooKeeper could not be read; try again", label=name)
 
     async def records(self, after: Csn, limit: int) -> list[LogRecord]:
-        """Return at most ``limit`` records after a CSN, from ZooKeeper, as far as they are kept there.
+        """Return at most ``limit`` records after a CSN from ZooKeeper, as far as they are kept there.
 
         Raises:
             UnavailableError: Not connected.
@@ -414,10 +418,10 @@ class CsnLog:
             )
 
     async def _connected_session(self, attempt: int = 0) -> int:
-        """The present session, after a pause for a repeated attempt.
+        """Return the present session, after a pause for a repeated attempt.
 
         Raises:
-            FencedError: Another has raised the fence.
+            FencedError: Another replica has raised the fence.
             UnavailableError: There is no connection, or the log has ended.
         """
         if attempt:

@@ -1,6 +1,6 @@
-"""Reads of the log that end: one record, the stretch to its end in one session, a page for people.
+"""Reads of the log that end: one record, the records up to its end in one session, a page for people.
 
-The following that never ends is :mod:`tidelock.csnlog.core.follower`; the shell uses these reads for
+:mod:`tidelock.csnlog.core.follower` reads the log without an end. The shell uses the reads of this module for
 barriers, outcomes and batches in doubt.
 """
 
@@ -26,11 +26,11 @@ _FIRST_WINDOW: Final = 2
 
 
 class BelowTailError(UnavailableError):
-    """The records wanted are deleted, since every replica that is not struck has them (``tail``)."""
+    """The requested records are deleted, since every replica that is not struck has them (``tail``)."""
 
 
 async def read_record(store: Store, number: Csn) -> Record | Unreadable | Absent | None:
-    """Read one record; None when that failed."""
+    """Read one record; return None when the read failed."""
     match await store.get(tree.record(number)):
         case Ok(value=node):
             try:
@@ -43,13 +43,13 @@ async def read_record(store: Store, number: Csn) -> Record | Unreadable | Absent
 
 
 async def read_tail(store: Store) -> Csn | None:
-    """Read ``csn/tail``; None when that failed. CorruptError when it is not a CSN."""
+    """Read ``csn/tail``; return None when the read failed. Raises CorruptError when it is not a CSN."""
     result = await store.get(tree.TAIL)
     return codec.decode_csn(result.value.data) if isinstance(result, Ok) else None
 
 
 async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | None:
-    """Ask whether a record exists, and have its creation watched; None when that failed."""
+    """Ask whether a record exists, and watch for its creation; return None when the read failed."""
     result = await store.exists(tree.record(number), watch=watch)
     return result.value is not None if isinstance(result, Ok) else None
 
@@ -57,7 +57,7 @@ async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | No
 async def find_out(
     store: Store, question: Question, about: Csn, *, fence: Check, watch: Watch
 ) -> Finding | None:
-    """Answer a question of the follower; None when that failed. CorruptError when the tail is not a CSN."""
+    """Answer a question of the follower; None when a read failed. CorruptError when the tail is not a CSN."""
     match question:
         case Question.BARRIER:
             return isinstance(await store.multi((fence,)), Ok) or None
@@ -81,7 +81,7 @@ async def find_out(
 def numbers_in(names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the sequence numbers among the names in the directory of an epoch, in no order.
 
-    Any other name is no record; it took a number, which is a gap.
+    A znode with any other name is no record; it took a sequence number, which is a gap.
     """
     numbers = []
     for name in names:
@@ -97,11 +97,11 @@ async def read_to_end(
 ) -> tuple[LogRecord, ...] | None:
     """Read all records from number ``start`` on until one does not exist, in this session.
 
-    Whatever was in the log before this call, as far as the session has seen it, is in the answer. Records
-    that come while it reads may be in it.
+    The answer contains every record that was in the log before this call, as far as the session has seen it.
+    It may contain records that are created during the read.
 
     Returns:
-        The records in order, or None when a read failed or the session is another by now.
+        The records in order, or None when a read failed or the session has changed.
 
     Raises:
         BelowTailError: The tail has passed ``start``.
@@ -135,7 +135,7 @@ async def read_to_end(
 
 
 async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int) -> list[LogRecord]:
-    """Read at most ``limit`` records that follow CSN ``position``, for people to look at.
+    """Read at most ``limit`` records that follow CSN ``position``, for people.
 
     From CSN 0 on it begins with the first record that is kept.
 

@@ -1,13 +1,13 @@
 """The tail of the log: below it records are deleted, since every replica has them in its catalog.
 
-A replica's snapshot CSN moves only when what it names is durable in its catalog; so ``csn/tail`` may pass
-what every replica has applied that is not struck. Live transactions and pins do not hold it: they need parts,
-not records (F9). The last ``keep`` records stay beyond that, so that a replica that starts
-anew finds its place, and people can look.
+A replica's snapshot CSN moves only when everything up to it is durable in its catalog. So ``csn/tail`` may
+move past the records that every replica which is not struck has applied. Live transactions and pins do not
+hold the tail: they need parts, not records (F9). The last ``keep`` records are kept in addition, so that a
+replica that starts again finds its position, and people can read them.
 
-``csn/tail`` is moved by compare-and-set before the first record is deleted: whoever misses a record reads the
-tail next, and learns whether it was deleted or never was. What is below it is needed by nobody, so a deletion
-may end anywhere; the next one lists what is there and goes on.
+``csn/tail`` is moved by compare-and-set before the first record is deleted. A replica that misses a record
+reads the tail next, and learns whether the record was deleted or never existed. No replica needs the records
+below the tail, so a deletion may end anywhere; the next one lists the remaining records and goes on.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tidelock.csnlog.reading import numbers_in
 
 #: Records that are deleted with one request.
 DELETES_MAX: Final = 500
-#: The tail is moved when it can pass this share of the records that are kept: a quiet log costs no writes.
+#: The tail is moved when it can pass this share of the records that are kept, so a quiet log costs no writes.
 _STEP_SHARE: Final = 0.01
 #: A record is written once; its znode keeps its first version.
 _FIRST_VERSION: Final = 0
-#: Deletes a directory whatever its version is: an epoch is never made again.
+#: Deletes a directory at any version: an epoch is never created again.
 _ANY_VERSION: Final = -1
 
 
 def tail_after(applied: Csn, keep: int, present: Csn, last_of: Mapping[int, int]) -> Csn:
-    """Return how far the tail may move, never behind where it stands.
+    """Return the position to which the tail may move; it is never below the present one.
 
     Args:
-        applied: The largest CSN that every replica has applied that holds the tail; it is at least 1.
-        keep: Records up to that one that stay, itself counted; at least 1.
-        present: Where the tail stands.
-        last_of: Number of the END record of former epochs, as far as they are needed.
+        applied: The largest CSN that every replica which holds the tail has applied; it is at least 1.
+        keep: Number of records to keep up to ``applied``, which is included; at least 1.
+        present: The present tail.
+        last_of: Number of the END record of each former epoch, as far as they are needed.
     """
     epoch, last, wanted = epoch_of(applied), sequence_of(applied), keep
     while wanted > last + 1:
@@ -52,10 +52,10 @@ def tail_after(applied: Csn, keep: int, present: Csn, last_of: Mapping[int, int]
 
 
 async def move_tail(store: Store, fenced: Fenced, keep: int) -> Csn | None:
-    """Move ``csn/tail`` as far as it may; return where it stands then, None when that cannot be told now.
+    """Move ``csn/tail`` as far as it may; return its position then, None when that is not known now.
 
     Raises:
-        FencedError: Another has raised the own fence.
+        FencedError: Another replica has raised the own fence.
         UnavailableError: The log has ended on this replica.
     """
     session = store.session
@@ -75,7 +75,7 @@ async def move_tail(store: Store, fenced: Fenced, keep: int) -> Csn | None:
 
 
 async def _last_of(store: Store, applied: Csn, keep: int, present: Csn) -> dict[int, int] | None:
-    """The last numbers of the closed epochs that ``keep`` records before ``applied`` reach into."""
+    """Return the last numbers of the closed epochs that ``keep`` records before ``applied`` reach into."""
     found: dict[int, int] = {}
     epoch, counted = epoch_of(applied), sequence_of(applied) + 1
     while counted < keep and epoch > epoch_of(present):
@@ -92,13 +92,13 @@ async def _last_of(store: Store, applied: Csn, keep: int, present: Csn) -> dict[
 
 
 async def delete_below(store: Store, fenced: Fenced, tail: Csn) -> bool:
-    """Delete all records below a tail that stands in ZooKeeper, and the empty directories of former epochs.
+    """Delete all records below a tail that is in ZooKeeper, and the empty directories of former epochs.
 
     Returns:
-        Whether all are gone; if not, another was faster, or a request failed: call it again later.
+        Whether all are deleted; if not, another replica was faster, or a request failed: call it again later.
 
     Raises:
-        FencedError: Another has raised the own fence.
+        FencedError: Another replica has raised the own fence.
         UnavailableError: The log has ended on this replica.
     """
     epochs = await store.children(tree.CSN)

@@ -1,8 +1,8 @@
-"""What each round of Spark has to show, and how it becomes part of the clients' history.
+"""The checks of each round of Spark, and the conversion of a round to a part of the clients' history.
 
-An order counts as one write of the history, whose key it bears, and all loaded orders together count as the
-write with key "0". So the invariants of workloads/checker.py say what must be visible at which CSN: what was
-acknowledged and loaded, once and whole, and nothing else.
+An order counts as one write of the history, with the key of the order. All loaded orders together count as
+the write with key "0". So the invariants of workloads/checker.py define which rows must be visible at which
+CSN: all acknowledged and loaded rows, once and whole, and no others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY, _COPIES, _LINES, _CENTS_OFF, _WRONG = range(5)
 
 
 def every_order_is_whole(rows: Sequence[Row]) -> str | None:
-    """Say which order is not there once, with line items without gaps, at the price that they add up to."""
+    """Name orders that do not exist exactly once, with line items without gaps, at the price of their sum."""
     wrong = [row for row in rows if row[_WRONG]]
     if not wrong:
         return None
@@ -33,7 +33,7 @@ def every_order_is_whole(rows: Sequence[Row]) -> str | None:
 
 
 def balances(rows: Iterable[Row]) -> list[list[Any]]:
-    """Return the answer of `queries.orders_and_lines` as a read of a history has it.
+    """Return the answer of `queries.orders_and_lines` in the form of a read of a history.
 
     Nothing was loaded when no row has its key.
     """
@@ -51,7 +51,7 @@ def loaded_rows(loaded: Loaded) -> tuple[int, int]:
 def log_lines(
     log: Iterable[Mapping[str, Any]], added_by_load: Sequence[Sequence[Any]]
 ) -> Iterator[list[Any]]:
-    """Yield the records of GET /log as a history has them.
+    """Yield the records of GET /log in the form of a history.
 
     Args:
         log: The records.

@@ -4,9 +4,10 @@
     {"do": "rest"}
     {"do": "burst", "writers": [12, 13], "batches": 100}
 
-They begin to write at a pace; finish their batches and stop; commit so many batches in all, wave by wave.
-The line before the first is the `Setup`. "rest" and "burst" are answered by one line on standard
-output when they are done. The end of standard input, also by the death of the parent, ends the process.
+"start" lets the writers write at a pace; "rest" lets them finish their batches and stop; "burst" commits a
+number of batches in all, wave by wave. The very first line is the `Setup`. "rest" and "burst" are answered by
+one line on standard output when they are done. The end of standard input, also by the death of the parent,
+ends the process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from workloads.tpch.orders import Scale
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a client process works with.
+    """The settings of a client process.
 
     Attributes:
         urls: API addresses of all agents.
@@ -69,12 +70,12 @@ class ClientProcess:
             self._begin(writer)
 
     def rest(self) -> dict[str, int]:
-        """Wait until every writer has finished its batch, return what they did, raise what made one fail."""
+        """Wait until every writer has finished its batch; return their results, or raise the error of one."""
         self._pace.stop()
         return self._gather()
 
     def burst(self, writers: Sequence[int], batches: int) -> dict[str, int]:
-        """Commit so many batches in all, wave by wave (see `Waves`), and return what was done."""
+        """Commit a number of batches in all, wave by wave (see `Waves`), and return the results."""
         self._pace = Pace()
         shares = [batches // len(writers) + (index < batches % len(writers)) for index in range(len(writers))]
         waves = Waves(shares)
@@ -105,8 +106,8 @@ class ClientProcess:
 
 
 def main() -> None:
-    """Read the setup, then do what each line says."""
-    # Ctrl-C reaches the whole foreground; the parent ends its clients when it has heard of it.
+    """Read the setup, then run the command of each line."""
+    # Ctrl-C reaches the whole foreground; the parent ends its clients when it has received it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     orders = child.requests()
     setup = Setup(**next(orders))

@@ -14,7 +14,7 @@ from demo.failure import DemoError
 from workloads.child import Child, ChildEndedError
 from workloads.history import count_ok
 
-#: How long a client process may take to end when its standard input has, in seconds; then it is killed.
+#: Seconds that a client process may take to end after the end of its input; then it is killed.
 END_GRACE_S: Final = 10.0
 
 
@@ -48,11 +48,11 @@ class Clients:
 
     @property
     def commits(self) -> int:
-        """How many commits the writers were told of so far."""
+        """Return how many commits were reported to the writers so far."""
         return count_ok(self._history)
 
     def start(self, writers: int, *, interval_s: float, calm_after_s: float, calm_interval_s: float) -> None:
-        """Let so many writers, the same number in each process, write at a pace (see `writer.Pace`)."""
+        """Let a number of writers, equal in each process, write at a pace (see `writer.Pace`)."""
         for index, process in enumerate(self._processes):
             process.tell(
                 do="start",
@@ -70,7 +70,7 @@ class Clients:
             self._count(process.answer())
 
     def burst(self, replica: str, first_writer: int, writers: int, batches: int) -> None:
-        """Commit so many batches by so many writers of a replica, wave by wave; DemoError when one fails."""
+        """Commit a number of batches by writers of a replica, wave by wave; DemoError if one fails."""
         [process] = [process for process in self._processes if process.replica == replica]
         numbers = list(range(first_writer, first_writer + writers))
         process.tell(do="burst", writers=numbers, batches=batches)
@@ -106,7 +106,7 @@ class _Process:
             return answer
 
     def end(self) -> None:
-        """Close its standard input, upon which it ends; kill it if it does not."""
+        """Close the standard input of the process, which then ends; kill it if it does not."""
         self._child.end(END_GRACE_S)
 
     @contextmanager

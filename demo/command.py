@@ -49,9 +49,9 @@ def run(
         json_out: Print the report as JSON. What happens meanwhile goes to standard error in any case.
 
     Raises:
-        ConfigError: The folder holds something, or a program that the demo needs is missing.
-        DemoError: Something could not be shown, e.g. three strikes in a row hit no running task.
-        TidelockError: Whatever else went wrong. The folder is kept then, for its logs.
+        ConfigError: The folder is not empty, or a program that the demo needs is missing.
+        DemoError: The demo could not reach its end, e.g. three strikes in a row hit no running task.
+        TidelockError: Any other error. The folder is kept then, for its logs.
     """
     find_generator()
     spark_session.require()

@@ -1,4 +1,4 @@
-"""How the demo fails: a check that does not hold is a finding, a demo that cannot go on is an error."""
+"""Failures of the demo: a failed check is a finding, a demo that cannot continue is an error."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tidelock.errors import UnavailableError
 
 
 class DemoError(UnavailableError):
-    """The demo could not show what it is to show; nothing is said about the rows, and it may be run again."""
+    """The demo could not reach its end; this implies nothing about the rows, and it may be run again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A check that did not hold: which one, and the first thing that was wrong."""
+    """A check that did not hold: its name, and the first error that it found."""
 
     check: str
     finding: str
@@ -30,7 +30,7 @@ class Findings:
     violations: list[Violation] = field(default_factory=list)
 
     def check(self, name: str, finding: str | None) -> Violation | None:
-        """Count a check; `finding` is None when it holds, otherwise what is wrong."""
+        """Count a check; `finding` is None if it holds, otherwise the error that it found."""
         self.checks += 1
         if finding is None:
             return None

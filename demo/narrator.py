@@ -1,4 +1,4 @@
-"""What the demo says while it runs: a line for each step, and on a terminal what it is at now."""
+"""The output of the demo while it runs: a line for each step, and on a terminal the current activity."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-#: How often the line about the present is drawn, per second.
+#: How often the line about the current activity is drawn, per second.
 _DRAWN_PER_S = 4
 
 
 class Narrator:
-    """Tells the story on a console, each line with the seconds since the beginning."""
+    """The output on a console, each line with the seconds since the beginning."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -32,7 +32,7 @@ class Narrator:
 
     @contextmanager
     def busy(self, now: Callable[[], str]) -> Iterator[None]:
-        """Show what is going on, drawn anew several times a second; nothing where there is no terminal."""
+        """Show the current activity, redrawn several times a second; nothing is shown without a terminal."""
         if not self.console.is_terminal:
             yield
             return

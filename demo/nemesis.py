@@ -1,9 +1,9 @@
-"""What befalls replica 1: killed or frozen in the middle of a query that reads from it.
+"""The faults of replica 1: it is killed or frozen in the middle of a query that reads from it.
 
-"In the middle" is taken literally. A watcher asks Spark which stage runs, and replica 1's /metrics how many
-reads it has begun. It strikes when only one stage has running tasks, replica 1 has begun reads since that
-stage was first seen, some of its tasks have finished and at least one has not even started: so replica 1 has
-answered an OPEN of this stage, and what is left has to be read from somebody else.
+"In the middle" is taken literally. A watcher reads from Spark which stage runs, and from replica 1's /metrics
+how many reads it has begun. It strikes when only one stage has running tasks, replica 1 has begun reads since
+that stage was first seen, some tasks of the stage have finished and at least one has not even started: so
+replica 1 has answered an OPEN of this stage, and the rest must be read from another replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workloads.agents import Agents, Served
 if TYPE_CHECKING:
     from pyspark import SparkContext, SparkStageInfo
 
-#: How often to look, in seconds. A look costs a request to Spark's status store and one to the agent.
+#: Seconds between two checks. A check costs a request to Spark's status store and one to the agent.
 LOOK_INTERVAL_S: Final = 0.01
 #: This part of a stage's tasks has finished before the strike.
 DONE_MIN: Final = 0.2
@@ -41,7 +41,7 @@ class Strike:
         left: Of them, not finished when the signal had its effect.
         opens: Reads that the victim had begun since the stage was first seen.
         served: What the victim had served since the query began, by its /metrics just before the signal: a
-            killed agent tells nothing any more, so it may have been a little more.
+            killed agent reports nothing any more, so it may have been a little more.
     """
 
     stage: int
@@ -54,14 +54,14 @@ class Strike:
 
 @dataclass
 class Watch:
-    """The strike of one query, None as long as there was none, and what has ended the watch early."""
+    """The strike of one query (None before the strike), and the error that has ended the watch early."""
 
     strike: Strike | None = None
     error: Exception | None = None
 
 
 class Nemesis:
-    """Strikes one replica."""
+    """The watcher that strikes one replica."""
 
     def __init__(self, context: SparkContext, cluster: LocalCluster, agents: Agents, victim: str) -> None:
         self._tracker = context.statusTracker()
@@ -71,7 +71,7 @@ class Nemesis:
 
     @contextmanager
     def during(self, signum: signal.Signals) -> Iterator[Watch]:
-        """Strike once while the block runs one query; never, if the moment does not come."""
+        """Strike once while the block runs one query; never, if the right moment does not occur."""
         watch = Watch()
         over = threading.Event()
         begin = self._agents.served(self._victim)
@@ -86,7 +86,7 @@ class Nemesis:
             raise DemoError(f"{self._victim} could not be struck: {watch.error}") from watch.error
 
     def bring_back(self, signum: signal.Signals, timeout_s: float) -> float:
-        """Undo a strike, wait until the victim has reached what the others have, return how long that took.
+        """Undo a strike, wait until the victim has caught up with the others, return how long that took.
 
         DemoError when it takes longer than `timeout_s`; UnavailableError when the victim does not start.
         """

@@ -1,4 +1,4 @@
-"""What the demo has shown, as a table for people and as JSON for programs."""
+"""The results of the demo, as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demo.rounds import Kind, Round
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commits:
-    """What was committed.
+    """The commits of the demo.
 
     Attributes:
         writers: Threads that wrote.
@@ -48,11 +48,11 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What one strike cost the reader.
+    """The cost of one strike for the reader.
 
     Attributes:
         kind: What was done.
-        csn: That the query read at, before and after the strike.
+        csn: The CSN at which the query read, before and after the strike.
         query: Its name.
         duration_s: How long it took.
         undisturbed_s: How long the same query took at the same CSN before the strike.
@@ -76,13 +76,13 @@ class Disturbance:
 
     @property
     def stall_s(self) -> float:
-        """How much longer the query took than without the strike."""
+        """The additional duration of the query due to the strike."""
         return max(0.0, self.duration_s - self.undisturbed_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything the demo has to tell.
+    """All results of the demo.
 
     Attributes:
         victim: The replica that Spark was pinned to, and that was struck.
@@ -103,7 +103,7 @@ class Report:
 
 
 def disturbance(struck: Round, victim: str) -> Disturbance:
-    """What the strike of a round cost."""
+    """Return the cost of the strike of a round."""
     assert struck.strike is not None
     assert struck.calm is not None
     assert struck.catch_up_s is not None
@@ -177,12 +177,12 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def megabytes(count: int) -> str:
-    """Bytes for people."""
+    """Return a number of bytes as text for people."""
     return f"{count / 1e6:.2f} MB"
 
 
 def next_steps(folder: Path, *, kept: bool) -> list[str]:
-    """Where a user goes from here: the cluster, if it still runs, or how to have it kept."""
+    """Return the next step for a user: the cluster, if it still runs, or how to keep it."""
     docs = "docs/architecture.md: how it works; docs/protocol.md: every byte and route"
     if not kept:
         return [

@@ -27,7 +27,7 @@ _POLL_S: Final = 0.05
 
 
 class Kind(Enum):
-    """What happens to replica 1 in a round."""
+    """The fault of replica 1 in a round."""
 
     UNDISTURBED = "undisturbed"
     KILLED = "killed"
@@ -35,13 +35,13 @@ class Kind(Enum):
 
     @property
     def signum(self) -> signal.Signals | None:
-        """The signal it is sent."""
+        """The signal that replica 1 receives."""
         return {Kind.KILLED: signal.SIGKILL, Kind.FROZEN: signal.SIGSTOP}.get(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One query of a round: its rows, and how long it took."""
+    """One query of a round: its rows and its duration."""
 
     query: Query
     rows: list[Row]
@@ -100,8 +100,8 @@ class Reader:
     def round(self, number: int, kind: Kind, queries: Sequence[Query], *, above_csn: int) -> Round:
         """Run one round at a CSN above `above_csn`.
 
-        A struck replica stays as it is: it is for the caller to bring it back. DemoError when no commit
-        comes.
+        A struck replica is left unchanged: the caller brings it back. DemoError if no commit arrives in
+        time.
         """
         import tidelock.spark as tl  # noqa: PLC0415 - PySpark is asked for when the demo runs
 
@@ -148,9 +148,8 @@ class Reader:
 def _forget(spark: SparkSession, snap: SparkSnapshot) -> None:
     """Let the next round begin with replica 1 again.
 
-    Hadoop's client stays with the replica that it went on to, for the life of its process. That is right
-    for jobs, and wrong for a demo that wants to strike the same replica twice, so this one client is
-    closed.
+    Hadoop's client keeps the replica to which it has switched until its process ends. That is right for
+    jobs, and wrong for a demo that wants to strike the same replica twice, so this one client is closed.
     """
     jvm: Any = spark._jvm  # noqa: SLF001 - Spark has no public way to Hadoop's classes
     hadoop = jvm.org.apache.hadoop.fs

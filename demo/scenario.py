@@ -42,8 +42,8 @@ FULL_PACE_S: Final = 0.5
 CALM_PACE_S: Final = 20.0
 #: Fewer commits than this per second of full pace are too few to call them concurrent.
 COMMITS_PER_S_MIN: Final = 20
-#: Group commit is the work of one home: what arrives there while a record is on its way shares the next.
-#: So all threads of the burst commit at one replica, wave by wave.
+#: Group commit is the work of one home: commits that arrive there while a record is being written share the
+#: next one. So all threads of the burst commit at one replica, wave by wave.
 BURST_REPLICA: Final = "r2"
 BURST_THREADS: Final = 64
 BURST_BATCHES: Final = 300
@@ -72,11 +72,11 @@ Log = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the writers left behind.
+    """The results of the writers.
 
     Attributes:
-        begin_ms: When they began, in ms since 1970.
-        commits: Before the burst.
+        begin_ms: Time at which they began, in ms since 1970.
+        commits: Number of commits before the burst.
         burst_csn: The largest CSN before the burst.
         burst_s: How long the burst took.
         sent_again: See `report.Commits`.
@@ -126,9 +126,9 @@ class Scenario:
         self._rounds: list[Round] = []
 
     def run(self) -> report.Report:
-        """Run everything; what does not hold is in `findings`.
+        """Run everything; failed checks are in `findings`.
 
-        DemoError when something cannot be shown; other errors as they come.
+        DemoError if the demo cannot reach its end; other errors are raised unchanged.
         """
         self._history.mkdir(parents=True)
         with self._cluster.connect() as db, Recorder(self._history / "demo.jsonl") as self._notes:
@@ -139,7 +139,7 @@ class Scenario:
                 with self._narrator.busy(lambda: "Spark reads what was loaded"):
                     self._round(reader, Kind.UNDISTURBED, asked, load_csn - 1)
                 written = self._rounds_under_writes(db, reader, clients, asked)
-                # What the burst has brought is checked by the one query that looks at every order.
+                # The one query that reads every order checks the rows of the burst.
                 with self._narrator.busy(lambda: "Spark reads what the burst has brought"):
                     self._round(reader, Kind.UNDISTURBED, asked[:1], written.burst_csn)
             return self._conclude(db, load_csn, written)

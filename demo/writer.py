@@ -1,9 +1,9 @@
-"""One writer: commits batches of new orders until each is certainly in, and keeps the history.
+"""One writer: commits batches of new orders until each is certainly committed, and records the history.
 
-A batch that is certainly not committed (its replica was killed, the transaction fell with it) is sent
-again, under a new transaction and with the same order keys: if it were in after all, the order would be
-there twice, and the checks would see it. A commit whose answer was lost is asked for by its tid, at any
-replica, until it is decided.
+A batch that is certainly not committed (its replica was killed, and its transaction with it) is sent
+again, under a new transaction and with the same order keys: if the first one was committed nevertheless, the
+order would exist twice, and the checks would detect it. If the answer to a commit was lost, the outcome is
+requested by the tid, from any replica, until it is decided.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workloads.tpch.orders import Batch, Scale, new_batch
 
 #: Pause before a batch is sent again, in seconds.
 AGAIN_PAUSE_S: Final = 0.2
-#: How long the outcome of a lost commit is asked for, in seconds. It is decided when its home is back.
+#: How long the outcome of a lost commit is requested, in seconds. It is decided when its home is back.
 OUTCOME_TIMEOUT_S: Final = 120.0
 #: How long a writer waits for the others of its wave, in seconds.
 WAVE_TIMEOUT_S: Final = 30.0
@@ -92,10 +92,10 @@ class Pace:
 
 
 class Waves:
-    """Lets writers commit together: each stages a batch, waits for the others, and then all commit at once.
+    """Waves of commits: each writer stages a batch, waits for the others, and then all commit at once.
 
     Args:
-        shares: How many batches each writer has; those with fewer are not waited for in the last waves.
+        shares: Number of batches of each writer; a writer with fewer batches takes no part in the last waves.
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
@@ -104,14 +104,14 @@ class Waves:
         ]
 
     def wait(self, wave: int) -> None:
-        """Wait for the writers of a wave, counted from 0; in vain if one of them has failed."""
+        """Wait for the writers of a wave, counted from 0; the wait times out if one of them has failed."""
         with contextlib.suppress(threading.BrokenBarrierError):
             self._barriers[wave].wait(WAVE_TIMEOUT_S)
 
 
 @dataclass
 class Tally:
-    """What a writer did: batches sent more than once, and outcomes asked for."""
+    """The counts of a writer: batches sent more than once, and outcomes requested."""
 
     sent_again: int = 0
     asked: int = 0
@@ -140,12 +140,12 @@ class Writer:
     _last_csn: int = 0
 
     def run(self, history: Recorder, batches: int | None = None) -> None:
-        """Commit batches, one each interval, until the pace is stopped or so many are done.
+        """Commit batches, one each interval, until the pace is stopped or the given number is done.
 
-        RefusedError when a batch is refused for a reason that sending it again cannot mend.
+        RefusedError if a batch is refused for a reason that a repetition cannot mend.
         """
         random = Random(f"writer {self.number}")
-        # The first ones are spread over an interval, as if the writers had come one after the other.
+        # The first batches are spread over an interval, as if the writers had begun one after the other.
         due = time.monotonic() + self.pace.interval_s * random.random()
         number = 0
         while batches is None or number < batches:
@@ -160,7 +160,7 @@ class Writer:
                 note.ended(End.FAIL, error="the writers were stopped")
                 return
             number += 1
-            # What was missed (its replica was down for a while) is not made up for.
+            # Missed batches (its replica was down for a while) are not sent later.
             due = max(due + self.pace.interval_s, time.monotonic())
 
     def _write(self, batch: Batch, number: int, note: _Notes) -> bool:
@@ -189,7 +189,7 @@ class Writer:
         return False
 
     def _ask(self, tid: str, note: _Notes) -> bool:
-        """Ask for the outcome of a commit until it is decided; False when it is certainly not committed."""
+        """Request the outcome of a commit until it is decided; False if it is certainly not committed."""
         self.tally.asked += 1
         deadline = time.monotonic() + OUTCOME_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -214,7 +214,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Notes:
-    """What a writer notes of one batch; each order of it is a write of its own."""
+    """The notes of a writer about one batch; each order of the batch is a separate write."""
 
     history: Recorder
     process: str
@@ -225,7 +225,7 @@ class _Notes:
         self.history.note("invoke", "write", self.process, keys=self.batch.keys, rows=self.batch.rows)
 
     def commit(self, tx: Transaction) -> None:
-        """Note that its commit is about to be asked for."""
+        """Note that its commit is about to be requested."""
         self.history.note(
             "invoke", "commit", self.process, keys=self.batch.keys, tid=tx.tid, snapshot=tx.snapshot_csn
         )

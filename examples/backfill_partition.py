@@ -1,8 +1,8 @@
-"""Backfill: one day of a table is computed again and put in the place of what is there.
+"""Backfill: one day of a table is computed again and replaces the existing rows of that day.
 
 The rows of the other days are not touched, and readers see the old day or the new one, never a mixture. The
-label makes this piece of work count once: run again, after a crash or by mistake, it adds nothing and tells
-at which CSN it was done. Run the program twice with the same `--url`, and the second run says so at once.
+label makes this piece of work take effect once: a second run, after a crash or by mistake, adds nothing and
+reports the CSN of the first. Run the program twice with the same `--url`: the second run reports it at once.
 
     python -m examples.backfill_partition [--url http://host:port]
 """

@@ -1,8 +1,8 @@
 """A dashboard: several queries over three tables at one CSN, while writers go on.
 
 Each sale is one transaction over all three tables: an order, its lines, and its payment. A dashboard that
-asks one question after the other would see sales come in between; at a pinned snapshot the figures agree to
-the cent, and `refresh` moves all tables on together. The queries run in Spark, on any session.
+runs one query after the other would see new sales in between; at a pinned snapshot the figures agree to
+the cent, and `refresh` moves all tables together. The queries run in Spark, on any session.
 
     python -m examples.dashboard [--url http://host:port]
 """
@@ -75,7 +75,7 @@ def sell(db: Database, chance: random.Random) -> None:
 
 @contextmanager
 def writers(db: Database) -> Iterator[None]:
-    """Let writers sell until the end of the block; what one of them has failed with is raised there."""
+    """Let writers sell until the end of the block; the error of a failed writer is raised there."""
     ended = threading.Event()
     errors: list[Exception] = []
 

@@ -1,8 +1,8 @@
 """Streaming ETL over three tables: documents arrive as JSON, and become orders, lines and rejected ones.
 
 Every micro-batch is one transaction, so at any CSN the three tables agree: each document that has arrived is
-an order with all its lines, or a rejected one. Batches count once: here Spark is made to forget that its last
-one has ended, as it does when it is killed between the commit and its own checkpoint, and gives it again.
+an order with all its lines, or a rejected one. A batch takes effect once: the example makes Spark forget that
+its last batch has ended, as if it was killed between the commit and its own checkpoint, and send it again.
 
     python -m examples.etl_three_tables [--url http://host:port]
 """
@@ -75,7 +75,7 @@ def load(tx: Transaction, df: DataFrame, batch_id: int) -> None:
 
 
 def run_query(spark: SparkSession, db: Database, inbox: Path, checkpoint: Path) -> None:
-    """Load what has arrived since the last run, one file to a batch."""
+    """Load the files that have arrived since the last run, one file in each batch."""
     arriving = spark.readStream.option("maxFilesPerTrigger", 1).text(str(inbox))
     writer = arriving.writeStream.foreachBatch(tl.foreach_batch(db, load))
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -101,7 +101,7 @@ def arrive(inbox: Path, orders: int, *, broken: int) -> None:
 
 
 def forget_last_batch(checkpoint: Path) -> int:
-    """Put the checkpoint into the state that a driver leaves which was killed right behind the commit."""
+    """Put the checkpoint into the state that a driver leaves if it is killed right after the commit."""
     commits = checkpoint / "commits"
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
     for path in commits.glob(f"*{last}*"):
@@ -134,7 +134,7 @@ def show(db: Database) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the query twice: over what is there, and, after a crash, over what has come since."""
+    """Run the query twice: over the existing files, and, after a crash, over the files that arrived since."""
     url = url_of(arguments, __doc__)
     with database(url) as db, session() as spark, tempfile.TemporaryDirectory() as folder:
         inbox, checkpoint = Path(folder, "inbox"), Path(folder, "checkpoint")

@@ -1,4 +1,4 @@
-"""What every example needs around it: its arguments, a cluster, tables, and a Spark session."""
+"""The surroundings of every example: its arguments, a cluster, tables, and a Spark session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def url_of(arguments: Sequence[str] | None, about: str | None) -> str | None:
 
 @contextmanager
 def database(url: str | None) -> Iterator[Database]:
-    """Connect to a cluster, or to a new one of two replicas that is gone afterwards."""
+    """Connect to a cluster, or to a new one of two replicas that is deleted afterwards."""
     if url is not None:
         with tidelock.connect(url, token=os.environ.get("TIDELOCK_SECRET")) as db:
             yield db
@@ -48,7 +48,7 @@ def database(url: str | None) -> Iterator[Database]:
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """The session that is there, as in a notebook or under spark-submit, or one for the example."""
+    """Return the existing session, as in a notebook or under spark-submit, or a new one for the example."""
     if (found := SparkSession.getActiveSession()) is not None:
         yield found
         return

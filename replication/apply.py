@@ -1,12 +1,12 @@
-"""Applies the log: takes records in order, has missing parts fetched, and moves the snapshot CSN.
+"""The application of the log: accepts records in order, has missing parts fetched, moves the snapshot CSN.
 
-The shell around :class:`tidelock.replication.core.prefix.Prefix`. One loop looks up, decides and applies, one
-after the other, so that what it has looked up is still true when the machine hears of it. While a batch is
-being applied the next records and parts collect; thus a replica that is behind applies in large batches
-(F14).
+This is the shell around :class:`tidelock.replication.core.prefix.Prefix`. One loop looks up, decides and
+applies, one after the other, so that the result of a look-up is still true when the machine gets it. While a
+batch is being applied the next records and parts collect; thus a replica that is behind applies in large
+batches (F14).
 
-Failure model: a catalog that cannot be written now is tried again; a part that turns out to be damaged is
-fetched again; anything else (a gap in the log, a record of a newer version, a contradiction) ends
+Failure model: a catalog transaction that fails now is tried again; a part that turns out to be damaged is
+fetched again; any other failure (a gap in the log, a record of a newer version, a contradiction) ends
 :meth:`Applier.run` with its error, and the agent stops serving (I15).
 """
 
@@ -37,7 +37,7 @@ _log = structlog.get_logger("apply")
 
 
 class Applier:
-    """Follows the log on this replica.
+    """The component that follows the log on this replica.
 
     Args:
         ledger: The catalog.
@@ -46,7 +46,7 @@ class Applier:
         time_ms: The effective time of that CSN.
         apply_records_max: Most records of one catalog transaction.
         ahead_records: Records that may wait: enough to fetch ahead, bounded for a replica that is stuck.
-        missing_parts_max: Missing parts at which no more records are taken.
+        missing_parts_max: Missing parts at which no more records are accepted.
         retry_wait_max_s: Longest pause after a catalog transaction that failed.
         on_applied: Called in the event loop with each batch once it is durable and the snapshot CSN has
             moved.
@@ -85,7 +85,7 @@ class Applier:
 
     @property
     def blocked(self) -> msg.Blocked | None:
-        """Which part of which tid of which CSN holds this replica back, and why; None when nothing does."""
+        """The part, tid and CSN that hold this replica back, and the reason; None when nothing does."""
         blocked = self._prefix.blocked
         trouble = None if blocked is None else self._fetcher.trouble(blocked.part)
         if blocked is None or trouble is None:
@@ -101,11 +101,11 @@ class Applier:
 
     @property
     def trouble(self) -> str | None:
-        """Why the catalog could not take the last batch; None when it did."""
+        """The reason why the catalog could not apply the last batch; None when it did."""
         return self._trouble
 
     async def deliver(self, record: LogRecord) -> None:
-        """Take the next record of the log; waits while too many wait already, which slows the follower."""
+        """Accept the next record of the log; wait while too many are waiting, which slows the follower."""
         while self._full:
             self._room.clear()
             await self._room.wait()
@@ -113,18 +113,18 @@ class Applier:
         self._wake.set()
 
     def part_held(self, part: PartId) -> None:
-        """A part is durable here now: pushed, fetched or found again."""
+        """Note that a part is durable here now: pushed, fetched or found again."""
         self._fetcher.arrived(part)
         self._parts.append(msg.PartHeld(part))
         self._wake.set()
 
     def part_lost(self, part: PartId) -> None:
-        """A part was quarantined: records that are not applied yet wait for it again."""
+        """Note that a part was quarantined: records that are not applied yet wait for it again."""
         self._parts.append(msg.PartLost(part))
         self._wake.set()
 
     async def run(self) -> None:
-        """msg.Apply until cancelled.
+        """Apply the log until cancelled.
 
         Raises:
             CorruptError: This replica cannot go on without contradicting the log.
@@ -137,7 +137,7 @@ class Applier:
             self._records.clear()
             self._looking = records
             events: list[msg.PrefixEvent] = [*await self._looked_up(records)]
-            # Parts that came during the look-up follow the records, which then know that they want them.
+            # Parts that arrived during the look-up follow the records, which then know that they need them.
             events += self._parts
             self._parts.clear()
             instructions = self._prefix.step(*events)

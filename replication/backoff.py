@@ -1,11 +1,11 @@
-"""How long to wait before something that failed is tried again."""
+"""The pause before a failed action is repeated."""
 
 from __future__ import annotations
 
 import random
 
 FIRST_WAIT_S = 0.05
-#: 2^12 first waits are minutes; beyond it only the caller's maximum matters, and the power stays small.
+#: 2^12 first waits are minutes; beyond that only the caller's maximum matters, and the power stays small.
 _DOUBLINGS_MAX = 12
 
 

@@ -1,11 +1,12 @@
-"""Fetches the parts that this replica lacks from whichever replica has them (rule apply).
+"""The fetch of parts that this replica lacks, from any replica that has them (rule apply).
 
-A part counts as fetched when its length and XXH3-128 are right and file and row are durable here; whatever
-goes wrong before that is tried again, with the next holder or later, for as long as the part is wanted.
-Large parts come in ranges into a file of their own, which a broken transfer leaves in ``tmp/`` to go on
-from, with any holder; small ones come whole and share packs. A holder that sent wrong bytes is tried last.
+A part counts as fetched when its length and XXH3-128 are right and file and row are durable here. A failure
+before that is followed by another attempt, with the next holder or later, for as long as the part is wanted.
+A large part is fetched in ranges into its own file. A broken transfer leaves that file in ``tmp/``, and the
+fetch continues from there with any holder. Small parts are fetched whole and share packs. A holder that sent
+wrong bytes is tried last.
 
-Failure model: holders may be dead, frozen, lagging or wrong in their bytes; the own disk may be full.
+Failure model: holders may be dead, frozen, lagging or send wrong bytes; the own disk may be full.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _log = structlog.get_logger("fetch")
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """One part on its way.
+    """One part that is being fetched.
 
-    ``sink`` keeps what has come of a large part, ``sources`` who sent it, ``undo`` the path of its file while
-    no row names that. ``landing`` is set while the part is made durable, which is not interrupted;
-    ``stopped`` says that nobody wants it any more.
+    ``sink`` keeps the received bytes of a large part, ``sources`` the replicas that sent them, ``undo`` the
+    path of its file while no row names that. ``landing`` is set while the part is made durable, which is not
+    interrupted; ``stopped`` says that the part is not wanted any more.
     """
 
     wanted: Wanted
@@ -57,24 +58,24 @@ class _Fetch:
 
 
 class Fetcher:
-    """Brings wanted parts here.
+    """The component that fetches wanted parts.
 
     Args:
         client: HTTP to the peers.
-        files: Where large parts go.
+        files: The files for large parts.
         store: Makes parts known and durable.
         replica: This replica.
         on_held: Called in the event loop when a part is durable here.
-        on_wrong_bytes: Called when a replica has sent bytes that are not those of the part.
+        on_wrong_bytes: Called when a replica has sent bytes that are not the bytes of the part.
         range_bytes: Bytes of one request for a large part.
-        small_bytes_max: Parts up to this size come in one request and are stored in packs.
+        small_bytes_max: Parts up to this size are fetched in one request and stored in packs.
         concurrency: Large parts fetched at once.
         small_concurrency: Small parts fetched at once. They wait for the disk together: a replica that was
             away stores many with one fsync. With few of them it would never catch up with busy peers.
         retry_wait_max_s: Longest pause before all holders are asked again.
         grace_s: How long a small part of a committed transaction is left to a push, which is mostly under way
-            already: asking for it at once would move it twice.
-        early_max: Most parts of undecided transactions that are wanted at once; more are not taken.
+            already: an immediate fetch would transfer it twice.
+        early_max: Most parts of undecided transactions that are wanted at once; more are not accepted.
     """
 
     def __init__(
@@ -101,18 +102,18 @@ class Fetcher:
         self._small, self._large = asyncio.Semaphore(small_concurrency), asyncio.Semaphore(concurrency)
         self._retry_wait_max_s, self._grace_s, self._early_max = retry_wait_max_s, grace_s, early_max
         self._peers: dict[ReplicaId, Peer] = {}
-        #: Replicas whose last answer did not come.
+        #: Replicas that did not answer the last request.
         self._silent: set[ReplicaId] = set()
         self._running: dict[PartId, _Fetch] = {}
         self._early = 0
         self._closed = False
 
     def members(self, peers: Iterable[Peer]) -> None:
-        """Take the present member list. A struck replica may still give parts: their bytes are verified."""
+        """Process the present member list. A struck replica may still send parts, which are verified."""
         self._peers = {peer.replica: peer for peer in peers if peer.replica != self._replica}
 
     def want(self, wanted: Wanted) -> None:
-        """Fetch a part unless that is under way. It goes on until the part is here or not wanted any more."""
+        """Fetch a part unless that is under way. The fetch ends when the part is here or no longer wanted."""
         running = self._running.get(wanted.meta.part)
         if running is not None:
             if wanted.csn is not None and running.wanted.csn is None:
@@ -127,44 +128,44 @@ class Fetcher:
         item.task = asyncio.create_task(self._run(item), name=f"fetch {wanted.meta.part}")
 
     def arrived(self, part: PartId) -> None:
-        """The part came another way: a push brought it."""
+        """Note that the part arrived by another route: a push brought it."""
         if (item := self._running.get(part)) is not None:
             self._stop(item)
 
     def cancel(self, tids: Collection[str]) -> None:
-        """These transactions are rolled back: stop fetching for them, except for parts of committed ones."""
+        """Stop fetching for these transactions, which are rolled back, except for parts of committed ones."""
         gone = frozenset(tids)
         for item in list(self._running.values()):
             if item.wanted.csn is None and str(item.wanted.tid) in gone:
                 self._stop(item)
 
     def drop(self, parts: Iterable[PartId]) -> None:
-        """Stop fetching parts for an undecided transaction, which needs them no more."""
+        """Stop fetching parts for an undecided transaction that does not need them any more."""
         for part in parts:
             item = self._running.get(part)
             if item is not None and item.wanted.csn is None:
                 self._stop(item)
 
     def early(self) -> frozenset[str]:
-        """Return the undecided transactions of which parts are being fetched."""
+        """Return the undecided transactions whose parts are being fetched."""
         return frozenset(str(item.wanted.tid) for item in self._running.values() if item.wanted.csn is None)
 
     def coming_bytes(self) -> int:
-        """Return the bytes of the parts that are on their way for undecided transactions."""
+        """Return the bytes of the parts that are being fetched for undecided transactions."""
         return sum(item.wanted.meta.length for item in self._running.values() if item.wanted.csn is None)
 
     def came(self, parts: Iterable[PartId]) -> int:
-        """Return how many bytes have come of large parts that are still on their way."""
+        """Return how many bytes have arrived of large parts that are still being fetched."""
         items = (self._running.get(part) for part in parts)
         return sum(item.sink.length for item in items if item is not None and item.sink is not None)
 
     def trouble(self, part: PartId) -> str | None:
-        """Return why a wanted part has not come yet, or None if it is not wanted."""
+        """Return why a wanted part has not arrived yet, or None if it is not wanted."""
         item = self._running.get(part)
         return None if item is None else item.trouble
 
     async def close(self) -> None:
-        """Stop fetching; what is being made durable is finished first."""
+        """Stop fetching; a part that is being made durable is finished first."""
         self._closed = True
         tasks = [item.task for item in self._running.values() if item.task is not None]
         for item in list(self._running.values()):
@@ -208,9 +209,9 @@ class Fetcher:
             self._on_held(meta.part)
 
     async def _undo(self, item: _Fetch) -> None:
-        """Discard what has come of a large part that will not be recorded.
+        """Discard the received bytes of a large part that will not be recorded.
 
-        Where the part is fetched anew meanwhile, file and undo row are that one's.
+        If the part is fetched again meanwhile, file and undo row belong to the new fetch.
         """
         if item.sink is not None:
             await _in_thread(item.sink.abandon)
@@ -221,7 +222,7 @@ class Fetcher:
                     await self._store.forget_undo(item.undo)
 
     async def _ask_all(self, item: _Fetch, *, small: bool) -> bool:
-        """Ask each holder once; True as soon as the part is durable here."""
+        """Ask each holder once; return True as soon as the part is durable here."""
         item.trouble = "no other replica is known that may have it"
         for peer in self._holders(item):
             try:
@@ -249,7 +250,7 @@ class Fetcher:
         return False
 
     def _holders(self, item: _Fetch) -> list[Peer]:
-        """Return whom to ask, the most promising first: who had it at the commit, then anybody else."""
+        """Return the replicas to ask: the holders at the commit, then all others, best first."""
         known = dict.fromkeys((*item.wanted.holders, *self._peers))
         peers = [self._peers[replica] for replica in known if replica in self._peers]
         return sorted(
@@ -274,9 +275,10 @@ class Fetcher:
         meta = item.wanted.meta
         sink = item.sink
         if sink is not None and item.wrong and (others := item.sources - {peer.replica}):
-            # Somebody sent wrong bytes: from now on the whole part comes from one holder, to tell who it is.
+            # Wrong bytes were sent: from now on the whole part comes from one holder, so that it is
+            # identified.
             if item.wrong.get(peer.replica, 0) > max(item.wrong.get(other, 0) for other in others):
-                return False  # what a better one has begun is not given up for this one
+                return False  # the transfer that a better holder has begun is not given up for this one
             await _in_thread(sink.abandon)
         if sink is None or sink.closed:
             if await self._store.held((meta.part,)):
@@ -308,7 +310,7 @@ class Fetcher:
         return item.sink
 
     def _right(self, item: _Fetch, sources: set[ReplicaId], found: str) -> bool:
-        """Compare the checksum of what has come; those who sent wrong bytes are asked last from now on."""
+        """Compare the checksum of the received bytes; senders of wrong ones are asked last from now on."""
         meta = item.wanted.meta
         if found == meta.checksum:
             return True
@@ -321,7 +323,7 @@ class Fetcher:
             _log.error("wrong_bytes", part=item.wanted.meta.part, holders=sorted(sources), reason=reason)
         for replica in sources:
             item.wrong[replica] = item.wrong.get(replica, 0) + 1
-        if len(sources) == 1:  # of several sources one alone may be wrong
+        if len(sources) == 1:  # with several sources only one may be wrong
             self._on_wrong_bytes(next(iter(sources)), item.wanted.meta.part)
 
 

@@ -1,13 +1,13 @@
-"""How the horizon is raised: what is read, in which order, and the multi that is refused when it is too late.
+"""How the horizon is raised: the reads, their order, and the multi that is refused when it is too late.
 
-What may be done is in :mod:`tidelock.replication.core.horizon_rules`. The order of reads is part of the
+The rules are in :mod:`tidelock.replication.core.horizon_rules`. The order of the reads is part of the
 protocol:
 
 * The version of ``pins`` is read before the pins are listed, all in one session, and is checked in the multi
-  that sets the horizon: a pin that the list lacks was made behind that version, so the multi is refused
+  that sets the horizon: a pin that the list lacks was made after that version, so the multi is refused
   (F6).
-* Where replicas stand is read behind the pins: a replica that comes back takes a pin first, and gives it back
-  when its progress is published; the other way round both could be missed.
+* The progress of the replicas is read after the pins: a replica that returns takes a pin first, and releases
+  it when its progress is published. In the opposite order both could be missed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tidelock.csnlog.core.store import Check, Delete, SetData, Store
 from tidelock.replication.core.horizon_rules import PinWatch
 
 _NO_PIN: Final = Refused(Reason.NO_NODE)
-#: Deletes a pin whatever its version is: its id is never given again.
+#: Deletes a pin at any version: its id is never used again.
 _ANY_VERSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was read in one session, in the order that matters.
+    """The result of one read, in one session and in the order that matters.
 
     Attributes:
-        at: When it began, by the clock of the one who looks.
+        at: When it began, by the clock of the observer.
         horizon: ``csn/horizon``, and its version.
         pins_version: Version of ``pins``, read before the list.
-        standing: Where the replicas stand, read behind the pins.
+        standing: The progress of the replicas, read after the pins.
     """
 
     at: float
@@ -48,7 +48,7 @@ class Look:
 
 
 async def look(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Look | None:
-    """Read what the horizon is decided by; None when that failed, or the session has changed meanwhile."""
+    """Read what decides the horizon; None when a read failed, or the session has changed meanwhile."""
     session, begun = store.session, clock()
     horizon = await store.get(tree.HORIZON)
     pins = await store.get(tree.PINS)
@@ -63,7 +63,7 @@ async def look(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Loo
 
 
 async def read_pins(store: Store, watch: PinWatch, clock: Callable[[], float]) -> bool:
-    """List the pins, and read those that are new or due to be looked at; False when that failed."""
+    """List the pins, and read those that are new or due to be read; return False when a read failed."""
     begun = clock()
     names = await store.children(tree.PINS)
     if not isinstance(names, Ok):
@@ -80,10 +80,10 @@ async def read_pins(store: Store, watch: PinWatch, clock: Callable[[], float]) -
 
 
 async def end_expired(fenced: Fenced, watch: PinWatch, now: float) -> None:
-    """Delete the pins that nobody renews.
+    """Delete the pins that are not renewed.
 
     Raises:
-        FencedError: Another has raised the own fence.
+        FencedError: Another replica has raised the own fence.
         UnavailableError: The log has ended on this replica.
     """
     for pin, version in watch.expired(now).items():
@@ -104,10 +104,10 @@ async def _delete(fenced: Fenced, watch: PinWatch, pin: str, version: int) -> No
 
 
 async def raise_horizon(fenced: Fenced, seen: Look, to: Csn) -> Csn | None:
-    """Set the horizon, which must be at most what :func:`bounds` allows; None when it was refused.
+    """Set the horizon, which must be at most what :func:`bounds` allows; return None when it was refused.
 
     Raises:
-        FencedError: Another has raised the own fence.
+        FencedError: Another replica has raised the own fence.
         UnavailableError: The log has ended on this replica.
     """
     if to <= seen.horizon:

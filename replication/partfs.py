@@ -3,11 +3,11 @@
 A file is written under a temporary name in ``tmp/``, fsynced, renamed to its final name, and its directory
 is fsynced. It is durable when the call that finishes it returns, and not before. After a failed fsync the
 kernel may have marked the lost pages clean, so the failure is final for that file: the fsync is never tried
-again, the file is discarded. Deleting is a rename into ``trash/``, durable before the space is given back.
+again, the file is discarded. Deleting is a rename into ``trash/``, durable before the space is released.
 
-The caller notes the final name as an undo row before the first byte (rule stage): a crash at any
-point leaves files that :meth:`PartFs.sweep` recognises, never a row without its file. Everything here blocks
-and may be called from any thread.
+The caller notes the final name as an undo row before the first byte (rule stage). So a crash at any point
+leaves files that :meth:`PartFs.sweep` recognises, never a row without its file. All functions block and may
+be called from any thread.
 
 Layout (docs/protocol.md#catalog): ``parts/<2 digits>/<part>.parquet`` (``.manifest`` for a manifest),
 ``packs/<2 digits>/<pack>.pack``, ``tmp/``, ``trash/``, ``lock``; the digits are the last ones of the counter.
@@ -57,26 +57,26 @@ BUFFER_BYTES = 1 << 20
 
 _FOLDERS = [f"{number:02d}" for number in range(100)]
 _SUFFIX: Final[dict[PartKind, str]] = {"part": ".parquet", "manifest": ".manifest"}
-#: The only files that a sweep looks at.
+#: The only files that a sweep considers.
 _OURS = re.compile(
     r"(?:parts/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.(?:parquet|manifest)|packs/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.pack)"
 )
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: What says something about this process or machine, and nothing about the file.
+#: Errors that concern this process or machine, and not the file.
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
-#: Bytes that are read at a time where a part is only looked at.
+#: Bytes that one read of a verification gets.
 _VERIFY_BYTES = 16 * BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep found.
+    """The result of a sweep.
 
     Attributes:
         removed: Undone files that were deleted, as paths below the data directory.
-        missing: Files that the catalog names and that are not there; nothing of them may be claimed (I9).
-        unknown: Files that neither the catalog nor an undo row names. They stay: a catalog that was put
-            back or lost must not cost the bytes as well.
+        missing: Files that the catalog names and that do not exist; no part of them may be claimed (I9).
+        unknown: Files that neither the catalog nor an undo row names. They stay: a catalog that was restored
+            from a backup or lost must not cost the bytes as well.
     """
 
     removed: tuple[str, ...]
@@ -97,7 +97,7 @@ class PartFs:
         self._temporary = itertools.count(1)
 
     def open(self) -> None:
-        """Take the directory for this process and make its folders.
+        """Lock the directory for this process and make its folders.
 
         Raises:
             DataDirInUseError: Another agent holds it.
@@ -107,7 +107,7 @@ class PartFs:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # All at once, with three fsyncs in all: no later write has to think about a new parent directory.
+            # All at once, with three fsyncs in total: no later write has to consider a new parent directory.
             for top in ("parts", "packs"):
                 for name in _FOLDERS:
                     (self.data_dir / top / name).mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class PartFs:
             raise ConfigError(f"data_dir {self.data_dir} cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -140,10 +140,10 @@ class PartFs:
         return f"packs/{parse_part_id(pack)[2] % 100:02d}/{pack}.pack"
 
     def write_pack(self, path: str, items: Sequence[Bytes]) -> list[Location]:
-        """Store small parts one after the other in the file ``path``; returns when it is durable (one fsync).
+        """Store small parts one after the other in the file ``path``; return when it is durable (one fsync).
 
         Raises:
-            DiskFullError, UnavailableError: Nothing is left of the file.
+            DiskFullError, UnavailableError: The file was not written.
         """
         sink = self._sink(path)
         locations = []
@@ -158,15 +158,15 @@ class PartFs:
         """Open a part's own file for writing; its final name is :meth:`part_path`.
 
         Raises:
-            DiskFullError, UnavailableError: There is no file.
+            DiskFullError, UnavailableError: The file was not opened.
         """
         return self._sink(self.part_path(part, kind))
 
     def scratch(self) -> Scratch:
-        """Open a new file in ``tmp/`` for what a statement needs while it runs.
+        """Open a new file in ``tmp/`` for the use of a statement while it runs.
 
         Raises:
-            DiskFullError, UnavailableError: There is no file.
+            DiskFullError, UnavailableError: The file was not opened.
         """
         return Scratch(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}")
 
@@ -174,7 +174,7 @@ class PartFs:
         return PartSink(self.data_dir, path, next(self._temporary))
 
     def room(self) -> int:
-        """Return the bytes that are free on the disk of the data directory; 0 if it does not say."""
+        """Return the bytes that are free on the disk of the data directory; 0 if they are not known."""
         try:
             return shutil.disk_usage(self.data_dir).free
         except OSError:
@@ -186,22 +186,22 @@ class PartFs:
             return part.read(offset, location.length - offset if length is None else length)
 
     def verify(self, location: Location) -> None:
-        """Return if all bytes of a part are those that were written; errors as :meth:`VerifiedRange.read`."""
+        """Return if all bytes of a part are the written ones; errors as :meth:`VerifiedRange.read`."""
         with VerifiedRange(self.data_dir, location) as part:
             for start in range(0, location.length, _VERIFY_BYTES):
                 part.read(start, min(_VERIFY_BYTES, location.length - start))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Take files away for good, if they are there. :meth:`empty_trash` gives the space back.
+        """Delete files for good, if they exist. :meth:`empty_trash` releases the space.
 
         Raises:
-            UnavailableError: Some may be back after a crash; call again.
+            UnavailableError: Some files may exist again after a crash; call again.
         """
         chosen = set(paths)
         self._delete(chosen, chosen)
 
     def _delete(self, paths: Collection[str], gone: Iterable[str]) -> None:
-        """Take files away, and make durable that those of ``gone`` are: a call may have failed there."""
+        """Delete files, and make durable that ``gone`` are deleted: a former call may have failed there."""
         try:
             for path in paths:
                 with contextlib.suppress(FileNotFoundError):
@@ -213,7 +213,7 @@ class PartFs:
             raise _failure(error, "deleting files") from error
 
     def empty_trash(self) -> int:
-        """Give the space of deleted files back; returns their number. What cannot go now stays for later."""
+        """Release the space of deleted files; return their number. A file that fails stays for later."""
         count = 0
         with contextlib.suppress(OSError):
             for path in (self.data_dir / "trash").iterdir():
@@ -223,14 +223,14 @@ class PartFs:
         return count
 
     def sweep(self, keep: Collection[str], undo: Iterable[str]) -> Swept:
-        """Clean up after a crash, before anything is written: temporary files, trash and undone files go.
+        """Clean up after a crash, before any write: delete temporary files, trash and undone files.
 
         Args:
             keep: Paths that the catalog names in ``files``.
-            undo: Paths of undo rows; afterwards these rows may go.
+            undo: Paths of undo rows; afterwards these rows may be deleted.
 
         Raises:
-            UnavailableError: A folder cannot be read or a file not be moved.
+            UnavailableError: A folder cannot be read or a file cannot be moved.
         """
         try:
             shutil.rmtree(self.data_dir / "tmp")
@@ -267,7 +267,7 @@ class Scratch:
         """Append bytes.
 
         Raises:
-            DiskFullError, UnavailableError: The file is of no use any more.
+            DiskFullError, UnavailableError: The file cannot be used any more.
         """
         left = memoryview(data)
         try:
@@ -277,7 +277,7 @@ class Scratch:
             raise _failure(error, f"writing {self.path.name}") from error
 
     def remove(self) -> None:
-        """Delete the file; what cannot go now is found by the next sweep."""
+        """Delete the file; the next sweep finds a file that cannot be deleted now."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -285,17 +285,17 @@ class Scratch:
 
 
 class PartSink:
-    """A file that is being written; made by :meth:`PartFs.begin`. Hashed while the bytes pass by.
+    """A file that is being written; made by :meth:`PartFs.begin`. It is hashed while the bytes pass through.
 
-    After an error, as after :meth:`finish` and :meth:`abandon`, it takes nothing more. It has what
-    ``pyarrow.PythonFile`` asks of a file to write to.
+    After an error, as after :meth:`finish` and :meth:`abandon`, it accepts nothing more. It has the methods
+    that ``pyarrow.PythonFile`` needs of a file to write to.
     """
 
     def __init__(self, data_dir: Path, path: str, number: int) -> None:
         self.path = path
         self._final = data_dir / path
         self._temporary = data_dir / "tmp" / f"{self._final.name}.{number}"
-        #: The name that the file bears now. A file that stood at the final name before is not ours to unlink.
+        #: The present name of the file. A file that was at the final name before is not ours to unlink.
         self._name = self._temporary
         self._digest = RangeDigest()
         self._open = True
@@ -306,7 +306,7 @@ class PartSink:
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more bytes."""
+        """Whether the file accepts no more bytes."""
         return not self._open
 
     @property
@@ -320,7 +320,7 @@ class PartSink:
         return self._digest.checksum()
 
     def write(self, data: Bytes) -> int:
-        """Append bytes; returns their number.
+        """Append bytes; return their number.
 
         Raises:
             DiskFullError, UnavailableError: The file is discarded.
@@ -352,15 +352,15 @@ class PartSink:
         return Location(self.path, 0, self._digest.length, self._digest.blocks())
 
     def abandon(self) -> None:
-        """Discard the file; harmless when it is finished or discarded already."""
+        """Discard the file; harmless when it is already finished or discarded."""
         if self._open:
             self._discard()
 
     def _discard(self) -> None:
         self._open = False
-        with contextlib.suppress(OSError):  # closing flushes what is buffered, which may fail once more
+        with contextlib.suppress(OSError):  # closing flushes the buffer, which may fail once more
             self._file.close()
-        with contextlib.suppress(OSError):  # what stays is found by the next sweep
+        with contextlib.suppress(OSError):  # the next sweep finds a file that stays
             self._name.unlink()
 
     @contextlib.contextmanager
@@ -381,8 +381,8 @@ class VerifiedRange:
     """The bytes of a durable part, verified block by block at every read.
 
     Raises:
-        CorruptError: The file is gone or cannot be read.
-        UnavailableError: This process is short of memory or of open files; nothing is known of the part.
+        CorruptError: The file does not exist or cannot be read.
+        UnavailableError: This process lacks memory or open files; nothing is known of the part.
     """
 
     def __init__(self, data_dir: Path, location: Location) -> None:
@@ -398,8 +398,8 @@ class VerifiedRange:
         """Return ``length`` bytes from ``offset`` of the part; ValueError outside of it.
 
         Raises:
-            CorruptError: The disk gave other bytes than were written, fewer of them, or an error.
-            UnavailableError: As when it was opened.
+            CorruptError: The disk returned other bytes than were written, fewer of them, or an error.
+            UnavailableError: As for opening it.
         """
         end = offset + length
         if not 0 <= offset <= end <= self._location.length:
@@ -447,7 +447,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 def _failure(error: OSError, doing: str) -> TidelockError:
-    """Say what a failed change of the disk means: nothing is claimed, and it may work later."""
+    """Return the error for a failed change of the disk: nothing is claimed, and it may work later."""
     if error.errno in _NO_ROOM:
         return DiskFullError(
             f"no room on the disk while {doing} ({error.strerror}); free space in the data directory"

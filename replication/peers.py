@@ -1,7 +1,7 @@
 """HTTP to the other agents: their API (docs/protocol.md#peer-routes) and the bytes of their parts.
 
-Every failure is one of :mod:`tidelock.errors`. A peer that does not answer, answers in part or is no agent at
-all is UnavailableError: nothing was learned, the same call may be repeated, here or elsewhere.
+Every failure is an error of :mod:`tidelock.errors`. A peer that does not answer, answers in part or is no
+agent at all is UnavailableError: nothing was learned, and the same call may be repeated, here or elsewhere.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ T = TypeVar("T")
 
 #: Bytes that one step of a part's stream yields at most.
 CHUNK_BYTES = 1 << 20
-#: An answer to a small request never needs more; a longer one is not from an agent.
+#: An answer to a small request never needs more; a longer answer is not from an agent.
 ANSWER_BYTES_MAX = 16 << 20
 
 _OK, _PARTIAL = 200, 206
 _BROKEN = (ClientError, OSError, TimeoutError)
 
 
-#: The words of ``GET /peer/v1/outcome/{tid}``.
+#: The answers of ``GET /peer/v1/outcome/{tid}`` on the wire.
 _ANSWERS: dict[str, HomeAnswer] = {
     "committed": CommittedUnseen(),
     "aborted": Aborted(),
@@ -58,13 +58,13 @@ _ANSWERS: dict[str, HomeAnswer] = {
 
 
 def word_of(outcome: OwnOutcome) -> str:
-    """Return the word by which a home tells a peer what it knows of its own transaction."""
+    """Return the wire text by which a home reports the outcome of its own transaction to a peer."""
     told = CommittedUnseen() if isinstance(outcome, Committed) else outcome
     return next(word for word, answer in _ANSWERS.items() if answer == told)
 
 
 def answer_of(word: str) -> HomeAnswer:
-    """Return what the word of a home says; one that this version does not know says nothing."""
+    """Return the meaning of a home's wire text; a text that this version does not know means NotMine."""
     return _ANSWERS.get(word, NotMine())
 
 
@@ -93,7 +93,7 @@ class PeerClient:
     # -- the protocol API of a peer: ``api`` is host:port ----------------------------------
 
     async def stage(self, api: str, body: Sequence[bytes], *, timeout_s: float) -> Held:
-        """Push what :func:`tidelock.replication.core.wire.encode` made, and return the peer's answer."""
+        """Push the output of :func:`tidelock.replication.core.wire.encode`, and return the peer's answer."""
         headers = {
             "Content-Length": str(sum(map(len, body))),
             "Content-Type": "application/vnd.tidelock.stage",
@@ -103,37 +103,37 @@ class PeerClient:
         )
 
     async def forget(self, api: str, tids: Iterable[Tid]) -> None:
-        """Hint: these transactions are rolled back."""
+        """Hint that these transactions are rolled back."""
         await self._call("POST", api, "forget", Any, json=ForgetRequest(tids=[str(tid) for tid in tids]))
 
     async def drop(self, api: str, parts: Iterable[PartId]) -> None:
-        """Hint: early copies of these parts are not needed any more, though their transaction goes on."""
+        """Hint that early copies of these parts are not needed any more, though their transaction goes on."""
         await self._call("POST", api, "forget", Any, json=ForgetRequest(parts=list(parts)))
 
     async def hint(self, api: str, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
-        """Hint: these parts of a running transaction are durable at ``holder`` and may be fetched early."""
+        """Hint that these parts of a running transaction are durable at ``holder``, for an early fetch."""
         await self._call("POST", api, "hint", Any, json=HintRequest(str(tid), holder, list(parts)))
 
     async def outcome(self, api: str, tid: Tid) -> HomeAnswer:
-        """Return what a home says of its own transaction."""
+        """Return a home's answer about its own transaction."""
         return answer_of((await self._call("GET", api, f"outcome/{tid}", PeerOutcome)).outcome)
 
     async def status(self, api: str) -> PeerStatus:
-        """Return who answers at the address, and how far it is."""
+        """Return the replica that answers at the address, and how far it is."""
         return await self._call("GET", api, "status", PeerStatus)
 
     async def begin_upload(self, api: str, grant: str, replica: ReplicaId) -> UploadBegun:
-        """Tell a home that ``replica`` is to take the file of a grant."""
+        """Notify a home that ``replica`` will receive the file of a grant."""
         asked = UploadRequest(grant, replica)
         return await self._call("POST", api, "uploads", UploadBegun, json=asked)
 
     async def end_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, meta: PartMeta) -> None:
-        """Tell a home that a file is durable at ``replica``; may be repeated."""
+        """Notify a home that a file is durable at ``replica``; may be repeated."""
         told = UploadedRequest(str(tid), TableName(table), replica, meta.length, meta.checksum)
         await self._call("POST", api, f"uploads/{meta.part}", Any, json=told)
 
     async def fail_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, part: PartId) -> None:
-        """Tell a home that a file will not come from ``replica``; a hint."""
+        """Notify a home that a file will not come from ``replica``; a hint."""
         told = FailedUploadRequest(str(tid), TableName(table), replica)
         await self._call("POST", api, f"uploads/{part}/failed", Any, json=told)
 
@@ -169,11 +169,11 @@ class PeerClient:
     # -- the bytes of a part: ``data`` is host:port of its reader workers ----------------------
 
     async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes ``start`` to ``end`` (exclusive) of a part; nothing is asked for no bytes.
+        """Yield the bytes ``start`` to ``end`` (exclusive) of a part; an empty range sends no request.
 
         Raises:
             UnavailableError: The peer does not hold it, is not reached, or broke off.
-            CorruptError: It has another part under this id, by its checksum or length.
+            CorruptError: The peer has another part under this id, by its checksum or length.
         """
         if start == end:
             return
@@ -215,7 +215,7 @@ async def _stream(body: Sequence[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _bounded(response: ClientResponse) -> bytes:
-    """Read an answer; more than an agent ever sends counts as broken."""
+    """Read an answer; an answer longer than an agent ever sends counts as broken."""
     pieces, length = [], 0
     async for chunk in response.content.iter_chunked(CHUNK_BYTES):
         length += len(chunk)
@@ -240,7 +240,7 @@ async def _check_part(url: str, response: ClientResponse, meta: PartMeta, start:
 
 
 def _refusal(url: str, status: int, raw: bytes) -> TidelockError:
-    """Return the error that the answer holds; whoever answered something else is no agent."""
+    """Return the error that the answer holds; a server that answered something else is no agent."""
     with contextlib.suppress(ValueError):
         error = from_wire(status, msgspec.json.decode(raw, type=dict[str, Any]))
         error.details.setdefault("url", url)

@@ -1,4 +1,4 @@
-"""What replication needs from the agent around it, as protocols: durable knowledge about parts and records.
+"""The needs of replication from the agent around it, as protocols: durable knowledge of parts and records.
 
 All methods are called from the event loop. "Durable" means on disk when the call returns. Errors are those of
 :mod:`tidelock.errors`: UnavailableError and DiskFullError are tried again, CorruptError stops the agent (I15)
@@ -18,18 +18,18 @@ class CatalogPort(Protocol):
     """The catalog, as :class:`tidelock.replication.apply.Applier` sees it."""
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
-        """Return those parts whose bytes are durable and verified here."""
+        """Return the parts of these whose bytes are durable and verified here."""
 
     async def known_tids(self, tids: Collection[str]) -> set[str]:
-        """Return those tids that an applied record has committed."""
+        """Return the tids of these that an applied record has committed."""
 
     async def want(self, wanted: Sequence[Wanted]) -> None:
-        """Make durable that these parts are missing here; rows that exist stay as they are."""
+        """Make durable that these parts are missing here; existing rows do not change."""
 
     async def read(self, part: PartId) -> bytes:
         """Return the bytes of a held part (a manifest), verified by block.
 
-        CorruptError: they are wrong, and the part is quarantined by now; it is fetched again.
+        CorruptError: the bytes are wrong, and the part is now quarantined; it is fetched again.
         """
 
     async def apply(self, records: Sequence[ResolvedRecord]) -> None:
@@ -37,19 +37,19 @@ class CatalogPort(Protocol):
 
 
 class PartStore(Protocol):
-    """Where fetched parts go: what :class:`tidelock.replication.fetch.Fetcher` needs."""
+    """The store for fetched parts, as :class:`tidelock.replication.fetch.Fetcher` needs it."""
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
         """As :meth:`CatalogPort.held`."""
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
-        """Make the bytes and the row of a small part durable, in a pack together with others that wait."""
+        """Make bytes and row of a small part durable, in a pack together with other parts that wait."""
 
     async def note_undo(self, path: str) -> None:
         """Make durable that the file ``path`` (below the data directory) is about to be written."""
 
     async def forget_undo(self, path: str) -> None:
-        """Make durable that the file ``path`` is gone, or never came to be."""
+        """Make durable that the file ``path`` is deleted, or was never written."""
 
     async def record(self, meta: PartMeta, tid: Tid, location: Location) -> None:
-        """Make the row of a part durable whose file is; the undo row goes in the same transaction."""
+        """Make the row of a part durable whose file is durable; the same transaction deletes the undo row."""

@@ -1,13 +1,13 @@
-"""Pushes sealed transactions to the peers: one request in flight per peer, each a natural batch.
+"""The push of sealed transactions to the peers: one request in flight per peer, each a natural batch.
 
-While a request is on its way, what is sealed meanwhile collects for the next one. A transaction is pushed
-until the peer says that it holds it, until it is rolled back, or until it is decided and the peer does not
-follow well: then the log brings it. So a dead peer costs one small retry at a time and keeps nothing in
-memory; a peer that is merely slower than the others still gets decided transactions here, up to a bound,
+Transactions that are sealed while a request is under way collect for the next one. A transaction is pushed
+until the peer reports that it holds it, until it is rolled back, or until it is decided and the peer does not
+keep up: then the peer gets it by the log. So a dead peer costs one small retry at a time and keeps nothing in
+memory. A peer that is merely slower than the others still gets decided transactions from here, up to a bound,
 which is cheaper for both sides than fetching each part.
 
-Answers go to ``on_held`` as they are. What they are worth is for
-:class:`tidelock.replication.core.copies.Copies` to say.
+Answers go to ``on_held`` unchanged. :class:`tidelock.replication.core.copies.Copies` decides whether they
+count.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tidelock.replication.peers import PeerClient
 PUSH = faults.step("replication.push")
 _log = structlog.get_logger("push")
 
-#: What a waiting transaction counts at least, for its metadata.
+#: The least size at which a waiting transaction counts, for its metadata.
 _TID_BYTES = 1024
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A transaction that some peer still lacks."""
+    """A transaction that a peer still lacks."""
 
     sealed: SealedTid
     inline: dict[PartId, bytes]
@@ -52,7 +52,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Later:
-    """A transaction that the peer did not take yet: when to ask again, with the bytes or without."""
+    """A transaction that the peer did not accept yet: when to ask again, with the bytes or without."""
 
     due: float
     attempts: int
@@ -61,7 +61,7 @@ class _Later:
 
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    """Parts that a replica has already."""
+    """Parts that a replica already has."""
 
     tid: Tid
     holder: ReplicaId
@@ -70,7 +70,7 @@ class _Hint:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """What goes to one peer. Of too many hints the oldest is dropped, as a hint may be."""
+    """The transfers to one peer. Of too many hints the oldest is dropped, as a hint may be."""
 
     peer: Peer
     forgotten: deque[Tid]
@@ -85,7 +85,7 @@ class _Lane:
 
 
 class Pusher:
-    """Sends this home's sealed transactions to the peers.
+    """The component that sends this home's sealed transactions to the peers.
 
     Args:
         client: HTTP to the peers.
@@ -93,10 +93,10 @@ class Pusher:
         boot: Start number of this agent.
         cluster_id: The cluster, which a peer compares with its own.
         on_held: Called in the event loop with every answer.
-        push_bytes_max: Inline bytes of one request; also what decided transactions may hold in memory.
+        push_bytes_max: Inline bytes of one request; also the memory that decided transactions may use.
         push_tids_max: Transactions of one request.
-        push_timeout_s: A request without answer for so long is sent again.
-        retry_wait_max_s: Longest pause between two tries.
+        push_timeout_s: A request without an answer after this time is sent again.
+        retry_wait_max_s: Longest pause between two attempts.
         hints_max: Hints that wait for one peer.
     """
 
@@ -126,7 +126,7 @@ class Pusher:
         self._late_bytes = 0
 
     def members(self, peers: Iterable[Peer]) -> None:
-        """Take the present member list, without this replica. Struck ones get nothing."""
+        """Process the present member list, without this replica. Struck replicas get nothing."""
         now = {peer.replica: peer for peer in peers if not peer.struck and peer.replica != self._home}
         for replica in [known for known in self._lanes if known not in now]:
             self._close_lane(self._lanes.pop(replica))
@@ -151,7 +151,7 @@ class Pusher:
             lane.wake.set()
 
     def decided(self, tid: Tid) -> None:
-        """The transaction is committed: only peers that follow well still get it from here."""
+        """Note that the transaction is committed: only peers that keep up still get it from here."""
         text = str(tid)
         item = self._open.get(text)
         if item is None or item.decided:
@@ -168,7 +168,7 @@ class Pusher:
             self._drop(next(iter(self._late)))
 
     def forget(self, tid: Tid) -> None:
-        """The transaction is rolled back: push it no more, and tell the peers, as a hint."""
+        """Stop pushing the transaction, which is rolled back, and notify the peers, as a hint."""
         self._drop(str(tid))
         for lane in self._lanes.values():
             for hint in [hint for hint in lane.hints if hint.tid == tid]:
@@ -178,14 +178,14 @@ class Pusher:
                 lane.wake.set()
 
     def drop(self, parts: Sequence[PartId]) -> None:
-        """Tell the peers that a transaction, which goes on, has taken these parts back."""
+        """Notify the peers that a transaction, which goes on, has withdrawn these parts."""
         for lane in self._lanes.values():
             if not lane.failures:
                 lane.dropped.extend(parts)
                 lane.wake.set()
 
     def hint(self, tid: Tid, parts: Sequence[PartMeta], holder: ReplicaId | None = None) -> None:
-        """Tell the peers of parts that are durable, here or at ``holder``, while their transaction runs."""
+        """Notify the peers of parts that are durable, here or at ``holder``, while their transaction runs."""
         for replica, lane in self._lanes.items():
             if not lane.failures and replica != holder:
                 lane.hints.append(_Hint(tid, holder or self._home, parts))
@@ -208,7 +208,7 @@ class Pusher:
 
     def _change_lane(self, lane: _Lane, peer: Peer) -> None:
         before, lane.peer = lane.peer, peer
-        if peer.disk != before.disk:  # what another disk held counts for nothing (F7)
+        if peer.disk != before.disk:  # the content of another disk does not count (F7)
             lane.later.clear()
             for text, item in self._open.items():
                 if item.acked.get(peer.replica) != peer.disk and not item.decided:
@@ -262,7 +262,7 @@ class Pusher:
         for waiting in (lane.forgotten, lane.dropped, lane.hints):
             waiting.clear()
         for text in [text for text, item in lane.todo.items() if item.decided]:
-            del lane.todo[text]  # the log brings it when the peer is back
+            del lane.todo[text]  # the peer gets it by the log when it is back
             if not self._awaited(text):
                 self._drop(text)
 
@@ -274,13 +274,13 @@ class Pusher:
         while lane.hints:
             hint = lane.hints.popleft()
             await self._client.hint(lane.peer.api, hint.tid, hint.holder, hint.parts)
-        if lane.dropped:  # behind the hints, which may be of the same parts
+        if lane.dropped:  # after the hints, which may concern the same parts
             parts = list(lane.dropped)
             lane.dropped.clear()
             await self._client.drop(lane.peer.api, parts)
 
     def _batch(self, lane: _Lane) -> tuple[list[tuple[_Open, bool]], float | None]:
-        """Return what to send now, each with whether by reference only, and when the next retry is due."""
+        """Return what to send now, each with whether by reference only, and the time of the next retry."""
         batch: list[tuple[_Open, bool]] = []
         size, now, due = 0, _now(), None
         for text, item in lane.todo.items():
@@ -308,7 +308,7 @@ class Pusher:
             await PUSH.before()
             held = await self._client.stage(peer.api, body, timeout_s=self._push_timeout_s)
             await PUSH.after()
-        except TooLargeError as error:  # here, or by a peer with smaller limits
+        except TooLargeError as error:  # raised here, or by a peer with smaller limits
             if len(batch) > 1:
                 await self._send(lane, batch[: len(batch) // 2])
             else:
@@ -327,7 +327,7 @@ class Pusher:
         self._on_held(held)
 
     def _inline(self, batch: Sequence[tuple[_Open, bool]]) -> dict[PartId, bytes]:
-        """Return the bytes that travel along; what exceeds the bound within one transaction is left out."""
+        """Return the bytes to send inline; what exceeds the bound within one transaction is left out."""
         inline: dict[PartId, bytes] = {}
         room = self._push_bytes_max
         for item, by_reference in batch:
@@ -345,7 +345,7 @@ class Pusher:
         if text in taken:
             item.acked[lane.peer.replica] = held.disk
             if held.disk != lane.peer.disk:
-                # It speaks of another disk than the one that counts now: of a former one, or of one that the
+                # The answer is about another disk than the one that counts now: a former one, or one that the
                 # member list does not show yet.
                 self._ask_later(lane, item, None, by_reference=True)
                 return
@@ -354,7 +354,7 @@ class Pusher:
             if item.decided and not self._awaited(text):
                 self._drop(text)
         else:
-            # Without a refusal the peer has kept what came inline and is fetching the rest: asking again
+            # Without a refusal the peer has kept the inline parts and is fetching the rest: asking again
             # needs no bytes.
             reason = held.refused.get(text)
             self._ask_later(lane, item, reason, by_reference=reason is None)

@@ -31,8 +31,8 @@ KILL_TIMEOUT_S: Final = 30.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Fields of /proc/<pid>/stat after the command's name (proc(5): state is field 3, starttime field 22).
 _STATE, _START_TICKS = 0, 19
-#: Children of this process. An entry is kept until its child has ended, since only the parent can reap it.
-_children: dict[int, subprocess.Popen[bytes]] = {}
+#: Pids of children of this process. A pid is kept until its child was reaped, which only the parent can do.
+_children: set[int] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,10 @@ def start(
             env=env,
             start_new_session=True,
         )
-    _children[child.pid] = child
+    _children.add(child.pid)
+    # From here on this module reaps the child. It may outlive this process on purpose: an object without a
+    # return code would report that in a ResourceWarning when it is deleted.
+    child.returncode = 0
     # A child that has already ended is still in /proc, as a zombie, until it is polled.
     return record(child.pid, pid_file)
 
@@ -95,10 +98,8 @@ def load(pid_file: Path) -> Identity | None:
 
 def alive(process: Identity) -> bool:
     """Return whether exactly this process is running; a zombie, which has ended, is not."""
-    if child := _children.get(process.pid):
-        child.poll()
-        if child.returncode is not None:
-            _children.pop(process.pid, None)
+    if process.pid in _children:
+        _reap(process.pid)
     stat = _stat(process.pid)
     return (
         stat is not None
@@ -144,6 +145,16 @@ def kill(process: Identity) -> None:
     """End the process by SIGKILL; return when it has ended. TimeoutError as in `stop`."""
     if send(process, signal.SIGKILL) and not wait(process, KILL_TIMEOUT_S):
         raise TimeoutError(f"process {process.pid} still runs {KILL_TIMEOUT_S:.0f} s after SIGKILL")
+
+
+def _reap(pid: int) -> None:
+    """Take the exit code of a child if it has ended, so that the kernel can forget it."""
+    try:
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        ended = pid  # another thread was faster
+    if ended:
+        _children.discard(pid)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
-"""Workloads: what the demo, the benchmarks and the tests share, outside of what is installed.
+"""Workloads: code that the demo, the benchmarks and the tests share; it is not installed.
 
-TPC-H data and queries, what single agents say over HTTP, the histories of clients and the checks of them,
-comparison of rows between engines, Spark sessions, child processes that are spoken to by lines of JSON.
+It contains TPC-H data and queries, access to single agents over HTTP, the histories of clients and their
+checks, comparison of rows between engines, Spark sessions, and child processes driven by lines of JSON.
 It uses the product as its users do: the client, the local cluster, the Spark helpers, HTTP. It imports
-nothing from inside the agent, since what is checked must not help in its own check; of the log it knows how
-a CSN is made of epoch and number (docs/adr/0018-the-demo-is-not-installed.md).
+no module of the agent, since the checked code must not take part in its own check. Of the log it knows only
+how a CSN is composed of epoch and number (docs/adr/0018-the-demo-is-not-installed.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What single agents of a local cluster say over HTTP: API, metrics, lists and bytes of parts."""
+"""Access to single agents of a local cluster over HTTP: API, metrics, lists and bytes of parts."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _METRIC: Final = re.compile(r"^(tidelock_\w+) (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the reader processes of one replica have served since its start.
+    """The reads that the reader processes of one replica have served since its start.
 
     Attributes:
-        opens: Reads of parts that were begun.
-        byte_count: Bytes of parts handed to the kernel.
+        opens: Number of reads of parts that were begun.
+        byte_count: Number of bytes of parts handed to the kernel.
     """
 
     opens: int
     byte_count: int
 
     def since(self, before: Served) -> Served:
-        """What was served in between."""
+        """Return the reads that were served in between."""
         return Served(self.opens - before.opens, self.byte_count - before.byte_count)
 
 
@@ -66,16 +66,16 @@ class Part:
 
     @property
     def facts(self) -> tuple[str, str, int, int, str]:
-        """The part as a line of a history has it (workloads/history.py)."""
+        """The part in the form of a line of a history (workloads/history.py)."""
         return self.id, self.path, self.rows, self.length, self.checksum
 
 
 def ask(
     cluster: LocalCluster, replica: str, path: str, *, timeout_s: float = 30.0, token: str | None = None
 ) -> Any:
-    """Return what GET of a path below /api/v1 of a replica answers.
+    """Return the answer of a replica to GET of a path below /api/v1.
 
-    UnavailableError without an answer in time; the agent's own error as it answers it.
+    UnavailableError without an answer in time; an error that the agent answers is raised unchanged.
     """
     return json.loads(get(f"{cluster.url(replica)}/api/v1{path}", timeout_s=timeout_s, token=token))
 
@@ -97,7 +97,7 @@ def get(url: str, *, timeout_s: float = TIMEOUT_S, token: str | None = None) -> 
 
 
 class Agents:
-    """All agents of a local cluster; any number of threads may ask.
+    """All agents of a local cluster; any number of threads may use the object.
 
     Args:
         token: The agents' shared secret, if they have one.
@@ -119,7 +119,7 @@ class Agents:
         return {name: float(value) for name, value in _METRIC.findall(text)}
 
     def served(self, replica: str) -> Served:
-        """What an agent's readers have served; UnavailableError when it does not answer."""
+        """Return the reads that an agent has served; UnavailableError if it does not answer."""
         metrics = self.metrics(replica)
         return Served(
             int(metrics["tidelock_reader_opens_total"]), int(metrics["tidelock_reader_bytes_total"])
@@ -130,7 +130,7 @@ class Agents:
         return int(self.metrics(replica)["tidelock_snapshot_csn"])
 
     def parts(self, replica: str, csn: int, table: str) -> list[Part]:
-        """An agent's part list of a table at a CSN, ordered by id; errors as its API answers."""
+        """Return an agent's part list of a table at a CSN, ordered by id; the agent's errors are raised."""
         listed = ask(
             self._cluster,
             replica,
@@ -142,14 +142,14 @@ class Agents:
         return sorted((Part(*(row[name] for name in names)) for row in listed), key=lambda part: part.id)
 
     def read(self, replica: str, csn: int, part: Part) -> bytes:
-        """A part's bytes from an agent's snapshot file system, as they come; errors as in `ask`."""
+        """Yield a part's bytes from an agent's snapshot file system as they arrive; errors as in `ask`."""
         url = f"http://127.0.0.1:{self._data[replica]}/snapshots/{csn}/{quote(part.file, safe='/=')}"
         return get(url, token=self._token)
 
     def copy_parts(self, replica: str, csn: int, table: str, folder: Path) -> list[Path]:
-        """Copy the parts of a table at a CSN below a folder, unless they are there: parts never change.
+        """Copy the parts of a table at a CSN below a folder, unless they exist there: parts never change.
 
-        Returns where they are. CorruptError when bytes do not have the checksum of the part list.
+        Returns their paths. CorruptError if bytes do not have the checksum of the part list.
         """
 
         def copy(part: Part) -> Path:

@@ -1,4 +1,4 @@
-"""Judges a history by the invariants of docs/design/invariants.md, each by its name.
+"""The checks of a history by the invariants of docs/design/invariants.md, each by its name.
 
 White box: the order of all commits is known from the CSN log, so every check is one pass and stronger than
 what can be concluded from reads alone (docs/design/invariants.md#how-histories-are-judged). What a client saw
@@ -20,20 +20,20 @@ from typing import Final
 from tidelock.csnlog.core.ids import SEQUENCE_BITS
 from workloads.history import Balance, End, History, Listing, LogLine, Part, Read, Write
 
-#: So many violations of one invariant are told; more of them say nothing new.
+#: Number of reported violations of one invariant; more of them would add nothing.
 SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong, and which invariant says so."""
+    """A violation of an invariant, and its description."""
 
     invariant: str
     what: str
 
 
 class Facts:
-    """A history, and what follows from its log."""
+    """A history, and the facts that follow from its log."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -50,7 +50,7 @@ class Facts:
 
     @cached_property
     def parts(self) -> dict[str, list[tuple[int, Part]]]:
-        """By table, each part that the log adds, with its CSN."""
+        """Each part that the log adds with its CSN, by table."""
         found: dict[str, list[tuple[int, Part]]] = defaultdict(list)
         for line in self.history.log:
             for logged in line.tids:
@@ -60,7 +60,7 @@ class Facts:
 
     @cached_property
     def removals(self) -> dict[str, list[tuple[int, str]]]:
-        """By part, CSN and tid of each removal that the log has of it."""
+        """CSN and tid of each removal in the log, by part."""
         found: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for line in self.history.log:
             for logged in line.tids:
@@ -84,7 +84,7 @@ class Facts:
         return [(write, write.csn) for write in self.history.ended(End.OK) if write.csn is not None]
 
     def expected(self, listing: Listing) -> frozenset[Part]:
-        """The parts that a list has to show, by the log."""
+        """Return the parts that a list must show according to the log."""
         return frozenset(
             part
             for csn, part in self.parts.get(listing.table, ())
@@ -92,12 +92,12 @@ class Facts:
         )
 
     def removed(self, part: Part, at: int) -> bool:
-        """Whether a part is removed at a CSN, by the log."""
+        """Return whether a part is removed at a CSN according to the log."""
         return any(csn <= at for csn, _ in self.removals.get(part.part, ()))
 
 
 def unique(facts: Facts) -> Iterator[str]:
-    """A tid has at most one CSN, and stands at most once in the log; a CSN is given once."""
+    """A tid has at most one CSN, and is in the log at most once; a CSN is assigned once."""
     for csn, count in Counter(line.csn for line in facts.history.log).items():
         if count > 1:
             yield f"CSN {csn} stands {count} times in the log"
@@ -120,7 +120,7 @@ def unique(facts: Facts) -> Iterator[str]:
 
 
 def monotone(facts: Facts) -> Iterator[str]:
-    """The log has no gap, and whoever commits after an acknowledgement gets a larger CSN."""
+    """The log has no gap, and a commit that begins after an acknowledgement gets a larger CSN."""
     for before, after in itertools.pairwise(facts.history.log):
         if after.csn != (following := _number_after(before)):
             yield f"after CSN {before.csn} the log has {after.csn}, expected {following}"
@@ -165,7 +165,7 @@ def atomic(facts: Facts) -> Iterator[str]:
 
 
 def durable(facts: Facts) -> Iterator[str]:
-    """What was acknowledged is visible from its CSN on, and so is all that the log holds."""
+    """Every acknowledged write, and every write in the log, is visible from its CSN on."""
     acknowledged = sorted(facts.acknowledged, key=lambda item: item[1])
     for read in facts.history.reads:
         for write, csn in acknowledged:
@@ -182,7 +182,7 @@ def durable(facts: Facts) -> Iterator[str]:
 
 
 def no_dirty(facts: Facts) -> Iterator[str]:
-    """Nothing is visible of what is rolled back, undecided, or committed later."""
+    """No row of a transaction that is rolled back, undecided, or committed later is visible."""
     for read in facts.history.reads:
         for key in read.rows:
             write = facts.by_key.get(key)
@@ -195,7 +195,7 @@ def no_dirty(facts: Facts) -> Iterator[str]:
 
 
 def snapshot(facts: Facts) -> Iterator[str]:
-    """What is read twice at one CSN is the same, on any replica."""
+    """Two reads at one CSN return the same rows, on any replica."""
     rows: dict[int, Read] = {}
     for read in facts.history.reads:
         first = rows.setdefault(read.csn, read)
@@ -207,7 +207,7 @@ def snapshot(facts: Facts) -> Iterator[str]:
 
 
 def no_conflict(facts: Facts) -> Iterator[str]:
-    """A part is removed once, and only after it was there: of two that remove it one is refused."""
+    """A part is removed once, and only after it was added: of two that remove it one is refused."""
     created = {part.part: csn for added in facts.parts.values() for csn, part in added}
     for part, found in facts.removals.items():
         if len(found) > 1:
@@ -218,7 +218,7 @@ def no_conflict(facts: Facts) -> Iterator[str]:
 
 
 def honest(facts: Facts) -> Iterator[str]:
-    """Every part that a replica lists is there, byte by byte."""
+    """Every part that a replica lists can be downloaded, byte by byte."""
     for download in facts.history.downloads:
         if download.found != download.listed:
             yield (
@@ -254,7 +254,7 @@ def monotone_reads(facts: Facts) -> Iterator[str]:
 
 
 def truthful(facts: Facts) -> Iterator[str]:
-    """Ok, refused and unknown are what happened, and every replica tells the same of each tid."""
+    """Ok, refused and unknown match the log, and every replica reports the same outcome of each tid."""
     for write, csn in facts.acknowledged:
         if (found := facts.csn_of.get(write.tid or "")) != csn:
             yield f"{write.key} was told CSN {csn}; the log has {write.tid} at {found}"
@@ -299,7 +299,7 @@ INVARIANTS: Final[Mapping[str, Callable[[Facts], Iterator[str]]]] = {
 
 
 def check(history: History) -> list[Violation]:
-    """Return what violates the invariants, at most SHOWN for each of them."""
+    """Return the violations of the invariants, at most SHOWN for each of them."""
     facts = Facts(history)
     return [
         Violation(name, what)
@@ -309,7 +309,7 @@ def check(history: History) -> list[Violation]:
 
 
 def _pairs(listings: Iterable[Listing]) -> Iterator[tuple[Listing, Listing]]:
-    """Each list with the first one of the same table and CSN."""
+    """Yield each list with the first list of the same table and CSN."""
     first: dict[tuple[str, int], Listing] = {}
     for listing in listings:
         yield first.setdefault((listing.table, listing.csn), listing), listing

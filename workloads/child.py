@@ -1,7 +1,7 @@
-"""Child processes that run a module and are spoken to by lines of JSON on standard input and output.
+"""Child processes that run a module and exchange lines of JSON over standard input and output.
 
 The parent uses :class:`Child`; the module in the child reads :func:`requests` and calls :func:`answer`.
-The end of standard input, also by the death of the parent, is for the child the sign to end.
+The child ends at the end of its standard input, also if the parent has died.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Child:
         self._output: IO[str] = self.process.stdout
 
     def send(self, message: Any) -> None:
-        """Send one line; ChildEndedError when nobody reads it."""
+        """Send one line; ChildEndedError if the child does not read any more."""
         try:
             self._input.write(json.dumps(message) + "\n")
             self._input.flush()
@@ -68,14 +68,14 @@ class Child:
             raise self._ended() from error
 
     def receive(self) -> Any:
-        """Wait for one line and return what it says; ChildEndedError when the process ends instead."""
+        """Wait for one line and return its content; ChildEndedError if the process ends instead."""
         line = self._output.readline()
         if not line:
             raise self._ended()
         return json.loads(line)
 
     def end_input(self) -> None:
-        """Close the child's standard input, upon which it is to end."""
+        """Close the child's standard input; the child should then end."""
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             self._input.close()
 
@@ -94,7 +94,7 @@ class Child:
         self.reap()
 
     def reap(self) -> None:
-        """Wait for the end of a child that was told to end, and close both pipes."""
+        """Wait for the end of a child that was asked to end, and close both pipes."""
         self.end_input()
         self.process.wait()
         self._output.close()
@@ -107,7 +107,7 @@ class Child:
 
 
 def requests() -> Iterator[Any]:
-    """Yield what the parent sends, line by line, until standard input ends; for the child."""
+    """Yield the requests of the parent, line by line, until standard input ends; for the child."""
     while line := sys.stdin.readline():
         yield json.loads(line)
 

@@ -1,4 +1,4 @@
-"""Are the rows of two engines the same? Pure.
+"""Comparison of the rows of two engines. Pure.
 
 Whole numbers, texts, dates and decimals must be equal. Floating point may differ in the last digits,
 because the two engines add in another order, and an average of decimals is a double in DuckDB and a decimal
@@ -13,16 +13,16 @@ from decimal import Decimal
 from itertools import zip_longest
 from typing import Any, Final
 
-#: How far two doubles may lie apart, relative to the larger one.
+#: Largest difference of two equal doubles, relative to the larger one.
 TOLERANCE_RELATIVE: Final = 1e-9
-#: How far a decimal of six digits behind the point may lie from the double that it rounds.
+#: Largest difference of a decimal with six digits after the point and the double that it rounds.
 TOLERANCE_ROUNDED: Final = 1e-6
 
 Row = tuple[Any, ...]
 
 
 def first_difference(left: Sequence[Row], right: Sequence[Row]) -> str | None:
-    """Say where two lists of rows differ first, and in what; None when they do not."""
+    """Describe the first difference of two lists of rows; None if they are equal."""
     for number, (one, other) in enumerate(zip_longest(left, right), start=1):
         if one is None or other is None or not _same_row(one, other):
             sizes = f" ({len(left)} and {len(right)} rows)" if len(left) != len(right) else ""
@@ -35,7 +35,7 @@ def _same_row(one: Row, other: Row) -> bool:
 
 
 def same_value(one: object, other: object) -> bool:
-    """Whether two engines mean the same value."""
+    """Return whether values of two engines mean the same."""
     if isinstance(one, float) or isinstance(other, float):
         if not isinstance(one, int | float | Decimal) or not isinstance(other, int | float | Decimal):
             return False

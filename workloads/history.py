@@ -1,18 +1,19 @@
-"""What clients did and were told, written down by themselves; workloads/checker.py judges it.
+"""The calls and answers of clients, as they record them; workloads/checker.py checks the record.
 
 One JSON object to a line, after the form of Jepsen's Elle: ``type`` (``invoke``, ``ok``, ``fail`` = certainly
 not done, ``info`` = unknown), ``f``, ``process`` (one session of a client), ``ns`` (monotonic clock, the same
 for all processes of the machine), and what belongs to ``f``:
 
     write    key, rows [in table a, in table b]; its end adds tid, csn, error
-    commit   key, tid, snapshot: noted right before the commit is asked for; a write that is certainly not
-             committed may be sent again, then there is a line for each try
-    read     replica, csn, exact (asked for by its number), rows [[key, sum a, rows a, sum b, rows b], ...]
+    commit   key, tid, snapshot: noted right before the commit is requested; a write that is certainly not
+             committed may be sent again, then each attempt has a line
+    read     replica, csn, exact (requested by its number), rows [[key, sum a, rows a, sum b, rows b], ...]
     parts    replica, csn, table, parts [[part, path, rows, length, checksum], ...]
     bytes    replica, csn, part, listed, found: the checksum in the list and that of what was downloaded
     outcome  replica, tid, outcome, csn
     log      records [[csn, end, [[tid, added, removed, compaction], ...]], ...], with added
-             [[table, part, path, rows, length, checksum], ...] and removed [part, ...]; the last two may miss
+             [[table, part, path, rows, length, checksum], ...] and removed [part, ...]; the last two items of
+             a transaction are optional
 
 A write inserts rows into two tables whose numbers add up to 0. One transaction may write several keys:
 its lines have ``keys`` and, where it is invoked, a list of ``rows``, one for each of them. A line is handed
@@ -34,7 +35,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-#: What every line of a call that ended well has, and no other.
+#: The beginning of every line of a successful call, and of no other line.
 _OK: Final = b'{"type":"ok",'
 
 
@@ -60,7 +61,7 @@ class Part(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """What a read found of one write: sum and number of its rows in both tables."""
+    """The rows of one write in a read: their sum and number in both tables."""
 
     sum_a: int
     rows_a: int
@@ -93,7 +94,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Both tables at one CSN. ``exact``: the client has asked for this very CSN, which may be an old one."""
+    """Both tables at one CSN. ``exact``: the client has requested this very CSN, which may be an old one."""
 
     process: str
     ns: int
@@ -115,7 +116,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A listed part was downloaded; ``found`` is the checksum of its bytes, or why there were none."""
+    """A listed part was downloaded; ``found`` is the checksum of its bytes, or why no bytes were received."""
 
     replica: str
     csn: int
@@ -154,7 +155,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All of it."""
+    """The whole history of a run."""
 
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
@@ -162,11 +163,11 @@ class History:
     downloads: tuple[Download, ...] = ()
     told: tuple[Told, ...] = ()
     log: tuple[LogLine, ...] = ()
-    #: Transactions that others judge (tests/support/histories/replay.py).
+    #: Transactions that another checker judges (tests/support/histories/replay.py).
     elsewhere: frozenset[str] = frozenset()
 
     def ended(self, end: End) -> list[Write]:
-        """Return the writes that ended like this."""
+        """Return the writes that ended in a given way."""
         return [write for write in self.writes if write.end is end]
 
 
@@ -180,7 +181,7 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        # By lines: O_APPEND keeps those of several processes whole.
+        # Line by line: O_APPEND keeps the lines of several processes whole.
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -201,7 +202,7 @@ class Recorder:
 
 
 def load(*paths: Path) -> History:
-    """Read a history from its files; ValueError when a line is none of it."""
+    """Read a history from its files; ValueError if a line is not one of a history."""
     with ExitStack() as opened:
         files = [opened.enter_context(path.open(encoding="utf-8")) for path in paths]
         return parse(json.loads(line) for line in itertools.chain(*files))
@@ -218,7 +219,7 @@ def tids_per_csn(csns: Sequence[int]) -> float:
 
 
 def parse(lines: Iterable[dict[str, Any]]) -> History:
-    """Make a history of its lines, which are in the order in which each process wrote them."""
+    """Make a history from its lines, which are in the order in which each process wrote them."""
     writes: dict[str, Write] = {}
     reads: list[Read] = []
     listings: list[Listing] = []
@@ -252,7 +253,7 @@ def parse(lines: Iterable[dict[str, Any]]) -> History:
 
 
 def _write(known: Write | None, key: str, number: int, line: dict[str, Any]) -> Write:
-    """What is known of a write after one more line, which has its key as the n-th one."""
+    """Return the known state of a write after one more line, in which its key is the n-th one."""
     if known is None:
         first, second = line["rows"][number] if "keys" in line else line["rows"]
         return Write(key, line["process"], (first, second))

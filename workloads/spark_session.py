@@ -1,4 +1,4 @@
-"""A Spark session as a user has it on a laptop: `local[2]`, and nothing set that has to do with Tidelock."""
+"""A Spark session like that of a user's laptop: `local[2]`, without any setting for Tidelock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER: Final = "local[2]"
-#: JVM options of a session that lives for minutes: the second compiler costs more than it wins (35 s of two
-#: cores in the demo, measured). Not for what is timed.
+#: JVM options of a session that lives for minutes: the second compiler costs more than it saves (35 s of two
+#: cores in the demo, measured). Not for timed runs.
 QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 
 _LOGGING: Final = """\
@@ -53,7 +53,7 @@ def session(
         settings: More settings of Spark.
         jvm: More options of its JVM, which all sessions of a process share: those of the first one hold.
     """
-    # Not at the top: `--help` and a user without Spark need none of it.
+    # Not at the top: `--help` and a user without Spark do not need these modules.
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -65,7 +65,7 @@ def session(
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to the JVM of this process
     if gateway is None:
         with (folder / "spark.out").open("ab") as output:
-            # What Java says before its log is set up would otherwise stand between the lines of the caller.
+            # Otherwise the output of Java before its log is set up would appear among the caller's lines.
             launch: Any = launch_gateway
             gateway = launch(conf, popen_kwargs={"stdout": output, "stderr": output})
     interrupt = signal.getsignal(signal.SIGINT)
@@ -75,7 +75,7 @@ def session(
     try:
         yield spark
     except BaseException:
-        # What ended the block may have cut the connection to the JVM, which ends with this process anyway.
+        # The error may have cut the connection to the JVM, which ends with this process anyway.
         with suppress(Exception):
             spark.stop()
         raise

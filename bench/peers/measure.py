@@ -19,7 +19,7 @@ PEERS: Final = {
     "pyiceberg": ("bench.peers.iceberg", "Iceberg"),
     "ducklake": ("bench.peers.ducklake", "DuckLake"),
 }
-#: Those whose import starts a thread: clients that are forked from a process with it may hang for ever.
+#: Peers whose import starts a thread: clients that are forked from such a process may hang forever.
 _STARTS_THREADS: Final = {"deltalake"}
 
 

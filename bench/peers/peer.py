@@ -1,4 +1,4 @@
-"""What a peer has to offer to be measured, and the retries that its users have to write."""
+"""The interface that a measured peer implements, and the retries that its users must write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Peer(Protocol):
     name: str
     #: Tables of one commit.
     tables: int
-    #: What a reader of the figures must know.
+    #: A note for readers of the figures.
     note: str
 
     def prepare(self, folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""Making a cluster, registering a replica, and the start of an agent's life in ZooKeeper.
+"""Creation of a cluster, registration of a replica, and the start of an agent's boot in ZooKeeper.
 
-Everything here happens once in the life of a cluster, a replica or an agent; so it favours few rules over few
-requests. Nothing is decided by a request whose outcome is unknown: it is looked at again behind a
-write barrier and repeated, and every write is such that its repetition does no harm.
+Each of these happens once in the life of a cluster, a replica or a boot, so the code favours few rules over
+few requests. An unknown outcome of a request decides nothing: the state is read again behind a write barrier
+and the request is repeated. Every write is such that its repetition does no harm.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tidelock.errors import ConfigError, UnavailableError
 
 __all__ = ["KnownState", "OwnSession", "bootstrap", "keep_alive", "open_session", "register"]
 
-#: Pause before something is tried again.
+#: Pause before a request is repeated.
 _RETRY_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class OwnSession:
-    """The begun life of an agent: its boot, its fence, and what ZooKeeper said at that moment."""
+    """A boot of an agent that has begun: its number, its fence, and what ZooKeeper held at that moment."""
 
     replica: ReplicaId
     boot: int
@@ -49,7 +49,7 @@ class OwnSession:
     cluster: ClusterState
     tail: Csn
     horizon: Csn
-    #: The largest snapshot CSN that former lives have told of the replica, whatever disk they had.
+    #: The largest snapshot CSN that former boots have published for the replica, whatever disk they had.
     told: Csn = CSN_NONE
 
     @property
@@ -68,24 +68,24 @@ async def bootstrap(
     time_ms: int | None = None,
     timeout_s: float = 30.0,
 ) -> ClusterState:
-    """Make the cluster with one multi, unless it is there; returns the one that is there then.
+    """Create the cluster with one multi unless it exists, and return the cluster that exists then.
 
-    Of several that do this at once one wins, and the others get what it has made; their own settings count
-    for nothing.
+    Of several callers that do this at once one wins. The others get the cluster that the winner made; their
+    own settings have no effect.
 
     Args:
         store: A store whose root is that of the cluster.
         replicas: The replicas to register.
         copies: Durable copies that a commit needs.
         epoch_limit: Records of an epoch before the log rolls over.
-        new_id: Gives a text that nobody else has: the cluster's id.
+        new_id: Returns a text that is unique: the cluster's id.
         time_ms: Wall time (Unix, ms) of the log's first records; None = now.
         timeout_s: How long ZooKeeper may take.
 
     Raises:
         ConfigError: The settings contradict each other, or the root holds something else than a cluster.
-        UpgradeNeededError: The cluster that is there was made by a newer version.
-        UnavailableError: ZooKeeper did not answer in time; nothing was made, or all of it.
+        UpgradeNeededError: The existing cluster was made by a newer version.
+        UnavailableError: ZooKeeper did not answer in time; the cluster was made completely or not at all.
     """
     _check_settings(replicas, copies)
     cluster = ClusterState(new_id(), FORMAT_VERSION, copies, epoch_limit)
@@ -110,7 +110,7 @@ async def bootstrap(
 async def register(
     store: Store, replica: ReplicaId, *, member: Member | None = None, timeout_s: float = 30.0
 ) -> bool:
-    """Register a replica by order of an operator; returns False if it was there before.
+    """Register a replica by order of an operator; return False if it was registered before.
 
     Raises:
         ConfigError: There is no cluster, or the id belonged to a replica that was removed.
@@ -130,8 +130,8 @@ async def register(
                     session = await store.get(tree.session(replica))
                     if isinstance(session, Ok):
                         check_startable(replica, codec.decode_session(session.value.data))
-                        # After a lost answer nobody can tell whether it was this call; the caller wanted it
-                        # so.
+                        # After a lost answer it is not known whether this call registered the replica. The
+                        # caller asked for it, so the answer is that it did.
                         return sent
                 case Unknown():
                     sent = True
@@ -148,18 +148,18 @@ async def open_session(
     nonce: Callable[[], str],
     timeout_s: float = 30.0,
 ) -> OwnSession:
-    """Begin a life of this replica: check that ZooKeeper is the right one, raise boot and fence.
+    """Begin a boot of this replica: check that ZooKeeper is the right one, raise boot number and fence.
 
-    The raise fences every former life of this replica, whether its process has ended or not. Nothing is
+    The raise fences every former boot of this replica, whether its process has ended or not. Nothing is
     written before all checks have passed.
 
     Args:
         store: A connected store.
         replica: The own id.
-        member: The addresses to show; labels that an operator has given stay if it has none.
-        disk: Id of the data directory, made when that was.
+        member: The addresses to publish. If it has no labels, the labels that an operator has set stay.
+        disk: Id of the data directory, made together with the directory.
         known: What the catalog remembers.
-        nonce: Gives a text that nobody else has.
+        nonce: Returns a text that is unique.
         timeout_s: How long ZooKeeper may take.
 
     Raises:
@@ -192,7 +192,8 @@ async def open_session(
                 return own
             raised = SessionState(boot=state.boot + 1, disk=disk, nonce=mine, state="serving")
             # The only write without a check of the fence: it is the compare-and-set of the fence. The next
-            # look tells by the nonce whether it was applied. Over all rounds at most one of them is.
+            # read tells by the nonce whether it was applied. Over all iterations at most one write is
+            # applied.
             await store.multi(
                 (
                     SetData(tree.session(replica), codec.encode_session(raised), found.version),
@@ -202,20 +203,21 @@ async def open_session(
 
 
 def _shown(member: Member, before: Member) -> Member:
-    """What a replica shows of itself, with the labels that an operator has given to it."""
+    """Return what a replica publishes of itself, with the labels that an operator has set."""
     return msgspec.structs.replace(member, labels=member.labels or before.labels)
 
 
 async def keep_alive(store: Store, own: OwnSession) -> bool:
-    """Let ``replicas/<id>/alive`` stand in the present ZooKeeper session; to be called in each new one.
+    """Create ``replicas/<id>/alive`` in the present ZooKeeper session; to be called in each new session.
 
-    One that is left of a former session is replaced, since it would vanish with that. It may be: the version
-    of the session znode is checked with every write, and its boot says that no later life has begun. So
-    whoever made it was this life in another session, or a former life, which is fenced.
+    A znode that is left of a former session is replaced, since it would be deleted with that session. The
+    replacement is safe: every write checks the version of the session znode, and the boot in that znode says
+    that no later boot has begun. So the znode was made by this boot in another session, or by a former boot,
+    which is fenced.
 
     Returns:
-        False if it does not stand: this life is fenced, or the link broke and the next change is to be waited
-        for.
+        False if the znode is not there: this boot is fenced, or the link broke and the caller has to wait for
+        its next change.
     """
     session = store.session
     while store.session == session and store.link is Link.CONNECTED:
@@ -232,7 +234,7 @@ async def keep_alive(store: Store, own: OwnSession) -> bool:
 
 
 async def _show_alive(store: Store, own: OwnSession) -> None:
-    """Let the first sign of life stand. If this life is fenced already, its agent finds that by itself."""
+    """Create the first sign of life. If this boot is fenced already, its agent finds that out by itself."""
     while not await keep_alive(store, own):
         fence = await store.get(tree.session(own.replica))
         if isinstance(fence, Ok) and codec.decode_session(fence.value.data).boot != own.boot:
@@ -274,7 +276,7 @@ def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: 
         Create(tree.CSN),
         Create(tree.EPOCH, codec.encode_epoch(0)),
         Create(tree.epoch_dir(0)),
-        # CSN 0 means "nothing" and CSN 1 is that of imported parts; so the first commit has CSN 2.
+        # CSN 0 means "nothing" and CSN 1 is the CSN of imported parts; so the first commit has CSN 2.
         Create(tree.record_prefix(0), genesis, sequential=True),
         Create(tree.record_prefix(0), genesis, sequential=True),
         Create(tree.HEAD),

@@ -1,7 +1,7 @@
-"""Where the agents of a cluster are, told to a client that knows only its ZooKeeper.
+"""Discovery of the agents of a cluster by a client that knows only its ZooKeeper.
 
-A client asks once, when it connects, and closes its session before it goes on: everything else it learns from
-the agents. It writes nothing: a mistyped root must not be made by looking for it.
+A client does this once, when it connects, and closes its session before it goes on: it learns everything else
+from the agents. It writes nothing, so that a search below a mistyped root does not create that root.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
 
-#: The session lives for a moment; its timeout matters only when the client dies in that moment.
+#: The session is open for a moment; its timeout matters only when the client dies in that moment.
 _SESSION_TIMEOUT_S = 10.0
 
 
 def agents(connect: str, *, timeout_s: float) -> list[str]:
-    """Return the API addresses (``host:port``) of all registered replicas, those that are alive first.
+    """Return the API addresses (``host:port``) of all registered replicas, the living replicas first.
 
-    Otherwise in no order, so that clients spread over the replicas.
+    The order is otherwise random, so that clients spread over the replicas.
 
     Raises:
         ConfigError: The connect string cannot be used, or there is no cluster below its root.
         UnavailableError: ZooKeeper did not answer within ``timeout_s``, or no replica has an address yet.
     """
-    # In a thread of its own: the caller may run inside an event loop, as in a notebook.
+    # In a separate thread: the caller may run inside an event loop, as in a notebook.
     with ThreadPoolExecutor(1, thread_name_prefix="tidelock-discovery") as executor:
         return executor.submit(asyncio.run, _agents(connect, timeout_s)).result()
 
@@ -67,7 +67,7 @@ async def _agents(connect: str, timeout_s: float) -> list[str]:
 
 
 async def _member(store: ZkStore, name: str) -> tuple[str, bool]:
-    """The API address of a replica, or "", and whether it is alive."""
+    """Return the API address of a replica, or "", and whether the replica is alive."""
     replica = replica_id(name)
     node = await store.get(tree.replica(replica))
     lives = await store.exists(tree.alive(replica))

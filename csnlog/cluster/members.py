@@ -1,8 +1,8 @@
-"""All replicas of the cluster as ZooKeeper shows them: addresses, session, sign of life, progress.
+"""The view of all replicas of the cluster in ZooKeeper: addresses, session, sign of life, progress.
 
-Watches are hints and may be lost; so what a hint names is read again, and everything every ``refresh_s``
-(Z8). The view may be old for a moment. It serves liveness and display, and says whose disk is whose;
-what must not be decided by an old value is checked by a version inside a multi.
+Watches are hints and may be lost. So a znode that a hint names is read again, and every znode is read again
+every ``refresh_s`` (Z8). The view may be old for a moment. It serves liveness and display, and says which
+disk belongs to which replica. A decision that an old value must not make checks a version inside a multi.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("tidelock.members")
 
 T = TypeVar("T")
 
-#: Pause before znodes are read again that could not be read while the link was up.
+#: Pause before znodes are read again whose read failed while the link was up.
 _RETRY_S = 0.2
 
 
@@ -37,10 +37,10 @@ class MemberView:
 
     Attributes:
         member: Its addresses; empty while it was never started.
-        session: Boot, disk and state, or None if they could not be read: then its copies count for nothing.
+        session: Boot, disk and state, or None if they could not be read: then its copies do not count.
         fence: Version of the session znode, -1 if ``session`` is None.
-        alive: Whether its sign of life stands. Liveness only: a living one may be silent here, and a dead one
-            stands for as long as its session.
+        alive: Whether its sign of life exists. It serves liveness only: the sign of a living replica may be
+            missing here, and the sign of a dead replica exists until its session expires.
         progress: Its snapshot CSN and oldest S in use, or None if they could not be read.
     """
 
@@ -52,18 +52,18 @@ class MemberView:
 
 
 class Members:
-    """The view of one agent, kept up to date by a task of its own.
+    """The view of one agent, kept up to date by a background task.
 
     Args:
         store: The store of the agent.
-        refresh_s: How often everything is read although no hint came.
+        refresh_s: How often every znode is read although no hint arrived.
     """
 
     def __init__(self, store: Store, *, refresh_s: float) -> None:
         self._store = store
         self._refresh_s = refresh_s
         self._replicas: tuple[ReplicaId, ...] = ()
-        #: What was read last, None where there is no znode.
+        #: The last result of each read, None for a znode that does not exist.
         self._nodes: dict[str, Node | None] = {}
         self._to_read: set[str] = {tree.REPLICAS}
         self._signs_of_life: set[str] = set()
@@ -74,7 +74,7 @@ class Members:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read everything once, however long that takes, and keep reading from then on."""
+        """Read every znode once, however long that takes, and keep reading from then on."""
         self._store.on_change(self._link_changed)
         while self._to_read:
             await self._read_all()
@@ -83,12 +83,12 @@ class Members:
         self._task = asyncio.create_task(self._run(), name="members")
 
     async def watch(self) -> None:
-        """Return when reading has ended; raise what has ended it, for then the view only becomes older."""
+        """Return when the reading task has ended; raise its error, since the view only gets older then."""
         assert self._task is not None, "not started"
         await asyncio.shield(self._task)
 
     async def close(self) -> None:
-        """Stop reading; the view stays as it is."""
+        """Stop reading; the view stays unchanged."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -98,11 +98,11 @@ class Members:
         self._listeners.append(listener)
 
     def snapshot(self) -> Mapping[ReplicaId, MemberView]:
-        """Return the present view; it does not change any more."""
+        """Return the present view; the returned mapping never changes."""
         return self._view
 
     def disk_of(self, replica: ReplicaId) -> str | None:
-        """Return the disk that a replica's acknowledgements must name to count, or None if none counts."""
+        """Return the disk that a replica's acks must name to count, or None if they never count."""
         view = self._view.get(replica)
         return view.session.disk or None if view is not None and view.session is not None else None
 
@@ -118,7 +118,7 @@ class Members:
             await self._read_all()
 
     async def _sleep(self, delay_s: float) -> None:
-        """Wait for a hint, or for so long."""
+        """Wait for a hint, for at most ``delay_s``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await self._woken.wait()
@@ -136,7 +136,7 @@ class Members:
             self._woken.set()
 
     async def _read_all(self) -> None:
-        """Read what is due; what cannot be read stays due."""
+        """Read the znodes that are due; a znode whose read fails stays due."""
         due, self._to_read = self._to_read, set()
         await asyncio.gather(*(self._read(path) for path in sorted(due)))
         view = {replica: self._view_of(replica) for replica in self._replicas if self._is_known(replica)}
@@ -177,7 +177,7 @@ class Members:
             self._woken.set()
 
     def _take(self, path: str, node: Node) -> None:
-        """Keep what was read, unless a server that lags behind showed an older state. These never vanish."""
+        """Keep what was read unless a lagging server showed an older state; the znode is never deleted."""
         before = self._nodes.get(path)
         if before is None or node.version >= before.version:
             self._nodes[path] = node
@@ -206,7 +206,7 @@ def _paths_of(replica: ReplicaId) -> tuple[str, ...]:
 
 
 def _decoded(decode: Callable[[bytes], T], path: str, node: Node | None) -> T | None:
-    """Decode what a znode holds, or None: one replica that nobody here can read must not hide the others."""
+    """Return the decoded data of a znode, or None: one unreadable replica must not hide the others."""
     if node is None:
         return None
     try:

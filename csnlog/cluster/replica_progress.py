@@ -1,12 +1,13 @@
-"""Where the replicas stand that hold back tail and horizon, read fresh from ZooKeeper.
+"""The progress of the replicas that hold back tail and horizon, read fresh from ZooKeeper.
 
-A replica that is struck or removed holds nothing back. That it still is one is part of what is decided by it:
-the version of its session znode is checked in the multi that moves the tail or the horizon, so one that comes
-back meanwhile makes the multi fail.
+A replica that is struck or removed holds nothing back. That it is still struck or removed is part of the
+decision: the multi that moves the tail or the horizon checks the version of its session znode. So a replica
+that returns meanwhile makes the multi fail.
 
-What the others have published may be old: it only ever grows, so an old value holds back more than it has to.
-But for one whose disk was replaced: it begins at the first record again. It does what depends on the others'
-looks only when it is where it was (:attr:`tidelock.csnlog.cluster.bootstrap.OwnSession.told`).
+The progress that the other replicas have published may be old. It only ever grows, so an old value holds back
+more than it has to. The exception is a replica whose disk was replaced: it begins at the first record again.
+It does what depends on the others' reads only when it has reached its former CSN again
+(:attr:`tidelock.csnlog.cluster.bootstrap.OwnSession.told`).
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ LEFT_OUT: Final = frozenset({"struck", "removed"})
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProgress:
-    """What one look at the replicas has shown.
+    """The result of one read of the replicas.
 
     Attributes:
-        progress: What those have published that are neither struck nor removed.
-        left_out: Checks that the others still are; part of every multi that is decided by this look.
+        progress: What the replicas have published that are neither struck nor removed.
+        left_out: Checks that the other replicas are still struck or removed; part of every multi that is
+            decided by this read.
     """
 
     progress: Mapping[ReplicaId, Progress]
@@ -43,22 +45,22 @@ class ReplicaProgress:
 
     @property
     def applied(self) -> Csn:
-        """The largest CSN that all of them have applied."""
+        """The largest CSN that all replicas in ``progress`` have applied."""
         return min((one.snapshot for one in self.progress.values()), default=CSN_NONE)
 
     def locks_needed_from(self, tail: Csn) -> Csn:
         """Return the CSN from which on locks of committed removals are needed; ``tail`` is ``csn/tail``.
 
-        What the tail may pass is enough: it stays behind by ``log_keep_records``, for people. Where a replica
-        is left out, which may come back, it is the tail itself.
+        The bound is the CSN up to which the tail may move: the tail itself stays ``log_keep_records`` behind
+        it, for people. Where a replica is left out, which may return, the bound is the tail itself.
         """
         return tail if self.left_out else max(tail, Csn(self.applied + 1))
 
 
 async def read_standing(store: Store) -> ReplicaProgress | None:
-    """Read where the replicas stand; None when a read failed.
+    """Read the progress of all replicas; return None when a read failed.
 
-    The caller compares the session before and after. CorruptError when a znode cannot be read as what it is.
+    The caller compares the session before and after. Raises CorruptError when a znode cannot be decoded.
     """
     names = await store.children(tree.REPLICAS)
     if not isinstance(names, Ok):

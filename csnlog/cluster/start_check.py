@@ -1,7 +1,7 @@
-"""Whether the ZooKeeper that an agent finds at its start is the right one, and as new as it was.
+"""The check at the start of an agent that ZooKeeper is the right one, and as new as it was.
 
-An ensemble that was restored from a backup, emptied, or is another one altogether looks healthy. What gives
-it away is what the catalog of the replica remembers (rule restart; F19).
+An ensemble that was restored from a backup, was emptied, or is another one altogether looks healthy. The
+difference shows in what the catalog of the replica remembers (rule restart; F19).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Node, Store
 from tidelock.errors import ClusterMismatchError, ConfigError, CorruptError, UpgradeNeededError
 
-#: Version of the tree in ZooKeeper as a whole; each znode's data has a version of its own.
+#: Version of the tree in ZooKeeper as a whole; the data of each znode has a separate version.
 FORMAT_VERSION = 1
 
 #: States in which a replica cannot be started, and what to do about each.
@@ -28,15 +28,15 @@ _NO_START = {
 
 @dataclass(frozen=True, slots=True)
 class KnownState:
-    """What the catalog of this replica remembers of ZooKeeper; the defaults are those of an empty catalog.
+    """The state of ZooKeeper that the catalog of this replica remembers; the defaults mean an empty catalog.
 
     Attributes:
         cluster_id: The cluster that the data directory belongs to, None while it belongs to none.
-        boot: Start number of the last life.
-        fence: Last version of the own session znode that was seen.
-        tail: Last ``csn/tail`` that was seen.
+        boot: Number of the last boot.
+        fence: Last version of the own session znode that was read.
+        tail: Last ``csn/tail`` that was read.
         last_csn: CSN of the last applied record.
-        horizon: Last ``csn/horizon`` that was seen.
+        horizon: Last ``csn/horizon`` that was read.
     """
 
     cluster_id: str | None = None
@@ -49,7 +49,7 @@ class KnownState:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one look, in one ZooKeeper session and behind a write barrier, has shown."""
+    """The result of one read, in one ZooKeeper session and behind a write barrier."""
 
     cluster: ClusterState
     registered: tuple[str, ...]
@@ -60,12 +60,12 @@ class Found:
     tail: Csn
     horizon: Csn
     has_last: bool
-    #: The largest snapshot CSN that was ever told of the replica.
+    #: The largest snapshot CSN that was ever published for the replica.
     told: Csn
 
 
 async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | None:
-    """Read what the start is decided by, in one session and behind a barrier; None if that was not possible.
+    """Read what decides the start, in one session and behind a barrier; return None if that was not possible.
 
     The barrier is a write: without it a server that lags behind would look like a restored ensemble.
     """
@@ -114,7 +114,7 @@ async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | N
 
 
 def cluster_state(node: Node) -> ClusterState:
-    """Read ``cluster``; UpgradeNeededError if the whole tree is of a newer format."""
+    """Decode ``cluster``; raise UpgradeNeededError if the whole tree has a newer format."""
     cluster = codec.decode_cluster(node.data)
     if cluster.format_version > FORMAT_VERSION:
         raise UpgradeNeededError(
@@ -125,7 +125,7 @@ def cluster_state(node: Node) -> ClusterState:
 
 
 def check(replica: ReplicaId, found: Found, known: KnownState) -> SessionState:
-    """Refuse to go on unless this is the right cluster, as new as it was, with this replica in it."""
+    """Raise unless this is the right cluster, as new as it was, and contains this replica."""
     if known.cluster_id not in {None, found.cluster.cluster_id}:
         raise ClusterMismatchError(
             f"the data directory of {replica} belongs to cluster {known.cluster_id}, but ZooKeeper holds "
@@ -160,7 +160,7 @@ def check(replica: ReplicaId, found: Found, known: KnownState) -> SessionState:
 
 
 def check_startable(replica: ReplicaId, session: SessionState) -> None:
-    """Refuse a replica whose state forbids a start; ConfigError says which, and what to do."""
+    """Raise ConfigError if the state of a replica forbids a start; the error says what to do."""
     if reason := _NO_START.get(session.state):
         raise ConfigError(f"replica {replica} must not be started: {reason}", state=session.state)
 

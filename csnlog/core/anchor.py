@@ -1,14 +1,14 @@
-"""Where a follower goes on behind its start position: a decision table of the questions and answers. Pure.
+"""The decision table that tells where a follower goes on behind its start position. Pure.
 
-The record at the start position tells the number that follows it, unless that record is missing. Then these
-questions are asked one after the other, in one session (F9, S21):
+The record at the start position determines the number that follows it, unless that record is missing. Then
+the follower asks these questions one after the other, in one session (F9, S21):
 
 1. A fenced write, so that the reads behind it are the newest.
 2. The record at the position.
 3. The tail. Below the position: ZooKeeper is older than this replica. Beyond the next record: too late.
 4. The record behind the position: it follows in the same epoch.
-5. The directory of the next epoch. If it is there, the deleted record closed its epoch; otherwise a record
-   would follow it.
+5. The directory of the next epoch. If it exists, the deleted record closed its epoch: had it not, another
+   record would follow it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Step(enum.Enum):
 class End(enum.Enum):
     """How the chain ends."""
 
-    #: The record is there: its kind tells what follows.
+    #: The record exists: its kind determines what follows.
     BY_RECORD = "by record"
     #: The next number of the same epoch follows.
     SUCCESSOR = "successor"
@@ -46,16 +46,16 @@ class End(enum.Enum):
 
 
 class Fact(enum.Enum):
-    """What an answer says."""
+    """The meaning of an answer."""
 
     WRITTEN = "written"
     THERE = "there"
     ABSENT = "absent"
     #: The tail has not passed the position, so nothing may have deleted its record.
     TAIL_BELOW = "tail below"
-    #: All up to the position is deleted, and nothing behind it.
+    #: All records up to the position are deleted, and no later one.
     TAIL_AT = "tail at"
-    #: More than what this replica has is deleted.
+    #: More records are deleted than this replica has.
     TAIL_BEYOND = "tail beyond"
 
 
@@ -74,7 +74,7 @@ DECISIONS: Final[dict[tuple[Step, Fact], Step | End]] = {
 
 
 def question_of(step: Step, position: Csn) -> tuple[Question, Csn]:
-    """Return what a step asks, and about which record; ValueError when numbers have run out."""
+    """Return the question of a step and the record it is about; ValueError when the numbers have run out."""
     match step:
         case Step.BARRIER:
             return Question.BARRIER, position
@@ -89,13 +89,13 @@ def question_of(step: Step, position: Csn) -> tuple[Question, Csn]:
 
 
 def step_of(inquiry: Inquiry, position: Csn) -> Step:
-    """Return the step that a question of the chain belongs to."""
+    """Return the step to which a question of the chain belongs."""
     asked = (inquiry.question, inquiry.csn)
     return next(step for step in Step if question_of(step, position) == asked)
 
 
 def decide(step: Step, position: Csn, finding: Finding) -> Step | End:
-    """Return the next question, or how the chain ends.
+    """Return the next question, or the end of the chain.
 
     Args:
         step: The question that was answered.

@@ -1,14 +1,15 @@
-"""What goes into one commit: which proposals may share a record, and the multi that carries them. Pure.
+"""The content of one commit: which proposals may share a record, and the multi that carries them. Pure.
 
-Pure. The shape of the multi is fixed (rule commit)::
+The shape of the multi is fixed (rule commit)::
 
     check(replicas/<me>/session, fence)  check(csn/epoch, v)  [check(csn/head, v) of a serializable tid]
     check(tables/<t>, version) of each table touched  [check(labels, version) where one is moved]
     [create or set tables/<t>]  [create or set labels/<hash>]  set(csn/head)
     create(csn/<epoch>/csn-, sequential)
 
-All or nothing, so one refused element refuses the whole batch. :func:`plan` therefore notes for each element
-whom it stands for, and the committer sends the others again (F10, F21 "Labels").
+The multi is applied as a whole or not at all, so one refused element refuses the whole batch. :func:`plan`
+therefore notes for each element which transactions it belongs to, and the committer sends the other
+transactions again (F10, F21 "Labels").
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ KIB = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One sealed transaction that asks to be committed.
+    """One sealed transaction that is to be committed.
 
     Attributes:
-        record: What the log will say of it.
+        record: Its entry in the record of the log.
         tables: Every table that it touches, with the version of the definition that it was made for.
         ddl: Creates or sets of ``tables/<table>``, in the same multi.
         label: Its label, or None; the znode of the label is created in the same multi, or moved.
-        move: Where a label that exists is taken further, as it was read; None creates it.
+        move: The versions at which an existing label was read and is moved; None creates the label.
         head_version: For a serializable transaction the version of ``csn/head``, read before the log was
-            read to its end and the read set was validated; None otherwise. Such a transaction travels alone,
+            read to its end and the read set was validated; None otherwise. Such a transaction is sent alone,
             since two in one batch could invalidate each other (F11).
     """
 
@@ -55,7 +56,7 @@ class Proposal:
         return self.record.tid
 
     def __hash__(self) -> int:
-        """A tid stands for one content, and tables is a mapping, which has no hash of its own."""
+        """Hash the tid: a tid has exactly one content, and ``tables`` is a mapping, which has no hash."""
         return hash(self.record.tid)
 
 
@@ -68,10 +69,10 @@ class LogLimits:
         multi_bytes_max: One commit multi, all its elements together.
         batch_tids_max: Transactions in one record.
         queue_tids_max: Transactions that wait for their record; beyond that commits are refused.
-        read_ahead: Records that are requested, or read and not yet taken, at a time.
-        epoch_limit: The sequence number at which an epoch is closed; far below ZooKeeper's edge at 2^31-1.
-        relook_s: How often a follower that rests at the end looks again, since a watch is only a hint.
-        retry_s: Pause after a request that failed although the store says it is connected.
+        read_ahead: Records that are requested, or read and not yet accepted, at a time.
+        epoch_limit: The sequence number at which an epoch is closed; far below ZooKeeper's limit of 2^31-1.
+        relook_s: How often a follower that rests at the end reads again, since a watch is only a hint.
+        retry_s: Pause after a request that failed although the store is connected.
     """
 
     record_bytes_max: int = 256 * KIB
@@ -101,7 +102,7 @@ class Queued:
 
 
 class Part(enum.Enum):
-    """What an element of the commit multi stands for."""
+    """The role of an element of the commit multi."""
 
     FENCE = "fence"
     EPOCH = "epoch"
@@ -109,9 +110,9 @@ class Part(enum.Enum):
     TABLE = "table"
     DEFINITION = "definition"
     LABEL = "label"
-    #: No label of a stream was deleted since one that is moved was read.
+    #: No label of a stream was deleted since the moved label was read.
     LABELS = "labels"
-    #: Elements that nobody else can make fail while the checks before them hold.
+    #: Elements that no other replica can make fail while the checks before them hold.
     OWN = "own"
 
 
@@ -121,7 +122,7 @@ _SHARED: Final = frozenset({Part.TABLE, Part.HEAD, Part.LABELS})
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of the multi: what it is, and the path that it is about."""
+    """One element of the multi: its role and its path."""
 
     part: Part
     path: str
@@ -129,13 +130,13 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A commit multi but for the record itself, whose wall time only the shell knows.
+    """A commit multi without the record itself, whose wall time only the shell knows.
 
     Attributes:
         home: The replica that commits.
         epoch: The epoch whose directory gets the record.
         checks: All elements before the create of the record.
-        elements: What each of them stands for, index by index, the create included.
+        elements: The role of each of them, index by index, the create of the record included.
         batch: The transactions of the record.
     """
 
@@ -146,11 +147,11 @@ class Plan:
     batch: tuple[Queued, ...]
 
     def record(self, time_ms: int) -> Record:
-        """The record as followers will read it."""
+        """Return the record as followers will read it."""
         return Record(Kind.COMMIT, self.home, time_ms, tuple(item.proposal.record for item in self.batch))
 
     def ops(self, time_ms: int) -> tuple[Op, ...]:
-        """The whole multi; the create of the record comes last, it is the commit point."""
+        """Return the whole multi; the create of the record is its last element and is the commit point."""
         data = codec.encode_commit(self.home, time_ms, [item.payload for item in self.batch])
         return (*self.checks, Create(tree.record_prefix(self.epoch), data, sequential=True))
 
@@ -169,11 +170,11 @@ class Rollover:
     epoch_version: int
 
     def record(self, time_ms: int) -> Record:
-        """The END record."""
+        """Return the END record."""
         return Record(Kind.END, self.home, time_ms)
 
     def ops(self, time_ms: int) -> tuple[Op, ...]:
-        """The whole multi. Results: None, None, path of the END record, path of the new epoch, version."""
+        """Return the multi. Results: None, None, path of the END record, path of the new epoch, version."""
         end = codec.encode_record(self.record(time_ms))
         return (
             Check(tree.session(self.home), self.fence),
@@ -185,7 +186,7 @@ class Rollover:
 
 
 def too_large(item: Queued, home: ReplicaId, limits: LogLimits) -> tuple[str, int, int] | None:
-    """Return (limit, its bytes, bytes found) where a proposal cannot even travel alone, else None."""
+    """Return (limit, its bytes, bytes found) if a proposal cannot even be sent alone, else None."""
     record_bytes = codec.commit_bytes(home, (len(item.payload),))
     if record_bytes > limits.record_bytes_max:
         return "record_bytes_max", limits.record_bytes_max, record_bytes
@@ -199,7 +200,7 @@ def choose(
 ) -> tuple[Queued, ...]:
     """Choose the next batch: the first of the queue, and those behind it that may share its record.
 
-    Whoever conflicts is passed over and keeps its place, so it is the first one soon.
+    A proposal that conflicts is passed over and keeps its position, so it soon becomes the first one.
     """
     taken: list[Queued] = []
     claims = _Claims()
@@ -223,7 +224,7 @@ def choose(
 
 
 class _Claims:
-    """What the proposals of a batch touch, to keep apart those that contradict each other."""
+    """The paths that the proposals of a batch touch; it keeps apart proposals that contradict each other."""
 
     def __init__(self) -> None:
         self._versions: dict[str, int] = {}
@@ -231,7 +232,7 @@ class _Claims:
         self._labels: set[str] = set()
 
     def add(self, proposal: Proposal) -> bool:
-        """Add a proposal; False, and nothing is added, when it cannot share the batch."""
+        """Add a proposal; return False, and add nothing, when it cannot share the batch."""
         versions = {tree.table(table): version for table, version in proposal.tables.items()}
         if proposal.move is not None:
             versions[tree.LABELS] = proposal.move.deletions
@@ -252,7 +253,7 @@ class _Claims:
 
 
 def plan(batch: tuple[Queued, ...], *, home: ReplicaId, fence: int, epoch: int, epoch_version: int) -> Plan:
-    """Put the multi of a batch together; each table is checked once, however many of its tids touch it."""
+    """Build the multi of a batch; each table is checked once, however many tids touch it."""
     ops: list[Op] = [Check(tree.session(home), fence), Check(tree.EPOCH, epoch_version)]
     elements = [Element(Part.FENCE, ops[0].path), Element(Part.EPOCH, ops[1].path)]
     definitions: list[tuple[Op, Part]] = []
@@ -275,14 +276,14 @@ def plan(batch: tuple[Queued, ...], *, home: ReplicaId, fence: int, epoch: int, 
 
 
 def victims(element: Element, batch: Iterable[Queued]) -> frozenset[str]:
-    """Return the tids that a refusal of this element is about."""
+    """Return the tids that a refusal of this element concerns."""
     return frozenset(
         item.tid for item in batch if any(op.path == element.path for op, _ in _elements(item.proposal))
     )
 
 
 def _elements(proposal: Proposal) -> Iterable[tuple[Op, Part]]:
-    """The elements of one proposal. A set of a table with a version checks that version by itself."""
+    """Return the elements of one proposal. A set of a table with a version checks that version by itself."""
     if proposal.head_version is not None:
         yield Check(tree.HEAD, proposal.head_version), Part.HEAD
     checked = {op.path for op in proposal.ddl if isinstance(op, SetData) and op.version is not None}

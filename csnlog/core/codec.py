@@ -1,14 +1,14 @@
-"""The bytes of everything that the CSN log keeps in ZooKeeper, and back. Pure.
+"""The bytes of everything that the CSN log keeps in ZooKeeper, and their decoding. Pure.
 
-Pure; the only module that makes or reads these bytes (docs/protocol.md#bytes). The form is JSON, so that
+This is the only module that makes or reads these bytes (docs/protocol.md#bytes). The form is JSON, so that
 an operator can read a znode with any tool, with the version ``v`` first, the fields in the order of
 :mod:`tidelock.csnlog.core.model` and defaults left out: equal values have equal bytes.
 
-Reading has three ends, and none of them is "skip what I do not understand":
+Reading has three possible ends; unknown content is never skipped:
 
 * the value;
-* :class:`~tidelock.errors.UpgradeNeededError`: whole JSON of a newer version, or with a kind or field unknown
-  here;
+* :class:`~tidelock.errors.UpgradeNeededError`: complete JSON of a newer version, or with a kind or field that
+  this version does not know;
 * :class:`~tidelock.errors.CorruptError`: anything else.
 """
 
@@ -41,12 +41,11 @@ from tidelock.errors import CorruptError, UpgradeNeededError
 
 _T = TypeVar("_T")
 
-#: How every byte form begins: the version stands first, so that any later version can be told by its first
-#: bytes.
+#: The first bytes of every form: the version is first, so that the first bytes identify any later version.
 _VERSION_FIRST = b'{"v":'
-#: How msgspec's message begins where the JSON is whole but says something that this version does not know.
+#: Beginnings of msgspec's messages for complete JSON that says something this version does not know.
 _UNKNOWN_TO_US = ("Object contains unknown field", "Invalid enum value", "Invalid value")
-#: Widest text of a wall clock in ms; a record's size must not depend on the hour.
+#: Widest text of a wall clock in ms; the size of a record must not depend on the time of day.
 _TIME_MS_MAX = (1 << 63) - 1
 _SHOWN_BYTES = 64
 
@@ -54,7 +53,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class _RawRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag=VERSION, tag_field="v"):
-    """:class:`~tidelock.csnlog.core.model.Record` around transactions that are encoded already."""
+    """:class:`~tidelock.csnlog.core.model.Record` around transactions that are already encoded."""
 
     kind: Kind = msgspec.field(name="k")
     home: ReplicaId = msgspec.field(name="h")
@@ -67,7 +66,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def _form(kind: type[_T], what: str) -> tuple[Callable[[_T], bytes], Callable[[bytes], _T]]:
-    """Return how values of a kind become bytes, and how they are read: UpgradeNeededError or CorruptError."""
+    """Return encoder and decoder for a kind; the decoder raises UpgradeNeededError or CorruptError."""
     decoder = msgspec.json.Decoder(kind)
 
     def decode(data: bytes) -> _T:
@@ -101,12 +100,12 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def decode_entries(data: bytes) -> tuple[Entry, ...]:
-    """Read a manifest; UpgradeNeededError or CorruptError."""
+    """Decode a manifest; raise UpgradeNeededError or CorruptError."""
     return _decode_entry_list(data).entries
 
 
 def encode_tid(tid: TidRecord) -> bytes:
-    """Return the bytes of one transaction as they stand inside a record."""
+    """Return the bytes of one transaction as a record contains them."""
     return _encoder.encode(tid)
 
 
@@ -135,7 +134,7 @@ def encode_epoch(epoch: int) -> bytes:
 
 
 def decode_epoch(data: bytes) -> int:
-    """Read ``csn/epoch``; CorruptError when it is not a decimal number."""
+    """Decode ``csn/epoch``; raise CorruptError when it is not a decimal number."""
     return _decimal(data, "epoch")
 
 
@@ -145,7 +144,7 @@ def encode_csn(csn: Csn) -> bytes:
 
 
 def decode_csn(data: bytes) -> Csn:
-    """Read ``csn/tail`` or ``csn/horizon``; CorruptError when it is not a decimal number of 63 bits."""
+    """Decode ``csn/tail`` or ``csn/horizon``; CorruptError when it is not a decimal number of 63 bits."""
     value = _decimal(data, "CSN")
     if value > CSN_MAX:
         raise CorruptError(f"expected a CSN of at most {CSN_MAX}, found {value}")
@@ -169,7 +168,7 @@ def _decode(data: bytes, decoder: msgspec.json.Decoder[_T], what: str) -> _T:
 
 
 def _refused(data: bytes, what: str, reason: str) -> CorruptError:
-    """Tell a newer version from nonsense, where the bytes are JSON at least."""
+    """Return the error for refused bytes: UpgradeNeededError for a newer version, else CorruptError."""
     try:
         version = msgspec.json.decode(data, type=_Version).v
     except msgspec.ValidationError:
@@ -194,5 +193,5 @@ def _decimal(data: bytes, what: str) -> int:
 
 
 def _shown(data: bytes) -> str:
-    """The first bytes, for a message."""
+    """Return the first bytes as text for a message."""
     return repr(data if len(data) <= _SHOWN_BYTES else data[:_SHOWN_BYTES] + b"...")

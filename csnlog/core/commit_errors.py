@@ -1,7 +1,7 @@
-"""What a caller of commit() is told: the error for every verdict that is no commit. Pure.
+"""The error that a caller of commit() gets for every verdict that is no commit. Pure.
 
-Pure. Certainty comes first: ``Rejected`` becomes an error that says "certainly not committed", ``Undecided``
-becomes :class:`~tidelock.errors.CommitUnknownError`, and nothing else does.
+Certainty decides: ``Rejected`` becomes an error that says "certainly not committed". ``Undecided``, and
+nothing else, becomes :class:`~tidelock.errors.CommitUnknownError`.
 """
 
 from __future__ import annotations

@@ -1,43 +1,43 @@
-"""The group committer: how transactions get their CSN, and how an unknown outcome is decided. Pure.
+"""The group committer: gives transactions their CSN and decides unknown outcomes. Pure.
 
 A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.csnlog.core.committer_messages`.
 
-**Promises.** A tid gets at most one CSN (I1). ``Committed`` and ``Rejected`` are what happened (I17);
-``Undecided`` is said only to a caller whose time is up, and even then the outcome is found out. Queue, batch
+**Promises.** A tid gets at most one CSN (I1). ``Committed`` and ``Rejected`` are what happened (I17). Only a
+caller whose time is up gets ``Undecided``, and even then the committer finds out the outcome. Queue, batch
 and bytes are bounded (I16).
 
 **State.** :class:`CommitterState`: the link to ZooKeeper, the one request under way, the own fence, the
 epoch, and the transactions between ``commit()`` and their CSN (:mod:`tidelock.csnlog.core.pending`).
 
-**Events.** Commands (a proposal, a deadline, what the follower has met, the link) may come at any time.
-An answer comes once for each request. **Instructions.** Requests to the store, of which at most one is under
-way, and verdicts for callers. What arrives while a request is under way makes the next batch.
+**Events.** Commands (a proposal, a deadline, what the follower has met, the link) may arrive at any time.
+Each request gets exactly one answer. **Instructions.** Requests to the store, of which at most one is under
+way, and verdicts for callers. Proposals that arrive while a request is under way form the next batch.
 
-**How.** A commit multi can end in three ways:
+**Method.** A commit multi can end in three ways:
 
-* *Ok*: the path of the record tells the CSN of the whole batch.
-* *Refused*: it certainly was not applied. The refused element tells whom it concerns
+* *Ok*: the path of the record contains the CSN of the whole batch.
+* *Refused*: the multi certainly was not applied. The refused element tells which transactions it concerns
   (:mod:`tidelock.csnlog.core.refusals`): those tids end, or fence or epoch are read again; the others are
   sent again.
-* *Unknown*: it may have been applied or may still be. Reading decides nothing, not even after sync(): on a
-  real ensemble the record appeared 0.6 s after the log had been read as empty (F1). So the
-  committer first *writes*: it raises its own fence by compare-and-set with a fresh nonce, repeated until that
-  is decided. From then on nothing sent under the old fence can land. Then it reads the log to its end in the
-  session that has seen the raised fence. A tid that is there is committed; one that is not never was, and is
-  sent again under the new fence.
+* *Unknown*: the multi may have been applied or may still be. Reading decides nothing, not even after sync():
+  on a real ensemble the record appeared 0.6 s after the log had been read as empty (F1). So the
+  committer first *writes*: it raises its own fence by compare-and-set with a fresh nonce, repeated until the
+  raise is decided. From then on nothing sent under the old fence can be applied. Then it reads the log to its
+  end in the session that has seen the raised fence. A tid that is in the log is committed; a tid that is not
+  never was, and is sent again under the new fence.
 
-A new ZooKeeper session may read from a server that lags behind, so there the fence is raised before anything
-is read for "newest" (F3). A raise that finds a nonce which is not ours means that another has fenced this
-replica (F2c): final. Even then a batch in doubt is looked up first, so that nobody is told "aborted" of a
-committed transaction.
+A new ZooKeeper session may read from a server that lags behind. So in a new session the fence is raised
+before any read counts as the newest (F3). If a raise finds a nonce that is not ours, another replica has
+fenced this one (F2c); that is final. Even then a batch in doubt is looked up first, so that no caller of a
+committed transaction gets "aborted".
 
 **Invariants.** A commit is under way with a batch that is not in doubt; a batch with no commit under way is
-in doubt. A committer that has ended holds no transaction. No tid is held twice. Only tids of the batch can
-have expired.
+in doubt. A committer that has ended holds no transaction. No tid is held twice. Only tids of the batch can be
+expired.
 
-**Not promised.** The order of tids inside the log is not that of their proposals. The committer does not know
-which parts exist or who holds them.
+**Not promised.** The order of tids inside the log is not the order of their proposals. The committer does not
+know which parts exist or which replicas hold them.
 """
 
 from __future__ import annotations
@@ -79,15 +79,16 @@ class CommitterState:
     Attributes:
         connected: The store has a connection.
         session: The ZooKeeper session.
-        paused: A request has failed, and the pause before the next one is not over.
+        paused: A request has failed, and the pause before the next request is not over.
         flight: The one request under way.
         final: The verdict on all further transactions, once the committer has ended.
         fence: What is known of the own fence.
-        fenced: Another has raised the fence; what is in doubt is still looked up.
-        raise_above: A raise was asked for until the fence is above this.
-        doubted: The fence was refused to somebody while it was this; -1 = it is not in doubt.
-        epoch: The open epoch; None = to be read.
-        epoch_version: The version of ``csn/epoch`` that says so.
+        fenced: Another replica has raised the fence; a batch in doubt is still looked up.
+        raise_above: Raises are requested until the fence is above this.
+        doubted: The fence under which a multi was refused because of its fence; -1 = the fence is not in
+            doubt.
+        epoch: The open epoch; None = it has to be read.
+        epoch_version: The version of ``csn/epoch`` in which ``epoch`` was read.
         end: The largest CSN known.
         tids_max: Transactions in the next batch; lowered while the store finds requests too large.
         pending: The transactions between ``commit()`` and their CSN.
@@ -235,7 +236,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 self._answered(event)
 
     def _answered(self, answer: msg.StoreAnswer) -> None:
-        """Take the answer to the request under way."""
+        """Process the answer to the request under way."""
         match answer:
             case msg.CommitEnded(result):
                 self._commit_ended(result)
@@ -271,7 +272,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 self._refused(batch, result)
 
     def _refused(self, batch: Batch, refused: Refused) -> None:
-        """The batch was certainly not applied: reject whom the refused element is about, keep the others."""
+        """Reject the transactions that the refused element concerns; keep the others: nothing was applied."""
         element = batch.plan.elements[refused.index]
         rejected: dict[str, msg.Rejected] = {}
         judgement = judge(element.part, refused.reason)
@@ -291,7 +292,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 about = sorted(victims(element, batch.items))
                 rejected = dict.fromkeys(about, msg.Rejected(cause, element.path))
             case Corrupt.CORRUPT:
-                pass  # below, when the transactions are known not to be sent
+                pass  # raised below, once the transactions are marked as not sent
             case _:
                 assert_never(judgement)
         self.pending.requeue(rejected)
@@ -299,7 +300,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             raise CorruptError(f"the store refused {element.path} of a commit with {refused.reason.value}")
 
     def _log_read(self, found: dict[str, Csn] | None, session: int) -> None:
-        """Decide the batch in doubt, if this was read behind the raised fence."""
+        """Decide the batch in doubt, if the log was read behind the raised fence."""
         if found is None:
             self._retry_later()
             return
@@ -345,7 +346,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             case Finding.UNCHANGED if self.fenced:
                 self.fence = replace(fence, session=self.session)
             case Finding.UNCHANGED | Finding.AGAIN:
-                # What was refused is newer than this read: the server lags behind.
+                # The refusal came from a newer state than this read: the server lags behind.
                 self._retry_later()
 
     def _must_raise(self) -> bool:
@@ -360,7 +361,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
     # ------------------------------------------------------------------------------------------ advance
 
     def _advance(self) -> None:
-        """Give the next request, if none is under way: what is in doubt first, then what waits."""
+        """Issue the next request if none is under way: first what is in doubt, then what waits."""
         in_doubt = self.pending.batch is not None
         if self.final is not None or self.flight is not Flight.NONE:
             return
@@ -385,7 +386,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             self._send_next(self.epoch)
 
     def _send_next(self, epoch: int) -> None:
-        """Send the next batch, or close the epoch first when its numbers come to their limit."""
+        """Send the next batch, or first close the epoch when its numbers reach their limit."""
         fence, version = self.fence.version, self.epoch_version
         if epoch_of(self.end) == epoch and sequence_of(self.end) + 1 >= self.limits.epoch_limit:
             self._send(Flight.ROLLOVER, msg.SendRollover(Rollover(self.home, fence, epoch, version)))
@@ -404,7 +405,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         self._out.append(msg.RetryLater())
 
     def _halt(self, reason: str) -> None:
-        """Stop: nothing that was sent is judged any more, what waits was certainly not sent."""
+        """Stop: what was sent is not judged any more; what waits was certainly not sent."""
         self.final, self.flight = msg.Rejected(msg.Cause.STOPPED, reason), Flight.NONE
         self.pending.drop(self.final)
         self._out.append(msg.Halted(reason))

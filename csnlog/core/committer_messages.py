@@ -1,14 +1,14 @@
-"""The events that the committer takes and the instructions that it gives. Pure.
+"""The events that the committer receives and the instructions that it issues. Pure.
 
-The shell (:mod:`tidelock.csnlog.engine`) carries an instruction out and hands its result back as an event; so
-does the explorer of the tests, which loses requests and replies on the way. The committer has at most one
-request to the store under way, so a result needs no number.
+The shell (:mod:`tidelock.csnlog.engine`) runs an instruction and returns its result as an event; so does the
+explorer of the tests, which loses requests and replies on the way. The committer has at most one request to
+the store under way, so a result needs no number.
 
-``brief`` stands for a message in the story of a machine (:mod:`tidelock.csnlog.core.machine`).
+``brief`` represents a message in the story of a machine (:mod:`tidelock.csnlog.core.machine`).
 
 ``session`` in an event is the ZooKeeper session in which the request was made *and* answered, and 0 where
-those two differ: reads of one session are ordered among themselves and behind its writes, and nothing else is
-(Z7).
+those two differ. Reads of one session are ordered among themselves and behind its writes; no other order is
+guaranteed (Z7).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ReadResult = Ok[Node] | Refused | Unknown
 
 
 class Cause(enum.Enum):
-    """Why a transaction certainly was not committed."""
+    """The reason why a transaction certainly was not committed."""
 
     TABLE_CHANGED = "table_changed"
     TABLE_EXISTS = "table_exists"
     LABEL_EXISTS = "label_exists"
-    #: It is not what it was when it was read; read it again.
+    #: The label is not what it was when it was read; read it again.
     LABEL_MOVED = "label_moved"
     HEAD_MOVED = "head_moved"
     TOO_LARGE = "too_large"
@@ -53,7 +53,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The caller's time is up and the outcome is not known. The committer goes on finding it out."""
+    """The caller's time is up and the outcome is not known. The committer keeps finding it out."""
 
 
 CommitDecision = Committed | Rejected | Undecided
@@ -63,7 +63,7 @@ CommitDecision = Committed | Rejected | Undecided
 
 @dataclass(frozen=True, slots=True)
 class LinkChanged:
-    """The store's link or session is now this."""
+    """The new state of the store's link and session."""
 
     connected: bool
     session: int
@@ -71,13 +71,13 @@ class LinkChanged:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """A caller asks for a commit; the same tid again joins the one under way."""
+    """A caller requests a commit; a repeated request for the same tid joins the one under way."""
 
     proposal: Proposal
 
     @property
     def brief(self) -> tuple[str, str]:
-        """The tid."""
+        """The name and the tid."""
         return "Propose", self.proposal.tid
 
 
@@ -90,7 +90,7 @@ class DeadlinePassed:
 
 @dataclass(frozen=True, slots=True)
 class NonceDrawn:
-    """A random text that nobody else has, answer to :class:`DrawNonce`."""
+    """A unique random text; the answer to :class:`DrawNonce`."""
 
     nonce: str
 
@@ -147,7 +147,7 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The follower has all records up to ``end``; ``own`` are the tids of this replica among the new ones."""
+    """The follower has all records up to ``end``; ``own`` lists this replica's tids in the new records."""
 
     end: Csn
     own: tuple[tuple[str, Csn], ...] = ()
@@ -160,14 +160,14 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class FenceWanted:
-    """Somebody's fenced multi ended Unknown under the fence ``above``: raise the fence beyond it."""
+    """A fenced multi ended Unknown under the fence ``above``: raise the fence beyond it."""
 
     above: int
 
 
 @dataclass(frozen=True, slots=True)
 class FenceDoubted:
-    """Somebody's multi was refused because of its fence ``used``: find out who raised it."""
+    """A multi was refused because of its fence ``used``: find out who raised the fence."""
 
     used: int
 
@@ -181,10 +181,10 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The pause asked for by :class:`RetryLater` is over."""
+    """The pause that :class:`RetryLater` requested is over."""
 
 
-#: What somebody asks of the committer, or what has happened without it.
+#: A request to the committer, or something that has happened without it.
 Command = LinkChanged | Propose | DeadlinePassed | Followed | FenceWanted | FenceDoubted | StopAsked | Resumed
 #: The result of the one request under way.
 StoreAnswer = NonceDrawn | CommitEnded | RolloverEnded | RaiseEnded | FenceRead | EpochRead | LogRead
@@ -243,7 +243,7 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Tell whoever waits for this tid."""
+    """Answer all callers that wait for this tid."""
 
     tid: str
     verdict: CommitDecision
@@ -251,7 +251,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The own fence is now this, seen in this session: nothing sent under a lower one can land any more."""
+    """The new own fence, seen in this session: nothing sent under a lower fence can be applied any more."""
 
     fence: int
     session: int
@@ -259,12 +259,12 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Another raised the fence. Final: all open transactions are aborted, no lock may be assumed held."""
+    """Another replica raised the fence. Final: open transactions are aborted, no lock may be assumed held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """The committer found what cannot be, and stops (I15). Final."""
+    """The committer found an impossible state, and stops (I15). Final."""
 
     reason: str
 

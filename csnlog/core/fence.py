@@ -1,11 +1,11 @@
 """The fence of a replica: the data version of its session znode, raised by itself or by another. Pure.
 
-Pure. Every multi of a replica checks this version, so whoever raises it makes sure that nothing sent before
-can land later. The data holds a nonce, fresh with every write: a raise whose reply was lost is recognised by
-it, and a nonce that is not ours says that another has fenced this replica (rule unknown; F1 and F2).
+Every multi of a replica checks this version. So a raise makes sure that nothing sent before can be applied
+later. The data holds a nonce, fresh with every write. It identifies a raise whose reply was lost, and a nonce
+that is not ours says that another replica has fenced this one (rule unknown; F1 and F2).
 
-Versions only grow, so a read that shows a lower one than known comes from a server that lags behind and means
-nothing.
+Versions only grow. So a read that shows a lower version than the known one comes from a server that lags
+behind, and means nothing.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from tidelock.errors import CorruptError
 
 
 class Finding(enum.Enum):
-    """What an answer of the store says about the own fence."""
+    """The meaning of an answer of the store for the own fence."""
 
     #: Our raise was applied.
     RAISED = "raised"
-    #: Another's raise was applied.
+    #: A raise by another replica was applied.
     FOREIGN = "foreign"
-    #: It cannot be told from this answer; read the session znode.
+    #: This answer does not decide it; read the session znode.
     LOOK = "look"
     #: Nothing was learned; ask again after a pause.
     AGAIN = "again"
-    #: The fence stands where we knew it.
+    #: The fence has the version that we knew.
     UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFence:
-    """What is known of the own fence.
+    """The knowledge about the own fence.
 
     Attributes:
         path: Its znode.
-        state: The data that we last wrote, or found written by our start.
-        version: The version of that data, or of another's that replaced it.
+        state: The data that we last wrote, or that our start wrote.
+        version: The version of that data, or of the data of another replica that replaced it.
         session: The ZooKeeper session that has seen this version; its reads are at least as new. 0 = none.
-        pending: Nonce of a raise that is not decided, "" if there is none. It is kept over all repetitions,
-            so that at most one of them applies and is recognised whichever it was.
+        pending: Nonce of a raise that is not decided, "" if no raise is pending. All repetitions keep it, so
+            that at most one of them is applied and any of them is recognised.
     """
 
     path: str
@@ -58,21 +58,21 @@ class OwnFence:
     pending: str = ""
 
     def raised_by(self, nonce: str) -> OwnFence:
-        """Return the state in which a raise with this nonce has begun."""
+        """Return the state after the begin of a raise with this nonce."""
         return replace(self, pending=nonce)
 
     def ops(self) -> tuple[Op, ...]:
-        """The multi of the raise: a compare-and-set, since a plain set would hide a foreign raise."""
+        """Return the multi of the raise: a compare-and-set, since a plain set would hide a foreign raise."""
         data = codec.encode_session(msgspec.structs.replace(self.state, nonce=self.pending))
         return (SetData(self.path, data, self.version),)
 
     def ended(
         self, result: Ok[tuple[object, ...]] | Refused | Unknown, session: int
     ) -> tuple[OwnFence, Finding]:
-        """Take the result of the raise.
+        """Process the result of the raise.
 
         Raises:
-            CorruptError: The znode is gone, which nothing in Tidelock ever does to it.
+            CorruptError: The znode does not exist; nothing in Tidelock ever deletes it.
         """
         match result:
             case Ok(value=(int(version),)):
@@ -84,7 +84,7 @@ class OwnFence:
         return self, Finding.AGAIN
 
     def seen(self, result: Ok[Node] | Refused | Unknown, session: int) -> tuple[OwnFence, Finding]:
-        """Take the result of reading the znode.
+        """Process the result of reading the znode.
 
         Raises:
             CorruptError: The bytes cannot be read, or contradict what was written at that version.
@@ -107,21 +107,22 @@ class OwnFence:
         return replace(self, state=state, version=version, session=session, pending="")
 
 
-#: States of a session that an operator gave to the replica; a raise of its fence leaves them.
+#: States of a session that an operator has set; a raise of the fence keeps them.
 _GIVEN: Final = frozenset({"struck", "removed"})
 
 
 def seize(path: str, node: Node, boot: int, nonce: str) -> SetData | None:
-    """Return the write that fences the life ``boot`` of another replica; None if that is not its present one.
+    """Return the write that fences boot ``boot`` of another replica; None if that is not its present boot.
 
-    It raises boot and version together (F2). A compare-and-set, so that of several who do it
-    at once, the replica's own next start among them, one is applied. The disk stays: copies on it count.
+    The write raises boot and version together (F2). It is a compare-and-set: of several replicas that do it
+    at once, the fenced replica's own next start among them, one is applied. The disk stays: copies on it
+    count.
 
     Args:
         path: The replica's session znode.
-        node: What was read there.
-        boot: The life to be ended.
-        nonce: A text that nobody else has.
+        node: The data read there.
+        boot: The boot to end.
+        nonce: A text that is unique.
 
     Raises:
         CorruptError: The bytes cannot be read.

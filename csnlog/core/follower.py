@@ -1,40 +1,40 @@
-"""The follower: reads the log by number, in order, without a gap, for ever. Pure.
+"""The follower: reads the log by number, in order, without a gap, forever. Pure.
 
 A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.csnlog.core.follower_messages`.
 
-**Promises.** What it takes is exactly the log after the start position: each record once, in order, across
-epochs (I2). It never takes NoNode for "aborted", "end of the epoch" or "skip" (F4, F9). What
-it cannot read or cannot explain stops it there (I15).
+**Promises.** It takes exactly the log after the start position: each record once, in order, across epochs
+(I2). It never interprets NoNode as "aborted", "end of the epoch" or "skip" (F4, F9). A record that it cannot
+read or cannot explain stops it there (I15).
 
-**State.** :class:`FollowerState`: the access to ZooKeeper, the place in the log, the phase
-(:mod:`tidelock.csnlog.core.phase`), the reads under way, and what was read or taken and not handed over.
+**State.** :class:`FollowerState`: the access to ZooKeeper, the position in the log, the phase
+(:mod:`tidelock.csnlog.core.phase`), the reads under way, and the records that were read or taken and not
+handed over.
 
-**Events.** Commands: the link, hints that a record may be there, the receiver that takes more, a tick of the
+**Events.** Commands: the link, hints that a record may exist, the receiver that accepts more, a tick of the
 clock. Answers to reads, looks and inquiries; several reads may be under way. **Instructions.** These
 requests, the records that were taken, and deliveries, of which at most one is under way.
 
-**How.**
+**Method.**
 
-* It knows the number of the next record. While records stream in it has up to ``read_ahead`` reads under way.
-  At the end it rests: one request asks whether the next record exists and watches for it, so a quiet log
+* It knows the number of the next record. While records stream in, it has up to ``read_ahead`` reads under
+  way. At the end it rests: one request asks whether the next record exists and watches for it, so a quiet log
   costs two requests per record. Records that this replica wrote itself are not read back.
-* An epoch ends where an END record stands, and nowhere else. The first record after it is number 0 of the
-  next epoch.
-* A watch is a hint. Every ``relook_s`` a resting follower looks again, and asks then whether the tail has
+* An epoch ends at an END record, and nowhere else. The first record after it is number 0 of the next epoch.
+* A watch is a hint. Every ``relook_s`` a resting follower looks again. It then also asks whether the tail has
   passed it (too late: only a clone helps) and whether the directory holds more than it has read.
 * A record that is missing although a later one exists is a gap. Reads that are under way together prove
   nothing: the record may have been created between them. So a chain of questions is asked one after the other
-  in one session: the later record, the missing one, the tail. Tail above the own place: too late. Otherwise:
-  stop, never skip (F21).
+  in one session: the later record, the missing one, the tail. Tail above the next record: too late.
+  Otherwise: stop, never skip (F21).
 * At the start it reads the record at its position again, which tells where to go on when this was an END
   record. If it is missing, :mod:`tidelock.csnlog.core.anchor` decides.
 
-**Invariants.** The place never goes back. No more than ``read_ahead`` records are under way or wait. Whoever
-looks or rests has no read under way. The phase follows its table.
+**Invariants.** The position never decreases. No more than ``read_ahead`` records are under way or wait. A
+follower that looks or rests has no read under way. The phase follows its table.
 
-**Not promised.** A tid may stand in the log twice only by a bug; whoever applies records ignores a tid seen
-before. The follower does not say what "newest" is; see ``barrier`` in :mod:`tidelock.csnlog.log`.
+**Not promised.** A tid can appear in the log twice only by a bug; the code that applies records ignores a tid
+seen before. The follower does not say what "newest" is; see ``barrier`` in :mod:`tidelock.csnlog.log`.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Access(enum.Enum):
 
     #: There is no connection.
     DOWN = "down"
-    #: A request has failed, and the pause before the next one is not over.
+    #: A request has failed, and the pause before the next request is not over.
     PAUSED = "paused"
     OPEN = "open"
 
 
-#: Found faster than the member of the enum, in every step.
+#: Faster to look up than the member of the enum; every step needs it.
 _OPEN: Final = Access.OPEN
 
 
@@ -96,17 +96,17 @@ class FollowerState:
         access: Whether requests may be sent.
         phase: What is known of the next record.
         position: The last record taken.
-        next: The number to be taken next; the start position until that was read again.
+        next: The number to be taken next; the start position until its record was read again.
         known_end: A record that certainly exists.
         window: Reads that are tried without knowing that the record exists; 1 = look first.
         flying: Reads under way.
-        buffer: What was read behind a record that was not, by number.
-        behind: What was taken while the receiver has a delivery; None = the receiver has none.
+        buffer: Records that were read behind a record that was not, by number.
+        behind: Records taken while the receiver has a delivery; None = the receiver has no delivery.
         inquiry: The question under way.
         numbers: Inquiries so far.
         tail: The tail as last read.
         counted: Children of the directory and next record at the last count that led to a listing.
-        final: Why the follower has ended.
+        final: The reason why the follower has ended.
     """
 
     access: Access
@@ -129,7 +129,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     """The state machine; see the module. The fields are those of :class:`FollowerState`.
 
     Args:
-        position: The last record that was applied; what follows it is delivered.
+        position: The last record that was applied; the records after it are delivered.
         read_ahead: How many records are requested, or read and not handed over, at a time.
         thorough: Check all invariants after every step.
     """
@@ -188,7 +188,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
 
     @property
     def ready(self) -> tuple[LogRecord, ...]:
-        """Records that were taken and are not handed over."""
+        """The records that were taken and are not handed over."""
         return self.behind or ()
 
     def check_invariants(self) -> None:
@@ -200,7 +200,8 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
 
     def _check_step(self) -> None:
         assert self.position <= self.next, f"position {self.position} is behind the next record {self.next}"
-        # Own commits far ahead may fill the room; then records are read one by one until they are reached.
+        # Own commits far ahead may use up ``read_ahead``; then records are read one by one until these are
+        # reached.
         held = len(self.flying) + len(self.buffer) + len(self.behind or ())
         assert held <= 2 * self.read_ahead + 1, f"{held} records are under way or wait"
         assert not self.flying or self.phase not in QUIET, f"a read is under way: {self.phase.value}"
@@ -265,7 +266,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         self.phase = following
 
     def _wake(self) -> None:
-        """The next record may be there."""
+        """Note that the next record may exist."""
         self._sees(Sign.HINT)
         if self.inquiry is not None and self.inquiry.chain is Chain.RELOOK:
             self.inquiry = None
@@ -274,7 +275,8 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         self.known_end = max(self.known_end, number)
         if number >= self.next:
             self._wake()
-            # It may be under way, since its watch fires before its commit is answered; this is faster.
+            # The record may be under way, since its watch fires before its commit is answered; this is
+            # faster.
             if self._room() > 0 and self.phase not in UNANCHORED:
                 self._got(number, record, speculative=False)
 
@@ -303,7 +305,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         self._take_in_order()
 
     def _drop_anchor(self, number: Csn, record: Record | Unreadable) -> None:
-        """The record at the start position was read again: now the next number is known."""
+        """Process the record at the start position, which was read again: it determines the next number."""
         if number != self.position:
             return
         if isinstance(record, Unreadable):
@@ -328,7 +330,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             if self.next != number + 1 and (passed := [other for other in self.buffer if other < self.next]):
                 self._stop(min(passed), _BEHIND_END)
         if len(self._taken) > first:
-            # What was taken is told even when the follower stops right behind it.
+            # Taken records are reported even when the follower stops right behind them.
             self._out.insert(place, msg.Took(tuple(self._taken[first:])))
 
     def _hand_over(self) -> None:
@@ -340,7 +342,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             self.behind = (*self.behind, *taken)
 
     def _delivered(self) -> None:
-        """The receiver takes more."""
+        """Hand over what was taken meanwhile: the receiver accepts more."""
         if self.behind:
             self._out.append(msg.Deliver(self.behind))
             self.behind = ()
@@ -373,7 +375,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 assert_never(inquiry.chain)
 
     def _learned_of_anchor(self, inquiry: Inquiry, session: int, finding: Finding) -> None:
-        """Go on with the chain that explains the start position."""
+        """Continue the chain that explains the start position."""
         decision = anchor.decide(anchor.step_of(inquiry, self.position), self.position, finding)
         match decision:
             case anchor.Step():
@@ -394,9 +396,9 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 assert_never(decision)
 
     def _learned_of_gap(self, inquiry: Inquiry, session: int, finding: Finding) -> None:
-        """A later record, the next one, tail."""
+        """Continue the chain about a gap: the later record, the missing one, the tail."""
         if CSN_NONE < inquiry.csn < self.next:
-            return  # an own commit was heard of meanwhile, and what was asked about has been taken
+            return  # an own commit was reported meanwhile, and the record in question has been taken
         match inquiry.question, finding:
             case Question.RECORD, Record() | Unreadable():
                 self._got(inquiry.csn, finding, speculative=False)
@@ -405,7 +407,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             case Question.RECORD, Absent() if inquiry.session:
                 self._ask(Chain.GAP, Question.TAIL, inquiry.csn, session)
             case Question.RECORD, Absent():
-                # Not even the later record is there: this server lags behind the one that showed it.
+                # Not even the later record is found: this server lags behind the one that showed it.
                 self._ask(Chain.GAP, Question.TAIL, CSN_NONE, session)
             case Question.TAIL, int(tail) if tail > self.next:
                 self._too_late(Csn(tail))
@@ -415,7 +417,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 self._stop(self.next, _GAP)
 
     def _learned_at_rest(self, question: Question, session: int, finding: Finding) -> None:
-        """Look, tail, count, list."""
+        """Continue the chain of a resting follower: look, tail, count, list."""
         match question, finding:
             case Question.LOOK, bool(exists):
                 if exists:
@@ -429,7 +431,8 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 else:
                     self._ask(Chain.RELOOK, Question.COUNT, self.next, session)
             case Question.COUNT, int(children):
-                # Any number of those below the tail may be deleted; so one listing for each count tells.
+                # Any number of the records below the tail may be deleted; so one listing for each count
+                # decides.
                 deleted = sequence_of(self.tail) if epoch_of(self.tail) == epoch_of(self.next) else 0
                 counted = (children, self.next)
                 if children > sequence_of(self.next) - deleted and counted != self.counted:
@@ -457,7 +460,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     # ------------------------------------------------------------------------------------------ advance
 
     def _advance(self) -> None:
-        """Ask for the next records, if they may be there; else look whether they are, and rest."""
+        """Request the next records if they may exist; else look whether they do, and rest."""
         if self.phase in STREAMING:
             self._read_or_look()
         elif self.phase in QUIET or self.flying:
@@ -470,7 +473,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             self._get(self.position)
 
     def _explain_missing(self) -> None:
-        """Ask why the next record is missing, if a later one exists in its epoch; else go on."""
+        """Ask why the next record is missing if a later one exists in its epoch; else go on."""
         later = min(self.buffer, default=self.known_end)
         if later >= self.next and epoch_of(later) == epoch_of(self.next):
             self._ask(Chain.GAP, Question.RECORD, later)

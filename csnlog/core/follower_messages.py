@@ -1,8 +1,8 @@
-"""The events that the follower takes and the instructions that it gives. Pure.
+"""The events that the follower receives and the instructions that it issues. Pure.
 
-See :mod:`tidelock.csnlog.core.committer_messages` for what ``session`` and ``brief`` mean. Records are
-immutable, so a record that was read is true for ever. That a record is *absent* is true for one session and
-one moment only.
+See :mod:`tidelock.csnlog.core.committer_messages` for the meaning of ``session`` and ``brief``. Records are
+immutable, so a record that was read stays valid forever. The *absence* of a record is valid for one session
+and one moment only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tidelock.csnlog.core.model import LogRecord, Record
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Bytes that are no record for this version of Tidelock."""
+    """Bytes that this version of Tidelock cannot read as a record."""
 
     reason: str
 
 
 class Absent(enum.Enum):
-    """There is no such znode."""
+    """The answer that a znode does not exist."""
 
     ABSENT = "absent"
 
@@ -53,7 +53,7 @@ Finding = Record | Unreadable | Absent | bool | int | tuple[int, ...]
 
 
 class Chain(enum.Enum):
-    """What a chain of questions is to find out."""
+    """The purpose of a chain of questions."""
 
     #: Where to go on behind the start position.
     ANCHOR = "anchor"
@@ -68,10 +68,10 @@ class Inquiry:
     """A chain of questions, asked one after the other in one session.
 
     Attributes:
-        number: Number of the request under way, so that a late answer to an earlier one is not mistaken.
-        chain: What the chain is to find out.
+        number: Number of the request under way; it identifies late answers to earlier requests.
+        chain: The purpose of the chain.
         question: The question under way.
-        csn: The record that it is about.
+        csn: The record that the question is about.
         session: The session of all answers so far, 0 before the first.
     """
 
@@ -94,13 +94,13 @@ class Got:
 
     @property
     def brief(self) -> tuple[str, Csn]:
-        """The number."""
+        """The name and the number."""
         return "Got", self.csn
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A record was not there."""
+    """A record did not exist when it was read."""
 
     csn: Csn
 
@@ -129,14 +129,14 @@ class Woken:
 
 @dataclass(frozen=True, slots=True)
 class Poked:
-    """This replica has committed at ``csn``, so all records below exist too. The content spares the read."""
+    """This replica has committed at ``csn``, so all records below exist too. The content saves the read."""
 
     csn: Csn
     record: Record
 
     @property
     def brief(self) -> tuple[str, Csn]:
-        """The number."""
+        """The name and the number."""
         return "Poked", self.csn
 
 
@@ -156,7 +156,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The receiver has taken what :class:`Deliver` handed over, and takes more."""
+    """The receiver has accepted what :class:`Deliver` handed over, and accepts more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Tick:
     """``relook_s`` has passed."""
 
 
-#: What has happened without the follower, or what its receiver says.
+#: Something that has happened without the follower, or a notification from its receiver.
 FollowCommand = LinkChanged | Resumed | Woken | Poked | Delivered | Tick
 #: The result of a request.
 FollowAnswer = Got | Missed | Failed | Looked | Learned
@@ -182,14 +182,14 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Ask whether a record exists and have its creation watched, in one request."""
+    """Ask whether a record exists and watch for its creation, in one request."""
 
     csn: Csn
 
 
 @dataclass(frozen=True, slots=True)
 class Inquire:
-    """Ask one question of a chain, which is sound because each is asked after the last was answered."""
+    """Ask one question of a chain. The chain is sound because each is asked after the last was answered."""
 
     number: int
     question: Question
@@ -198,7 +198,7 @@ class Inquire:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """These records are next in the log, in order; they need not be delivered yet."""
+    """The next records of the log, in order; they need not be delivered yet."""
 
     records: tuple[LogRecord, ...]
     brief: ClassVar = "Took"
@@ -214,14 +214,14 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class TooLate:
-    """Records that this replica lacks are deleted already; only a clone helps. Final."""
+    """Records that this replica lacks are already deleted; only a clone helps. Final."""
 
     tail: Csn
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What stands at ``csn`` cannot be passed: not readable here, or not as it can be (I15). Final."""
+    """The record at ``csn`` cannot be passed: it is unreadable here, or impossible (I15). Final."""
 
     csn: Csn
     reason: str

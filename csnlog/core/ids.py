@@ -1,6 +1,6 @@
 """Identifiers of the CSN log: CSN, tid, replica and part ids, with their one textual form each. Pure.
 
-Pure values. A CSN is ``epoch << 31 | sequence`` (rule numbers): ZooKeeper's sequence suffix is an int32
+A CSN is ``epoch << 31 | sequence`` (rule numbers): ZooKeeper's sequence suffix is an int32
 that counts all creates below one parent, so an epoch ends long before it overflows, and the CSN orders across
 epochs as a plain integer. CSNs are compared as integers only, never as text (ZOOKEEPER-4706; Z1).
 """
@@ -41,7 +41,7 @@ CSN_NONE = Csn(0)
 #: records).
 CSN_IMPORT = Csn(1)
 
-# One value has one text: ASCII digits without leading zeros.
+# One value has exactly one text: ASCII digits without leading zeros.
 _NUMBER = r"(0|[1-9][0-9]*)"
 _NAME = r"([a-z][a-z0-9_]{0,31})"
 _REPLICA = re.compile(_NAME)
@@ -102,7 +102,7 @@ class Tid:
 
     @classmethod
     def parse(cls, text: str) -> Tid:
-        """Read the textual form back; ValueError when it is not one."""
+        """Parse the textual form; raise ValueError for any other text."""
         match = _TID.fullmatch(text)
         if match is None:
             msg = f"{text!r} is not a tid; expected <snapshot csn>-<replica>-<boot>-<counter>"
@@ -112,12 +112,12 @@ class Tid:
 
 
 def part_id(replica: ReplicaId, boot: int, counter: int) -> PartId:
-    """Return the id of a part that ``replica`` made in its start number ``boot``; unique for ever."""
+    """Return the id of a part that ``replica`` made in its boot ``boot``; the id is unique forever."""
     return PartId(f"{replica}-{boot}-{counter}")
 
 
 def parse_part_id(text: str) -> tuple[ReplicaId, int, int]:
-    """Return (replica, boot, counter) of a part id; ValueError when it is not one."""
+    """Return (replica, boot, counter) of a part id; raise ValueError for any other text."""
     match = _PART.fullmatch(text)
     if match is None:
         msg = f"{text!r} is not a part id; expected <replica>-<boot>-<counter>"

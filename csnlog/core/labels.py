@@ -1,10 +1,10 @@
-"""Whether a transaction may commit under a label, and how the commit multi makes or moves it. Pure.
+"""The decision whether a transaction may commit under a label, and how the multi makes or moves it. Pure.
 
-Pure. A label is a *stream's* (it names the last batch of a streaming query, and moves upwards with each) or
-*plain* (made once), for as long as its znode stands. What is read decides nothing by itself: the multi
-creates the label, or sets it at the version that was read, so of two who read the same one is refused and
-judges again. Deleted labels are made anew at version 0, so a move also checks that no stream's label was
-deleted since the read: that raises the version of ``labels`` itself.
+A label is a *stream's* label (it names the last batch of a streaming query, and moves upwards with each
+batch) or a *plain* label (made once), as long as its znode exists. A read alone decides nothing: the multi
+creates the label, or sets it at the version that was read. So of two transactions that read the same version
+one is refused and judges again. A deleted label that is created again has version 0. So a move also checks
+that no stream's label was deleted since the read: a deletion raises the version of ``labels`` itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class LabelRead:
     """A label as it was read.
 
     Attributes:
-        state: What it says; None = there is none.
+        state: Its data; None = the label does not exist.
         version: Data version of its znode.
         deletions: Data version of ``labels``, read before the label in the same session.
     """
@@ -31,7 +31,7 @@ class LabelRead:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Take a stream's label further: both versions are checked by the multi."""
+    """Move a stream's label upwards; the multi checks both versions."""
 
     version: int
     deletions: int
@@ -44,20 +44,20 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """It was committed before: the plain label, this batch, or a later one of the stream."""
+    """The label was committed before: the plain label, this batch, or a later batch of the stream."""
 
     state: LabelState
 
 
 @dataclass(frozen=True, slots=True)
 class OtherKind:
-    """A batch was asked of a plain label, or a plain commit of a stream's."""
+    """A batch was requested under a plain label, or a plain commit under a stream's label."""
 
     state: LabelState
 
 
 def judge(batch: int | None, found: LabelRead) -> Make | Move | Taken | OtherKind:
-    """Judge a transaction that wants to commit under a label, by what was read of it.
+    """Judge a transaction that wants to commit under a label, by the label as it was read.
 
     Args:
         batch: Number of the batch, or None for a plain label.

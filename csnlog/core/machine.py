@@ -1,18 +1,18 @@
-"""The one form of the state machines: events in, instructions out, and a story when one is broken. Pure.
+"""The common form of the state machines: events in, instructions out, a story when one is broken. Pure.
 
-A machine is changed by :meth:`Machine.step` alone. It has no clock, thread, socket or randomness: a shell
-carries its instructions out and comes back with events. Events are *commands* (something asks, or something
-has happened) and *answers* (the result of an instruction); both are type unions, so that every ``match`` on
-them ends in ``assert_never``.
+Only :meth:`Machine.step` changes a machine. A machine has no clock, thread, socket or randomness: a shell
+runs its instructions and returns with events. Events are *commands* (a request, or something that has
+happened) and *answers* (the result of an instruction). Both are type unions, so that every ``match`` on them
+ends in ``assert_never``.
 
 :meth:`Machine.snapshot` returns the whole state as one frozen, hashable value and :meth:`Machine.restore`
-takes it back, so that tests can explore every order of events with the very code that runs. Between two
-snapshots the state lives in private fields, since a new value for every change costs more than the step that
+accepts it again, so that tests can explore every order of events with the very code that runs. Between two
+snapshots the state is in private fields, since a new value for every change costs more than the step that
 makes it (docs/adr/0014-one-form-for-machines.md has the figures).
 
-Invariants are checked after every step: those that take constant time always, all of them where the machine
-is ``thorough``. A machine that breaks one raises :class:`InvariantError` with its last steps. It must not be
-used any more; whoever drives it stops (I15).
+Invariants are checked after every step: the constant-time ones always, all of them in a machine that is
+``thorough``. A machine that breaks an invariant raises :class:`InvariantError` with its last steps. It must
+not be used any more; its shell stops (I15).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Together:
 class Machine(ABC, Generic[Event, Instruction, State]):
     """The base of every state machine; see the module.
 
-    A message that may be large has a property ``brief``, a small value that stands for it in the story, so
-    that the story does not keep what the message carries.
+    A message that may be large has a property ``brief``: a small value that represents it in the story, so
+    that the story does not keep the content of the message.
 
     Args:
         thorough: Check all invariants after every step, not only those that take constant time.
@@ -72,7 +72,7 @@ class Machine(ABC, Generic[Event, Instruction, State]):
         self._story: deque[tuple[object, Sequence[object]]] = deque(maxlen=STORY_STEPS)
 
     def step(self, *events: Event) -> tuple[Instruction, ...]:
-        """Take events that are known together; return what is to be done after the last, in this order.
+        """Process events that are known together; return the instructions that follow the last one, in order.
 
         Raises:
             InvariantError: The machine contradicts itself.
@@ -85,7 +85,7 @@ class Machine(ABC, Generic[Event, Instruction, State]):
                 self.check_invariants()
         except AssertionError as error:
             raise self._broken(events, said, str(error)) from error
-        # Nearly every step has one event, so that case is the one that must be cheap.
+        # Nearly every step has one event, so that case must be cheap.
         event = events[0]
         told = getattr(event, "brief", event) if len(events) == 1 else _Together(_briefly(events))
         self._story.append((told, _briefly(said) if said else said))
@@ -105,11 +105,11 @@ class Machine(ABC, Generic[Event, Instruction, State]):
 
     @abstractmethod
     def _react(self, events: tuple[Event, ...]) -> tuple[Instruction, ...]:
-        """Take the events, and return what is to be done."""
+        """Process the events, and return the instructions."""
 
     @abstractmethod
     def _check_step(self) -> None:
-        """Raise AssertionError for what contradicts itself and can be seen in constant time."""
+        """Raise AssertionError for a contradiction that can be seen in constant time."""
 
     def story(self) -> list[str]:
         """Return the last steps as lines of text, oldest first: ``>`` an event, ``<`` an instruction."""
@@ -134,7 +134,7 @@ class Machine(ABC, Generic[Event, Instruction, State]):
 
 
 def _briefly(messages: Sequence[object]) -> Sequence[object]:
-    """Return the messages, or what stands for them; of very many the last ones."""
+    """Return the messages or their ``brief`` values; of very many messages only the last."""
     if len(messages) > STORY_STEPS:
         messages = messages[-STORY_STEPS:]
     return [getattr(one, "brief", one) for one in messages]

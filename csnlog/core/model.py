@@ -1,8 +1,8 @@
-"""The records of the CSN log as frozen values: what a commit record says, and the znodes beside it. Pure.
+"""The records of the CSN log as frozen values: the content of a commit record and of other znodes. Pure.
 
-Pure. The bytes are made in :mod:`tidelock.csnlog.core.codec` and nowhere else. Fields are short on the wire,
-since a record is bounded (256 KiB) and carries many transactions. What a reader does not know is refused,
-never dropped: a field that an older agent ignored could be the one that says what the record means.
+The bytes are made in :mod:`tidelock.csnlog.core.codec` and nowhere else. Field names are short on the wire,
+since a record is bounded (256 KiB) and carries many transactions. A reader refuses content that it does not
+know and never drops it: a field that an older agent ignored could decide what the record means.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import msgspec
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 
-#: Version of every byte form below, the field ``v`` of each znode. A reader that meets another stops, it
-#: never guesses.
+#: Version of every byte form below, the field ``v`` of each znode. A reader that meets another version stops
+#: and never guesses.
 VERSION = 1
 
 
@@ -24,7 +24,7 @@ class AddPart(msgspec.Struct, frozen=True, tag="add", tag_field="k", forbid_unkn
 
     Attributes:
         table: Full table name, ``namespace.table``.
-        part: Part id, unique for ever.
+        part: Part id, unique forever.
         path: Hive-style partition path without slashes at the ends, ``""`` when the table has no partitions.
         rows: Rows of the part.
         length: Bytes of the Parquet range.
@@ -95,7 +95,7 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class Kind(enum.Enum):
-    """What a record of the log is."""
+    """The kind of a record of the log."""
 
     COMMIT = "commit"
     END = "end"
@@ -138,14 +138,14 @@ class LabelState(
 class LockState(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
 ):
-    """Data of a removal lock: who holds it, and what of the table.
+    """Data of a removal lock: its holder, and what of the table it locks.
 
-    Whether it is a lock of a part, a table, a partition or a range of keys is said by its path
+    The path of the lock says whether it locks a part, a table, a partition or a range of keys
     (:mod:`tidelock.csnlog.core.tree`).
 
     Attributes:
         tid: The transaction that holds it.
-        merge: It is a compaction: it may be waited for.
+        merge: Whether the holder is a compaction, for which another transaction may wait.
         path: Partition path of the part, or of the partition; None for a whole table and for keys.
         low: Smallest key of a range, a JSON value that compares with the keys; None = no bound.
         high: Largest key of a range, inclusive; None = no bound.
@@ -190,7 +190,7 @@ class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 class Member(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
 ):
-    """Data of ``replicas/<id>``: where a replica is reached. Addresses are host names with port."""
+    """Data of ``replicas/<id>``: the addresses of a replica, as host names with port."""
 
     api: str = ""
     data: str = ""
@@ -214,15 +214,15 @@ PROGRESS_OPEN_MAX = 8
 class Progress(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
 ):
-    """Data of ``replicas/<id>/progress``: how far a replica is, and what is in use there.
+    """Data of ``replicas/<id>/progress``: how far a replica has applied the log, and what is in use there.
 
     Attributes:
         snapshot: The snapshot CSN.
         oldest: The oldest S that is still in use.
         open: The S of transactions that have been open for a while, the oldest first: a hint for compaction.
-            At most :data:`PROGRESS_OPEN_MAX`; the others are not heeded until older ones have ended.
-        told: The largest snapshot CSN that was ever told of the replica, where this one is smaller: its disk
-            was replaced.
+            At most :data:`PROGRESS_OPEN_MAX`; the others are ignored until older ones have ended.
+        told: The largest snapshot CSN that was ever published for the replica, where this one is smaller: its
+            disk was replaced.
     """
 
     snapshot: Csn
@@ -232,12 +232,12 @@ class Progress(
 
     @property
     def most(self) -> Csn:
-        """The largest snapshot CSN that was ever told of the replica."""
+        """The largest snapshot CSN that was ever published for the replica."""
         return max(self.snapshot, self.told)
 
 
 class PinState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
-    """Data of ``pins/<id>``: what is promised, for how long without a renewal, and to whose client."""
+    """Data of ``pins/<id>``: the pinned CSN, its lifetime without renewal, and the replica of its client."""
 
     csn: Csn
     ttl_s: float

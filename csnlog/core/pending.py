@@ -1,7 +1,7 @@
 """The transactions that wait for their CSN or their outcome: queue, batch, and callers that gave up. Pure.
 
-This is the half of the committer's state that speaks of transactions. It decides nothing: the committer tells
-it what became of a batch, and it answers each transaction exactly once, ``Undecided`` apart.
+This is the part of the committer's state that concerns transactions. It decides nothing: the committer
+reports the end of a batch to it, and it answers each transaction exactly once, apart from ``Undecided``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import CorruptError
 
-#: Own commits that are remembered, so that a repeated commit() is answered and not sent. Those who repeat it
-#: later than that find it in the catalog.
+#: Own commits that are remembered, so that a repeated commit() is answered and not sent. Callers that repeat
+#: it later find it in the catalog.
 REMEMBERED_MAX: Final = 8192
 
 
@@ -29,9 +29,9 @@ class Batch:
     Attributes:
         plan: Their multi.
         tids: Their tids.
-        fence: The fence under which it was sent.
+        fence: The fence under which they were sent.
         in_doubt: The multi ended Unknown, so it may have been applied or may still be.
-        csn: Its CSN where the follower has met the record before the multi was answered.
+        csn: Their CSN if the follower has met the record before the multi was answered.
     """
 
     plan: Plan
@@ -42,7 +42,7 @@ class Batch:
 
     @classmethod
     def of(cls, plan: Plan, fence: int) -> Batch:
-        """A batch that is sent now."""
+        """Return a batch that is sent now."""
         return cls(plan, frozenset(item.tid for item in plan.batch), fence)
 
     @property
@@ -53,15 +53,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PendingState:
-    """The whole state of :class:`Pending` but the answers, which are taken out after every step.
+    """The whole state of :class:`Pending` except the answers, which are taken out after every step.
 
     Attributes:
         queue: Transactions that are certainly not sent, first come first served.
         batch: The transactions that are sent and not answered.
-        expired: Tids of the batch whose callers were told Undecided.
+        expired: Tids of the batch whose callers got Undecided.
         abandoned: Tids of the batch that was in doubt when the log ended here; only others can decide them.
-        remembered: CSNs of the last commits, oldest first, since callers may ask for a commit again: those
-            who gave up, and clients whose HTTP answer was lost.
+        remembered: CSNs of the last commits, oldest first, since callers may request a commit again: callers
+            that gave up, and clients whose HTTP answer was lost.
     """
 
     queue: tuple[Queued, ...]
@@ -74,7 +74,7 @@ class PendingState:
 class Pending:
     """All transactions of this replica between commit() and their CSN.
 
-    The fields are those of :class:`PendingState`; ``answers`` is what is to be said.
+    The fields are those of :class:`PendingState`; ``answers`` are the answers that are to be sent.
     """
 
     __slots__ = ("abandoned", "answers", "batch", "expired", "home", "limits", "queue", "remembered")
@@ -90,7 +90,7 @@ class Pending:
         self.answers: list[Answer] = []
 
     def snapshot(self) -> PendingState:
-        """Return the whole state but ``answers``."""
+        """Return the whole state except ``answers``."""
         remembered = tuple(self.remembered.items())
         return PendingState(self.queue, self.batch, self.expired, self.abandoned, remembered)
 
@@ -112,7 +112,7 @@ class Pending:
         return tuple(item.tid for item in items)
 
     def propose(self, proposal: Proposal, end: Rejected | None) -> None:
-        """Queue a transaction; one that is known already is answered, or joins what is under way.
+        """Queue a transaction; a transaction known already is answered, or joins the one under way.
 
         Args:
             proposal: The transaction.
@@ -146,7 +146,7 @@ class Pending:
         self.queue = (*self.queue, item)
 
     def expire(self, tid: str) -> None:
-        """The caller waits no longer. What is not sent is dropped; what is sent stays until it is decided."""
+        """Stop waiting for this tid: drop it if it is not sent; keep it until it is decided if it is sent."""
         if any(item.tid == tid for item in self.queue):
             self._take_out({tid})
             self.answer(tid, Rejected(Cause.DEADLINE))
@@ -160,15 +160,15 @@ class Pending:
         self.batch = batch
 
     def doubt(self) -> None:
-        """The multi of the batch ended Unknown. If the follower has met its record, nothing is in doubt."""
+        """Note that the multi of the batch ended Unknown; if the follower has met it, nothing is in doubt."""
         if self.batch is not None:
             self.batch = replace(self.batch, in_doubt=True) if self.batch.csn is None else None
 
     def landed(self, csn: Csn) -> None:
-        """The batch is in the log at this CSN, all of it, since it is one record. Its multi may still end.
+        """Note that the whole batch is in the log at this CSN, as one record. Its multi may still end.
 
         Raises:
-            CorruptError: It is known to be in the log at another CSN.
+            CorruptError: The batch is known to be in the log at another CSN.
         """
         batch = self.batch
         assert batch is not None, "a batch has landed that was not sent"
@@ -184,7 +184,7 @@ class Pending:
             self._committed(item.tid, csn)
 
     def landed_if_in(self, records: Mapping[str, Csn]) -> bool:
-        """Tell whether the batch is among these tids, and take its CSN; CorruptError if it has several."""
+        """Return whether the batch is among these tids, and note its CSN; CorruptError if it has several."""
         csns = {records[tid] for tid in self.sent if tid in records}
         if len(csns) > 1:
             raise CorruptError(f"the tids of one batch are in the log at several CSNs: {sorted(csns)}")
@@ -193,7 +193,7 @@ class Pending:
         return bool(csns)
 
     def met(self, records: Mapping[str, Csn]) -> None:
-        """The follower has met own tids in the log; it may do so before the multi is answered.
+        """Note own tids that the follower has met in the log, which may precede the answer to the multi.
 
         A tid that is in the log must never be sent again, however it got there, so the queue is searched too.
         """
@@ -206,9 +206,9 @@ class Pending:
                 self._committed(tid, records[tid])
 
     def requeue(self, rejected: Mapping[str, Rejected]) -> None:
-        """The batch was certainly not applied: reject these, queue the others again as the first in line.
+        """Reject these tids and put the others first in the queue: the batch was certainly not applied.
 
-        Those whose callers are gone are not sent again; they are hereby decided.
+        Tids whose callers have given up are not sent again; they are decided by this.
         """
         assert self.batch is not None, "a batch was not applied that was not sent"
         gone = {tid: Rejected(Cause.DEADLINE) for tid in sorted(self.expired)} | dict(rejected)
@@ -218,7 +218,7 @@ class Pending:
             self.answer(tid, verdict)
 
     def drop(self, verdict: Rejected) -> None:
-        """End everything: what is sent stays undecided for ever here, what waits gets this verdict."""
+        """End everything: what is sent stays undecided here forever, what waits gets this verdict."""
         if self.batch is not None and self.batch.csn is None:
             self.abandoned = self.sent
             for tid in sorted(self.sent - self.expired):
@@ -235,7 +235,7 @@ class Pending:
         self.answer(tid, Committed(csn))
 
     def answer(self, tid: str, verdict: CommitDecision) -> None:
-        """Say what became of a transaction."""
+        """Add the answer to a transaction."""
         self.answers.append(Answer(tid, verdict))
 
     def check_invariants(self) -> None:
@@ -245,7 +245,7 @@ class Pending:
         assert self.expired <= self.sent, f"expired {self.expired} outside the batch {self.sent}"
 
     def check_step(self) -> None:
-        """Raise AssertionError for what contradicts itself and can be seen in constant time."""
+        """Raise AssertionError for a contradiction that can be seen in constant time."""
         batch, queue_max = self.batch, self.limits.queue_tids_max + self.limits.batch_tids_max
         assert len(self.queue) <= queue_max, f"{len(self.queue)} in line, at most {queue_max} expected"
         assert batch is not None or not self.expired, "tids have expired that are in no batch"

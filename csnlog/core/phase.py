@@ -1,10 +1,10 @@
-"""The phases of a follower, and the one table of what each event leads to. Pure.
+"""The phases of a follower, and the table of the phase that each event leads to. Pure.
 
 A phase says what is known of the next record. Its *hinted* half says that something may have created that
 record since: a watch that fired, an own commit, a new link. A hinted follower reads without looking first,
-and does not believe a "no" that was asked for before the hint.
+and does not believe a "no" to a question that it asked before the hint.
 
-A pair that is not in the table cannot come of a correct history.
+A pair that is not in the table cannot occur in a correct history.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ class _Fast(enum.Enum):
 
 
 class Phase(_Fast):
-    """What is known of the next record. Until the start position was read again, that is the next one."""
+    """The knowledge of the next record; until the start position was read again, that is the next record."""
 
-    #: The record at the start position is to be read again.
+    #: The record at the start position has to be read again.
     ANCHORING = "anchoring"
     ANCHORING_HINTED = "anchoring, hinted"
-    #: It was not there: a chain of questions tells why.
+    #: It did not exist: a chain of questions tells why.
     ANCHOR_MISSED = "anchor missed"
     ANCHOR_MISSED_HINTED = "anchor missed, hinted"
     #: Records are read ahead while they stream in; at their end the follower looks whether there is more.
     READING = "reading"
     HINTED = "hinted"
-    #: The next record was not there when it was read: not written yet, or a gap.
+    #: The next record did not exist when it was read: it is not written yet, or there is a gap.
     MISSED = "missed"
     MISSED_HINTED = "missed, hinted"
-    #: It is being asked whether the next record exists, and its creation is watched from then on.
+    #: A request asks whether the next record exists and watches for its creation from then on.
     LOOKING = "looking"
     LOOKING_HINTED = "looking, hinted"
     #: The next record did not exist, and a watch is armed.
@@ -42,19 +42,19 @@ class Phase(_Fast):
 
 
 class Sign(_Fast):
-    """What an event says about the next record."""
+    """The meaning of an event for the next record."""
 
-    #: It may be there.
+    #: It may exist.
     HINT = "hint"
-    #: It was not there when it was read.
+    #: It did not exist when it was read.
     MISSED_NEXT = "missed next"
-    #: One behind it was not there when it was read.
+    #: A record behind it did not exist when it was read.
     MISSED_LATER = "missed later"
     #: The start position was explained.
     ANCHORED = "anchored"
     #: It was taken, so another one is next.
     TAKEN = "taken"
-    #: It is missing, and none behind it is known to exist.
+    #: It is missing, and no record behind it is known to exist.
     NO_GAP = "no gap"
     #: The look has begun.
     LOOK = "look"
@@ -66,16 +66,16 @@ class Sign(_Fast):
     LISTED = "listed"
 
 
-# Every phase is in one of these sets. They tell what is to be done next.
+# Every phase is in one of these sets, which tell what to do next.
 #: The start position is not explained yet.
 ANCHORING: Final = frozenset({Phase.ANCHORING, Phase.ANCHORING_HINTED})
 ANCHOR_MISSED: Final = frozenset({Phase.ANCHOR_MISSED, Phase.ANCHOR_MISSED_HINTED})
 UNANCHORED: Final = ANCHORING | ANCHOR_MISSED
 #: Records may be read.
 STREAMING: Final = frozenset({Phase.READING, Phase.HINTED})
-#: It is to be explained why the next record is missing.
+#: The next record is missing, and the follower has to find out why.
 MISSED: Final = frozenset({Phase.MISSED, Phase.MISSED_HINTED})
-#: Nothing is to be read, and no read is under way.
+#: Nothing has to be read, and no read is under way.
 QUIET: Final = frozenset({Phase.LOOKING, Phase.LOOKING_HINTED, Phase.RESTING})
 
 TABLE: Final[dict[tuple[Phase, Sign], Phase]] = {

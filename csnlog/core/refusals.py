@@ -1,7 +1,7 @@
-"""What a refused commit multi means: one table from the refused element and the reason. Pure.
+"""The meaning of a refused commit multi: one table from the refused element and the reason. Pure.
 
-A refused multi was certainly not applied. Its first refused element tells whom the refusal is about; all
-other transactions of the batch are sent again (F10, F21).
+A refused multi was certainly not applied. Its first refused element tells which transactions the refusal
+concerns; all other transactions of the batch are sent again (F10, F21).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from tidelock.csnlog.core.results import Reason
 
 
 class Requeue(enum.Enum):
-    """Nobody is rejected: the whole batch is sent again, after this."""
+    """The action after which the whole batch is sent again; no transaction is rejected."""
 
     #: A pause: the request was not sent.
     PAUSE = "pause"
-    #: With half of the transactions: the store finds the request too large. One alone is rejected.
+    #: Halving: the store finds the request too large. A transaction that is alone is rejected.
     HALVE = "halve"
-    #: With the epoch read anew: it was closed.
+    #: Reading the epoch again: it was closed.
     READ_EPOCH = "read epoch"
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The transactions that the element stands for are rejected; the others are sent again."""
+    """The transactions that the element belongs to are rejected; the others are sent again."""
 
     cause: msg.Cause
 
 
 class Doubt(enum.Enum):
-    """Somebody has raised the own fence: find out who, then send the batch again."""
+    """The own fence was raised: find out by whom, then send the batch again."""
 
     FENCE = "fence"
 
@@ -47,7 +47,7 @@ class Corrupt(enum.Enum):
 
 Judgement = Requeue | Reject | Doubt | Corrupt
 
-#: What a reason means whichever element was refused.
+#: The meaning of a reason, whichever element was refused.
 _BY_REASON: Final = {Reason.NOT_CONNECTED: Requeue.PAUSE, Reason.TOO_LARGE: Requeue.HALVE}
 
 _BY_ELEMENT: Final[dict[tuple[Part, Reason], Judgement]] = {

@@ -1,7 +1,7 @@
 """Results as types: what is known after a call to the store, and what is known of a transaction. Pure.
 
 A store call ends :class:`Ok`, :class:`Refused` (certainly not applied) or :class:`Unknown` (may have been
-applied, or may still be). Nothing else crosses the store's border, and anything not recognised is Unknown
+applied, or may still be). No other result leaves the store, and an answer that is not recognised is Unknown
 (rule unknown).
 """
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Reason(enum.Enum):
-    """Why the store refused."""
+    """The reason of a refusal by the store."""
 
     BAD_VERSION = "bad_version"
     NO_NODE = "no_node"
@@ -70,7 +70,7 @@ class Aborted:
 class Running:
     """The transaction is not decided: its home may still commit it.
 
-    Or it is committed, and the replica that says so has not applied its record yet.
+    It may also be committed while the replica that answers has not applied its record yet.
     """
 
 
@@ -91,10 +91,10 @@ class CommittedUnseen:
 
 @dataclass(frozen=True, slots=True)
 class NotMine:
-    """The replica that was asked cannot tell.
+    """The replica that was asked cannot answer.
 
-    The transaction is of another home or of another boot of this one, or its outcome is older than those
-    that are kept there.
+    The transaction belongs to another home or to another boot of this one, or its outcome is older than the
+    outcomes that are kept there.
     """
 
 
@@ -105,21 +105,21 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """One look at ZooKeeper for a transaction: first its home's session znode, then the log to its end.
+    """One search in ZooKeeper for a transaction: first its home's session znode, then the log to its end.
 
     Attributes:
         boot: The boot of the home when the session znode was read; None if no replica has that name.
-        commit: Where the transaction stands in a record that was read, or that was taken and not applied;
-            None if it is in no such record. It may still be in the catalog.
+        commit: The commit of the transaction in a record that was read, or that was taken and not applied;
+            None if no such record contains it. It may still be in the catalog.
     """
 
     boot: int | None
     commit: Committed | None
 
 
-#: How a transaction ended, as anybody may be told.
+#: The end of a transaction, as any caller may learn it.
 Outcome = Committed | Aborted | Running | TooOld
-#: The knowledge of a home about its own transaction, without a question to anybody.
+#: The knowledge of a home about its own transaction, without asking another replica.
 OwnOutcome = Committed | Aborted | Running | NotMine
-#: The same as another replica hears it, if it hears anything.
+#: The same knowledge as another replica receives it, if it receives an answer.
 HomeAnswer = CommittedUnseen | Aborted | Running | NotMine

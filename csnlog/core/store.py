@@ -1,8 +1,8 @@
-"""What the CSN log needs from ZooKeeper, as a small asynchronous protocol with results as types. Pure.
+"""The needs of the CSN log from ZooKeeper: a small asynchronous protocol with results as types. Pure.
 
 :mod:`tidelock.csnlog.zookeeper.kazoo_store` implements it on a real ensemble and
-:mod:`tidelock.csnlog.testing.memory_store` in memory with a plan of faults; both pass one test-suite. No
-method raises for anything the store may answer: see :mod:`tidelock.csnlog.core.results`.
+:mod:`tidelock.csnlog.testing.memory_store` in memory with a plan of faults; both pass the same test suite. No
+method raises for an answer of the store: see :mod:`tidelock.csnlog.core.results`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create ``path``; ``sequential`` appends ten digits. The result of the element is the path made."""
+    """Create ``path``; ``sequential`` appends ten digits. The result of the element is the created path."""
 
     path: str
     data: bytes = b""
@@ -44,7 +44,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete ``path`` at ``version``; -1 is any, for a path that is never made a second time."""
+    """Delete ``path`` at ``version``; -1 is any version, for a path that is never created a second time."""
 
     path: str
     version: int
@@ -58,7 +58,7 @@ _OP_BYTES = 64
 
 
 def multi_bytes(ops: tuple[Op, ...], root: str = "") -> int:
-    """Return an upper bound of the bytes that a multi takes on the wire, with all paths below ``root``."""
+    """Return an upper bound of the bytes of a multi on the wire, with all paths below ``root``."""
     size = _REQUEST_BYTES
     for op in ops:
         # A character of a path takes at most four bytes in UTF-8; almost all paths are ASCII.
@@ -71,7 +71,7 @@ def multi_bytes(ops: tuple[Op, ...], root: str = "") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Data and facts of a znode."""
+    """Data and metadata of a znode."""
 
     data: bytes
     version: int
@@ -80,7 +80,7 @@ class Node:
 
 
 class Link(Enum):
-    """State of the connection as the agent must see it, by its own clock (Z5)."""
+    """State of the connection as the agent must judge it, by its own clock (Z5)."""
 
     #: Requests are answered.
     CONNECTED = "connected"
@@ -93,11 +93,11 @@ class Store(Protocol):
     """One ZooKeeper session at a time. Paths are relative to the cluster's root, without slash at either end.
 
     While ``link`` is SUSPENDED every call is Refused(NOT_CONNECTED) at once: nothing is queued for later. A
-    call that was on its way when the link broke is Unknown.
+    call that was under way when the link broke is Unknown.
 
-    A watch is called once, in the event loop: when the znode changes, or when a connection or session was
-    made anew, since changes may have been missed meanwhile. It is a hint; read again and compare. A call that
-    did not end Ok arms none. The same callback on the same znode is armed once, however often it is passed;
+    A watch is called once, in the event loop: when the znode changes, or when a new connection or session was
+    made, since changes may have been missed meanwhile. It is a hint; read again and compare. A call that did
+    not end Ok arms no watch. The same callback on the same znode is armed once, however often it is passed;
     it must not raise.
     """
 
@@ -107,7 +107,7 @@ class Store(Protocol):
 
     @property
     def session(self) -> int:
-        """Number of the present session; changes when a new one was made. 0 while there never was one."""
+        """Number of the present session; changes with a new session. 0 before the first session."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` (in the event loop) after every change of link or session."""
@@ -115,24 +115,24 @@ class Store(Protocol):
     async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
         """Apply all operations or none. Ok holds one value per element: path, new version, or None.
 
-        A request above the size limit is Refused(TOO_LARGE) before it is sent (a larger one would drop the
+        A request above the size limit is Refused(TOO_LARGE) before it is sent (a server would drop the
         connection).
         """
 
     async def get(
         self, path: str, *, watch: Callable[[], None] | None = None
     ) -> Ok[Node] | Refused | Unknown:
-        """Read a znode; Refused(NO_NODE) if there is none, and then ``watch`` is not armed."""
+        """Read a znode; Refused(NO_NODE) if it does not exist, and then ``watch`` is not armed."""
 
     async def exists(
         self, path: str, *, watch: Callable[[], None] | None = None
     ) -> Ok[Node | None] | Refused | Unknown:
-        """Facts of a znode (data empty), or None; ``watch`` also tells of its creation."""
+        """Return the metadata of a znode (data empty), or None; ``watch`` also reports its creation."""
 
     async def children(
         self, path: str, *, watch: Callable[[], None] | None = None
     ) -> Ok[tuple[str, ...]] | Refused | Unknown:
-        """Names of the children, unordered; ``watch`` tells of a child that came or went, not of its data."""
+        """Return the names of the children, unordered; ``watch`` reports new and deleted ones, not data."""
 
     async def close(self) -> None:
-        """End the session; ephemeral znodes vanish at once."""
+        """End the session; ephemeral znodes are deleted at once."""

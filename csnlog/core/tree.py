@@ -1,6 +1,6 @@
-"""Where everything stands in ZooKeeper: paths below the cluster's root, and the numbers inside names. Pure.
+"""The tree in ZooKeeper: paths below the cluster's root, and the numbers inside names. Pure.
 
-Pure. The tree is fixed in docs/protocol.md#zookeeper-tree. Paths have no leading slash (see
+The tree is fixed in docs/protocol.md#zookeeper-tree. Paths have no leading slash (see
 :mod:`tidelock.csnlog.core.store`). The numbers in names are always read as integers: text order is wrong as
 soon as widths differ, and ZooKeeper lists children in no order at all.
 """
@@ -25,7 +25,7 @@ LOCKS = "locks"
 LABELS = "labels"
 PINS = "pins"
 
-#: Child of a table's locks that is no part: a part id has hyphens.
+#: Child of a table's locks that is no part lock: a part id has hyphens.
 WIDE = "wide"
 
 #: Digits of the suffix that ZooKeeper appends to a sequential znode.
@@ -37,24 +37,24 @@ _NUMBER = re.compile(r"0|[1-9]\d*", re.ASCII)
 
 
 def number(text: str) -> int:
-    """Read a non-negative decimal number without sign, blanks or leading zeros; ValueError otherwise."""
+    """Parse a non-negative decimal number without sign, blanks or leading zeros; ValueError otherwise."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text!r} is not a decimal number")
     return int(text)
 
 
 def epoch_dir(epoch: int) -> str:
-    """Directory of the commit records of an epoch; nothing else lives there."""
+    """Return the directory of the commit records of an epoch; it contains nothing else."""
     return f"csn/{epoch}"
 
 
 def record_prefix(epoch: int) -> str:
-    """Path to give to a sequential create of a commit record; ZooKeeper appends the sequence number."""
+    """Return the path for the sequential create of a commit record; ZooKeeper appends the sequence number."""
     return f"csn/{epoch}/csn-"
 
 
 def record(value: Csn) -> str:
-    """Path of the commit record with this CSN."""
+    """Return the path of the commit record with this CSN."""
     return f"csn/{epoch_of(value)}/csn-{sequence_of(value):0{SEQUENCE_DIGITS}d}"
 
 
@@ -62,8 +62,8 @@ def csn_of(path: str) -> Csn:
     """Return the CSN of a commit record's path.
 
     Raises:
-        ValueError: The path is not one of a commit record, or its number is negative or above 2^31-1: then
-            the counter of the directory ran over (Z1), which epochs make impossible.
+        ValueError: The path is not the path of a commit record, or its number is negative or above 2^31-1:
+            then the counter of the directory overflowed (Z1), which epochs make impossible.
     """
     match = _RECORD.fullmatch(path)
     if match is None:
@@ -80,63 +80,63 @@ def sequence_of_name(name: str) -> int:
 
 
 def replica(replica_id: ReplicaId) -> str:
-    """Address and labels of a replica."""
+    """Return the path of the address and labels of a replica."""
     return f"replicas/{replica_id}"
 
 
 def session(replica_id: ReplicaId) -> str:
-    """Boot, disk and nonce of a replica; the data version of this znode is its fence."""
+    """Return the path of boot, disk and nonce of a replica; the data version of this znode is its fence."""
     return f"replicas/{replica_id}/session"
 
 
 def alive(replica_id: ReplicaId) -> str:
-    """Ephemeral sign of life of a replica; liveness only, never safety."""
+    """Return the path of the ephemeral sign of life of a replica; it serves liveness only, never safety."""
     return f"replicas/{replica_id}/alive"
 
 
 def progress(replica_id: ReplicaId) -> str:
-    """Snapshot CSN and oldest S in use of a replica."""
+    """Return the path of the snapshot CSN and oldest S in use of a replica."""
     return f"replicas/{replica_id}/progress"
 
 
 def table(name: TableName) -> str:
-    """Definition of a table; its data version is the number of the definition."""
+    """Return the path of the definition of a table; its data version is the number of the definition."""
     return f"tables/{name}"
 
 
 def lock_dir(name: TableName) -> str:
-    """Directory of the locks of a table's parts; its data version is raised by everyone who locks parts."""
+    """Return the directory of the locks of parts; each replica that locks parts raises its data version."""
     return f"locks/{name}"
 
 
 def lock(name: TableName, part: PartId) -> str:
-    """Removal lock of one part."""
+    """Return the path of the removal lock of one part."""
     return f"locks/{name}/{part}"
 
 
 def wide_dir(name: TableName) -> str:
-    """Directory of the locks above parts; its data version is raised by everyone who makes one."""
+    """Return the directory of the locks above parts; every replica that makes one raises its data version."""
     return f"locks/{name}/{WIDE}"
 
 
 def wide_lock(name: TableName, kind: str, about: str, tid: Tid) -> str:
-    """Lock above parts that a transaction holds; nobody ever makes one of this name but this transaction.
+    """Return the path of a lock above parts of a transaction; only that transaction ever makes this name.
 
     Args:
         name: The table.
-        kind: What it covers, a word of small letters.
-        about: Which of that kind, any text: its XXH3-128 is in the name, since a path of a partition may
-            hold any character.
+        kind: What the lock covers, a word of small letters.
+        about: Identifies the locked object within the kind, any text: its XXH3-128 is in the name, since a
+            partition path may hold any character.
         tid: The transaction.
     """
     return f"locks/{name}/{WIDE}/{kind}-{xxhash.xxh3_128_hexdigest(about.encode())}-{tid}"
 
 
 def label(text: str) -> str:
-    """Znode of a label: named by its XXH3-128, since a label may hold any character."""
+    """Return the path of a label: it is named by its XXH3-128, since a label may hold any character."""
     return f"labels/{xxhash.xxh3_128_hexdigest(text.encode())}"
 
 
 def pin(pin_id: str) -> str:
-    """Znode of one pin."""
+    """Return the path of one pin."""
     return f"pins/{pin_id}"

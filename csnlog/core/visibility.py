@@ -1,15 +1,15 @@
 """Visibility: one pure function of a part's metadata, a snapshot CSN, the own tid and adopted merges. Pure.
 
-One place decides (rule visibility). Everything that shows parts to anybody asks this function or uses
-:data:`VISIBLE_SQL`, its transcription for the catalog's index, and a property test holds the two and an
-independent oracle against each other. Field names follow the RFC as ClickHouse shipped it: creation_tid,
+One place decides visibility (rule visibility). All code that shows parts calls this function or uses
+:data:`VISIBLE_SQL`, its transcription for the catalog's index. A property test compares the two with each
+other and with an independent oracle. Field names follow the RFC as ClickHouse shipped it: creation_tid,
 creation_csn, removal_tid, removal_csn.
 
-A transaction sees its snapshot S, its own changes, and the merges that it has *adopted*: merges that were
-committed above S, of nothing but parts that it sees. A merge leaves all rows as they are, so the rows that
-the transaction sees are those of S whatever it adopts; but they are in parts that are still there to be
-removed (F18). A merge that has also taken a part from above S can never be adopted, for its
-result holds rows that are not those of S.
+A transaction sees its snapshot S, its own changes, and the merges that it has *adopted*. An adopted merge was
+committed above S, and all its input parts are visible to the transaction. A merge leaves all rows unchanged,
+so the transaction sees the rows of S whatever it adopts; but they are in parts that still exist and can be
+removed (F18). A merge that also has an input part from above S can never be adopted, since its result holds
+rows that are not in S.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelock.csnlog.core.ids import Csn, Tid
 
 @dataclass(frozen=True, slots=True)
 class PartVersions:
-    """When a part came and went. A CSN is None until the transaction beside it is committed.
+    """The creation and removal of a part. A CSN is None until the transaction beside it is committed.
 
     Raises:
         ValueError: The metadata contradicts itself. That is corruption; it never means "visible to all".
@@ -36,7 +36,7 @@ class PartVersions:
     removal_csn: Csn | None = None
 
     def __post_init__(self) -> None:
-        """Refuse metadata that no history can produce."""
+        """Raise ValueError for metadata that no history can produce."""
         if self.removal_csn is not None and self.removal_tid is None:
             msg = f"part of {self.creation_tid} has removal_csn {self.removal_csn} but no removal_tid"
             raise ValueError(msg)
@@ -51,10 +51,10 @@ class PartVersions:
 
 
 def visible(part: PartVersions, snapshot: Csn, own: Tid | None = None, adopted: Collection[Tid] = ()) -> bool:
-    """Tell whether a reader at ``snapshot``, inside the transaction ``own`` if any, sees the part.
+    """Return whether a reader at ``snapshot``, inside the transaction ``own`` if any, sees the part.
 
-    A transaction sees what it or a merge that it has adopted created, and not what one of them removed;
-    beyond that a part is seen from its creation CSN (inclusive) to its removal CSN (exclusive).
+    A transaction sees what it or an adopted merge created, and not what it or an adopted merge removed.
+    Otherwise a part is visible from its creation CSN (inclusive) to its removal CSN (exclusive).
     """
     seen = adopted if own is None else {*adopted, own}
     if part.removal_tid in seen or (part.removal_csn is not None and part.removal_csn <= snapshot):
@@ -80,7 +80,7 @@ def visible_args(snapshot: Csn, own: str | None = None, adopted: Iterable[str] =
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A part that a committed merge has replaced: the textual tid of the merge, and what made the part."""
+    """A part that a committed merge has replaced: the merge's textual tid, and the part's creation."""
 
     merge: str
     creation_tid: str
@@ -88,22 +88,22 @@ class Replaced:
 
 
 def adoptable(replaced: Iterable[Replaced], snapshot: Csn, adopted: Collection[str]) -> set[str]:
-    """Return the merges that a transaction at ``snapshot`` may adopt beside those it has.
+    """Return the merges that a transaction at ``snapshot`` may adopt in addition to those it has.
 
-    The verdict on a merge is final: what comes later never makes it adoptable.
+    The verdict on a merge is final: no later change makes it adoptable.
 
     Args:
-        replaced: What all merges of a table (or of all) above ``snapshot`` have replaced, those left out that
-            were judged before, in the order of the CSNs of the merges.
+        replaced: The parts that all merges of a table (or of all tables) above ``snapshot`` have replaced,
+            in the order of the CSNs of the merges, without the merges that were judged before.
         snapshot: The S of the transaction.
-        adopted: What it has adopted.
+        adopted: The merges that it has adopted.
     """
     sources: dict[str, list[Replaced]] = {}
     for part in replaced:
         sources.setdefault(part.merge, []).append(part)
     found: set[str] = set()
     for merge, parts in sources.items():
-        # Each of them was there until this merge took it, so it is seen if the transaction sees its creation.
+        # Each part existed until this merge replaced it, so it is visible if its creation is visible.
         if all(
             part.creation_csn <= snapshot or part.creation_tid in adopted or part.creation_tid in found
             for part in parts

@@ -2,6 +2,6 @@
 
 May import: csnlog/core.
 Entry points: `MemoryEnsemble`, `MemoryStore`; a plan of `Fault` says what fails.
-On failure: it fails as its plan of faults says; the suite of tests/support/zookeeper/store_suite.py holds
-    it to the real one.
+On failure: it fails as its plan of faults says; the suite of tests/support/zookeeper/store_suite.py runs
+    against it and against the real one.
 """

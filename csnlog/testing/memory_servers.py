@@ -1,8 +1,8 @@
-"""The servers of the ensemble in memory as their readers see them: one may lag behind what is decided.
+"""The servers of the ensemble in memory as their readers see them: a server may lag behind the others.
 
 Every server of ZooKeeper applies the same writes in the same order, but not at the same moment, and it
-answers reads from what it has applied. Watches belong to a server as well: they fire when it applies the
-change.
+answers reads from what it has applied. Watches belong to a server as well: they fire when that server applies
+the change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Server:
     """One server.
 
     Args:
-        decided: Gives the tree of all writes that are decided; this server's own one while it does not lag.
+        decided: Returns the tree of all decided writes, which is also this server's tree while it does not
+            lag.
     """
 
     def __init__(self, decided: Callable[[], Tree]) -> None:
@@ -32,13 +33,13 @@ class Server:
         self._behind: deque[tuple[tuple[Op, ...], int]] = deque()
         #: How many writes it has applied.
         self.zxid = 0
-        #: Watches by (of the children, path), in the order in which they were armed; each with the context in
-        #: which it was.
+        #: Watches by (of the children, path), in the order in which they were armed, each with the context of
+        #: its arming.
         self._watches: dict[tuple[bool, str], dict[tuple[Hashable, Watch], contextvars.Context]] = {}
 
     @property
     def tree(self) -> Tree:
-        """What its readers see."""
+        """The tree that its readers see."""
         return self._decided() if self._lagging is None else self._lagging
 
     def lag(self) -> None:
@@ -47,7 +48,7 @@ class Server:
             self._lagging = self._decided().copy()
 
     def catch_up(self, writes: int | None = None) -> None:
-        """Apply so many writes that are decided; None = all, and lag no more."""
+        """Apply this many decided writes; None = all, and end the lag."""
         while self._behind and writes != 0 and self._lagging is not None:
             writes = None if writes is None else writes - 1
             _, changes = self._lagging.apply(*self._behind.popleft())
@@ -57,7 +58,7 @@ class Server:
             self._lagging = None
 
     def decided(self, ops: tuple[Op, ...], session: int, changes: Changes) -> None:
-        """Take a write that is decided and stands in the decided tree."""
+        """Process a write that is decided and is in the decided tree."""
         if self._lagging is not None:
             self._behind.append((ops, session))
             return
@@ -69,7 +70,7 @@ class Server:
         self._watches.setdefault((of_children, path), {})[owner, watch] = contextvars.copy_context()
 
     def disarm(self, owner: Hashable) -> tuple[Watch, ...]:
-        """Take away and return all armed watches of an owner, as the end of its connection does."""
+        """Remove and return all armed watches of an owner, as the end of its connection does."""
         taken: list[Watch] = []
         for armed in self._watches.values():
             for key in [key for key in armed if key[0] is owner]:
@@ -78,7 +79,7 @@ class Server:
         return tuple(taken)
 
     def fire(self, changes: Changes) -> None:
-        """Call the watches of what has changed, in later turns of the loop."""
+        """Call the watches of the changed znodes, in later iterations of the loop."""
         for of_children, paths in ((False, changes.nodes), (True, changes.children)):
             for path in sorted(paths):
                 for (_, watch), context in self._watches.pop((of_children, path), {}).items():

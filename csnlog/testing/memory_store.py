@@ -1,10 +1,10 @@
-"""The store in memory: an ensemble that keeps ZooKeeper's promises, but for what a plan of faults tells it.
+"""The store in memory: an ensemble that keeps ZooKeeper's promises, apart from planned faults.
 
-For unit tests and simulation. It runs in one event loop, keeps one total order of all requests, and has no
-clock and no randomness of its own. A request is applied when it is called; its answer comes in a later turn
-of the loop, unless the connection breaks before. A server may lag behind for its readers
-(:mod:`tidelock.csnlog.testing.memory_servers`); a client sees its own writes, and goes back in time only
-where ZooKeeper lets it: after a lost answer, and in a new session.
+It serves unit tests and simulation. It runs in one event loop, keeps one total order of all requests, and has
+no clock and no randomness. A request is applied when it is called; its answer arrives in a later iteration of
+the loop, unless the connection breaks before. A server may lag behind for its readers
+(:mod:`tidelock.csnlog.testing.memory_servers`). A client sees its own writes, and goes back in time only
+where ZooKeeper allows it: after a lost answer, and in a new session.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ _LOST = Unknown("the connection was lost")
 
 
 class Fault(enum.Enum):
-    """What happens to one request. All break the connection for a moment; all but the first end Unknown."""
+    """The fault of one request. All faults break the connection; all but the first end Unknown."""
 
-    #: Refused, since there was no connection to send it over.
+    #: Refused, since there was no connection to send the request over.
     NOT_CONNECTED = "not connected"
     #: Never applied.
     REQUEST_LOST = "request lost"
     #: Applied, but the answer is lost.
     REPLY_LOST = "reply lost"
     #: Applied later: when the test delivers it, or before the next write of its session at the latest. Reads
-    #: of its own session do not see it until then, because they are answered by another server
-    #: (F1).
+    #: of its own session do not see it until then, because another server answers them (F1).
     LATE = "late"
-    #: The session expires before the request arrives; a new one is made.
+    #: The session expires before the request arrives; a new session is made.
     EXPIRED = "expired"
-    #: Applied; then the session expires, the answer is lost, and a new one is made.
+    #: Applied; then the session expires, the answer is lost, and a new session is made.
     REPLY_LOST_EXPIRED = "reply lost and session expired"
 
 
@@ -63,7 +62,7 @@ Plan = Callable[[Call], Fault | None]
 
 
 def is_multi(call: Call) -> bool:
-    """Tell whether a request writes."""
+    """Return whether a request writes."""
     return bool(call.ops)
 
 
@@ -92,14 +91,15 @@ def random_faults(source: random.Random, *, rate: float, kinds: Collection[Fault
 
 
 class MemoryEnsemble:
-    """The servers: one tree, its sessions and watches, and what is still on its way to them.
+    """The servers: one tree, its sessions and watches, and the requests that are still under way.
 
     Args:
-        plan: Asked about every request; None = no faults. May be replaced at any time.
+        plan: Called for every request; None = no faults. It may be replaced at any time.
         multi_bytes_max: A larger multi is refused before it is sent.
         turn: Awaited between the application of a request and its answer; a simulation schedules by it.
-        servers: How many there are. The first never lags.
-        reconnect: Called with what lets a client come back; None = in a later turn of the loop.
+        servers: The number of servers. The first never lags.
+        reconnect: Called with the function that reconnects a client; None = reconnect in a later loop
+            iteration.
     """
 
     def __init__(
@@ -120,46 +120,46 @@ class MemoryEnsemble:
         self._live: set[int] = set()
         self._late: list[tuple[int, tuple[Op, ...]]] = []
         self.servers = tuple(Server(lambda: self.tree) for _ in range(servers))
-        #: Chooses the server of a client that connects, among those that are not behind what it has seen.
+        #: Chooses the server of a client that connects, among the servers that are not behind the client.
         self.choose: Callable[[Sequence[Server]], Server] = lambda servers: servers[0]
 
     def store(self, name: str = "") -> MemoryStore:
-        """Return a client with a session of its own."""
+        """Return a client with a separate session."""
         return MemoryStore(self, name or f"store{self._sessions + 1}")
 
     @property
     def late(self) -> int:
-        """How many requests are still on their way."""
+        """The number of requests that are still under way."""
         return len(self._late)
 
     def deliver_late(self) -> int:
-        """Apply, in their order, all requests that are still on their way; returns how many there were."""
+        """Apply, in their order, all requests that are still under way; return how many they were."""
         late, self._late = self._late, []
         for session, ops in late:
             self._apply(ops, session)
         return len(late)
 
     def end_session(self, session: int) -> None:
-        """End a session on the servers: its ephemerals vanish, and what is on its way is refused."""
+        """End a session on the servers: its ephemerals are deleted, its requests under way are refused."""
         self._live.discard(session)
         self._late = [(owner, ops) for owner, ops in self._late if owner != session]
         for path in self.tree.owned_by(session):
             self._apply((Delete(path, _ANY_VERSION),), session)
 
-    # What follows is for the stores.
+    # The following methods are for the stores.
 
     def new_session(self) -> int:
-        """Make a session; returns its number."""
+        """Make a session and return its number."""
         self._sessions += 1
         self._live.add(self._sessions)
         return self._sessions
 
     def is_live(self, session: int) -> bool:
-        """Tell whether a session has not ended."""
+        """Return whether a session has not ended."""
         return session in self._live
 
     def write(self, ops: tuple[Op, ...], session: int) -> Ok[tuple[object, ...]] | Refused | Unknown:
-        """Apply a multi, behind everything that its session has sent before."""
+        """Apply a multi, after all requests that its session has sent before."""
         own = [late for owner, late in self._late if owner == session]
         self._late = [(owner, late) for owner, late in self._late if owner != session]
         for late in own:
@@ -167,7 +167,7 @@ class MemoryEnsemble:
         return self._apply(ops, session)
 
     def hold(self, ops: tuple[Op, ...], session: int) -> None:
-        """Keep a multi on its way."""
+        """Keep a multi under way."""
         self._late.append((session, ops))
 
     def _apply(self, ops: tuple[Op, ...], session: int) -> Ok[tuple[object, ...]] | Refused | Unknown:
@@ -186,9 +186,10 @@ class MemoryStore:
         self._ensemble = ensemble
         self._session = ensemble.new_session()
         self._server = ensemble.choose(ensemble.servers)
-        #: Writes of which a server has told it.
+        #: Writes that a server has shown to this client.
         self._seen = 0
-        #: Its listeners are called in the context of whoever made it, not of whoever breaks its connection.
+        #: Listeners run in the context of the code that made the store, not of the code that breaks its
+        #: connection.
         self._context = contextvars.copy_context()
         self._connected = True
         self._breaks = 0
@@ -233,7 +234,7 @@ class MemoryStore:
         return await self._send("get", path, (), read)
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Ok[Node | None] | Refused | Unknown:
-        """Facts of a znode, or None; see :class:`~tidelock.csnlog.core.store.Store`."""
+        """Return the metadata of a znode, or None; see :class:`~tidelock.csnlog.core.store.Store`."""
 
         def read() -> Ok[Node | None]:
             self._arm(watch, path)
@@ -245,7 +246,7 @@ class MemoryStore:
     async def children(
         self, path: str, *, watch: Watch | None = None
     ) -> Ok[tuple[str, ...]] | Refused | Unknown:
-        """Names of the children, unordered; see :class:`~tidelock.csnlog.core.store.Store`."""
+        """Return the names of the children, unordered; see :class:`~tidelock.csnlog.core.store.Store`."""
 
         def read() -> Ok[tuple[str, ...]] | Refused:
             znode = self._server.tree.get(path)
@@ -257,43 +258,43 @@ class MemoryStore:
         return await self._send("children", path, (), read)
 
     async def close(self) -> None:
-        """End the session; ephemeral znodes vanish at once."""
+        """End the session; ephemeral znodes are deleted at once."""
         if not self._closed:
             self._closed = True
             self._ensemble.end_session(self._session)
             self._break()
 
     def abandon(self) -> None:
-        """Its process is gone: it hears and sends nothing more. The session lives until somebody ends it."""
+        """End the client's process: it sends nothing more. The session lasts until it is ended."""
         self._closed = True
         self._listeners.clear()
         self._break()
         self._lost_watches.clear()
 
     def cut(self) -> None:
-        """Break the connection; it comes back in a later turn, in the same session if that lives."""
+        """Break the connection; it returns in a later iteration, in the same session if that is alive."""
         self._break()
         self._ensemble.reconnect(self._reconnect)
 
     def suspend(self) -> None:
-        """Break the connection until :meth:`resume`; the session lives on until somebody ends it."""
+        """Break the connection until :meth:`resume`; the session lasts until it is ended."""
         self._held_down = True
         self._break()
 
     def resume(self) -> None:
-        """Let the connection come back, in the old session or, if that has ended, in a new one."""
+        """Restore the connection, in the old session or, if that has ended, in a new one."""
         self._held_down = False
         self._ensemble.reconnect(self._reconnect)
 
     def expire(self) -> None:
-        """Let the session expire; a new one is made in a later turn of the loop."""
+        """Expire the session; a new session is made in a later iteration of the loop."""
         self._ensemble.end_session(self._session)
         self.cut()
 
     async def _send(
         self, kind: str, path: str, ops: tuple[Op, ...], apply: Callable[[], T]
     ) -> T | Refused | Unknown:
-        """Let a request reach the servers, and its answer come back if the connection holds until then."""
+        """Send a request to the servers; return its answer if the connection holds until then."""
         result = self._arrive(kind, path, ops, apply)
         breaks = self._breaks
         await self._ensemble.turn()
@@ -302,7 +303,7 @@ class MemoryStore:
     def _arrive(
         self, kind: str, path: str, ops: tuple[Op, ...], apply: Callable[[], T]
     ) -> T | Refused | Unknown:
-        """Let a request reach the servers, or let happen to it what the plan says."""
+        """Apply a request on the servers, or the fault that the plan has for it."""
         if not self._connected:
             return _NOT_CONNECTED
         if not self._ensemble.is_live(self._session):
@@ -313,7 +314,7 @@ class MemoryStore:
         fault = plan(Call(self.name, self._calls, kind, path, ops)) if plan is not None else None
         if fault is None:
             result = apply()
-            if ops:  # the answer of a write comes from a server that has applied it
+            if ops:  # the answer to a write comes from a server that has applied it
                 self._server.catch_up()
             self._seen = self._server.zxid
             return result

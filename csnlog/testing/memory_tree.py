@@ -1,8 +1,7 @@
 """A tree of znodes in memory with ZooKeeper's rules: versions, sequence numbers, ephemerals, atomic multis.
 
 Pure. :mod:`tidelock.csnlog.testing.memory_store` adds sessions, watches and faults. The rules are those that
-were measured on a real server (docs/design/zookeeper-facts.md); one test-suite holds both against each
-other.
+were measured on a real server (docs/design/zookeeper-facts.md); one test suite runs against both.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Create, Delete, Node, Op, SetData
 
 _SEQUENCE_DIGITS = 10
-#: Where the counter of creates stops: from then on ZooKeeper gives the same number again and again (measured,
-#: Z1).
+#: The limit of the counter of creates: from then on ZooKeeper gives the same number again and again
+#: (measured, Z1).
 _SEQUENCE_MAX = 2**31 - 1
 
 
@@ -31,13 +30,13 @@ class Znode:
 
     @property
     def node(self) -> Node:
-        """The znode as a reader gets it."""
+        """The znode as a reader receives it."""
         return Node(self.data, self.version, len(self.children), self.owner_session)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a multi has changed, for watches: znodes in data or existence, and in their children."""
+    """The changes of a multi, for watches: znodes changed in data or existence, and in their children."""
 
     nodes: frozenset[str]
     children: frozenset[str]
@@ -54,7 +53,7 @@ class Tree:
         return self._znodes.get(path)
 
     def copy(self) -> Tree:
-        """Return a tree that changes apart from this one."""
+        """Return a copy that changes independently of this tree."""
         copied = Tree()
         copied._znodes = dict(self._znodes)  # znodes are immutable
         return copied
@@ -64,13 +63,13 @@ class Tree:
         return frozenset(self._znodes.items())
 
     def owned_by(self, session: int) -> tuple[str, ...]:
-        """Paths of the ephemeral znodes of a session."""
+        """Return the paths of the ephemeral znodes of a session."""
         return tuple(path for path, znode in self._znodes.items() if znode.owner_session == session)
 
     def apply(
         self, ops: Iterable[Op], session: int
     ) -> tuple[Ok[tuple[object, ...]] | Refused | Unknown, Changes]:
-        """Apply all operations in the name of a session, or none; returns the result and what has changed."""
+        """Apply all operations in the name of a session, or none; return the result and the changes."""
         draft = _Draft(self._znodes)
         values: list[object] = []
         for index, op in enumerate(ops):
@@ -93,7 +92,7 @@ class _Draft:
         self._children: set[str] = set()
 
     def apply(self, op: Op, session: int) -> object:
-        """Apply one operation: its value, the Reason why not, or Unknown where there is no Reason for it."""
+        """Apply one operation; return its value, the Reason of a refusal, or Unknown where no Reason fits."""
         match op:
             case Create():
                 return self._create(op, session)
@@ -108,7 +107,7 @@ class _Draft:
     def commit(self) -> Changes:
         for path, znode in self._drafted.items():
             if znode is None:
-                self._znodes.pop(path, None)  # none is there if this multi has made it
+                self._znodes.pop(path, None)  # it does not exist if this multi has made it
             else:
                 self._znodes[path] = znode
         return Changes(frozenset(self._nodes), frozenset(self._children))
@@ -165,7 +164,7 @@ class _Draft:
 def _version_refused(znode: Znode | None, version: int | None) -> Reason | None:
     if znode is None:
         return Reason.NO_NODE
-    # ZooKeeper takes -1 for "any version", in every operation.
+    # ZooKeeper interprets -1 as "any version" in every operation.
     if version not in {None, -1, znode.version}:
         return Reason.BAD_VERSION
     return None

@@ -1,7 +1,7 @@
 """The connect string of a cluster: ``host[:port][,host[:port]...]/root``.
 
-Pure. The root is part of the address: everything of one shard lives below it (rule tree), and two
-shards on one ensemble differ by nothing else.
+Pure. The root is part of the address: everything of one shard is below it (rule tree), and two shards on one
+ensemble differ in nothing else.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SEGMENT = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """Servers as ``host:port``, and the root as an absolute path without slash at its end."""
+    """Servers as ``host:port``, and the root as an absolute path without a slash at its end."""
 
     servers: tuple[str, ...]
     root: str
 
     @classmethod
     def parse(cls, text: str) -> ConnectString:
-        """Read a connect string; ConfigError says which piece is wrong and what a right one looks like."""
+        """Parse a connect string; ConfigError says which piece is wrong and shows a correct one."""
         hosts, slash, path = text.strip().partition("/")
         segments = path.strip("/").split("/")
         if not slash or not all(_SEGMENT.fullmatch(segment) for segment in segments):

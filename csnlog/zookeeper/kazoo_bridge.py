@@ -1,6 +1,6 @@
-"""What passes from kazoo's thread to the event loop: answers, watches, and calls in general.
+"""The bridge from kazoo's thread to the event loop: answers, watches, and calls in general.
 
-Free of kazoo itself, which :mod:`tidelock.csnlog.zookeeper.kazoo_store` puts these pieces into.
+The module does not import kazoo; :mod:`tidelock.csnlog.zookeeper.kazoo_store` connects these pieces to it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 Watch = Callable[[], None]
-#: A watch's callback with its znode, and whether it is of the children.
+#: The callback of a watch with its znode, preceded by whether it watches the children.
 WatchKey = tuple[bool, str, Watch]
 
-#: The session timeout in a server's first answer, in ms: an int32 behind two others, length and version.
+#: The session timeout in a server's first answer, in ms: an int32 after two others, length and version.
 _TIMEOUT_AT: Final = slice(8, 12)
 
 
 class LoopQueue:
-    """Calls that another thread wants made in the event loop, in order; one wake-up serves all that wait."""
+    """Calls that another thread requests in the event loop, in order; one wake-up serves all pending ones."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -30,25 +30,25 @@ class LoopQueue:
         self._woken = False
 
     def post(self, call: Callable[..., None], *args: Any) -> None:
-        """Have a function called in the loop. Any thread may call this."""
+        """Request a call in the loop. Any thread may call this."""
         self._calls.append((call, args))
         if not self._woken:
             self._woken = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing is left to notify
                 self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        self._woken = False  # before the first look: what is posted from here on wakes the loop again
+        self._woken = False  # before the first look: a call posted from here on wakes the loop again
         while self._calls:
             call, args = self._calls.popleft()
             call(*args)
 
 
 class AsyncReply:
-    """The answer to one request, in the shape in which kazoo wants it; kazoo's thread completes it.
+    """The answer to one request, with the interface that kazoo expects; kazoo's thread completes it.
 
     Args:
-        inbox: Takes the answer to the event loop.
+        inbox: Carries the answer to the event loop.
         answered: Called there with this reply and the answer.
         proved: Called at once, in kazoo's thread, with the time at which an answered request was sent: the
             loop may be busy for long.
@@ -74,17 +74,17 @@ class AsyncReply:
         self._proved(self.sent_s)
 
     def set(self, value: object = None) -> None:
-        """Take the server's answer."""
+        """Process the server's answer."""
         self.prove()
         self._inbox.post(self._answered, self, value)
 
     def set_exception(self, error: Exception) -> None:
-        """Take what went wrong, which need not come from a server."""
+        """Process an error, which need not come from a server."""
         self._inbox.post(self._answered, self, error)
 
 
 class Watches:
-    """The armed watches of a store. One that its connection took away fires when the link is back."""
+    """The armed watches of a store. A watch that was lost with its connection fires when the link is back."""
 
     def __init__(self, inbox: LoopQueue) -> None:
         self._inbox = inbox
@@ -95,21 +95,21 @@ class Watches:
         return len(self._armed)
 
     def arm(self, key: WatchKey) -> tuple[Armed, bool]:
-        """Return what to give to kazoo, and whether it is new: the same key is armed once."""
+        """Return the watch to give to kazoo, and whether it is new: the same key is armed once."""
         known = self._armed.get(key)
         armed = self._armed.setdefault(key, known or Armed(self, key))
         return armed, known is None
 
     def forget(self, armed: Armed) -> None:
-        """Take a watch back that was not armed after all."""
+        """Remove a watch that was not armed after all."""
         self._armed.pop(armed.key, None)
 
     def post(self, armed: Armed, *, lost: bool) -> None:
-        """Take an event (in kazoo's thread)."""
+        """Process an event (in kazoo's thread)."""
         self._inbox.post(self._lost.append if lost else self._fire, armed)
 
     def fire_lost(self) -> None:
-        """Fire the watches that were lost: from here on it makes sense to read again."""
+        """Fire the watches that were lost: from here on a new read makes sense."""
         lost, self._lost = self._lost, []
         for armed in lost:
             self._fire(armed)
@@ -121,7 +121,7 @@ class Watches:
 
 
 class Armed:
-    """One armed watch. kazoo keeps a set of them for each znode, in which the same object counts once."""
+    """One armed watch. kazoo keeps a set of them for each znode; the set holds the same object once."""
 
     __slots__ = ("_watches", "key")
 
@@ -130,12 +130,12 @@ class Armed:
         self.key = key
 
     def __call__(self, event: Any) -> None:
-        """Take the event from kazoo: of the znode, or, of type NONE, that the connection is gone."""
+        """Process an event from kazoo: a change of the znode, or, of type NONE, a lost connection."""
         self._watches.post(self, lost=event.type == "NONE")
 
 
 class HandshakeSocket(socket.socket):
-    """A connection that notes the session timeout in the server's first answer: kazoo keeps it to itself."""
+    """A connection that notes the session timeout in the server's first answer: kazoo does not expose it."""
 
     def __init__(self, connected: socket.socket, noted: Callable[[float], None]) -> None:
         super().__init__(fileno=connected.detach())

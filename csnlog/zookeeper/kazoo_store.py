@@ -1,14 +1,14 @@
 """The store on a real ZooKeeper ensemble: an asyncio shell around kazoo, and the only module that imports it.
 
-kazoo answers in a thread of its own. That thread only notes what happened and wakes the event loop;
-everything else runs in the loop. What kazoo leaves open is closed here (Z3, Z4, Z5, Z8):
+kazoo answers in a separate thread. That thread only notes what happened and wakes the event loop; everything
+else runs in the loop. This module fills kazoo's gaps (Z3, Z4, Z5, Z8):
 
 * kazoo queues requests without limit while it has no connection. Here they are refused at once, so that none
   is applied long after its caller has gone.
-* kazoo reports a lost session only when a server tells it, maybe minutes later. Here the link is SUSPENDED by
-  the own clock (:class:`tidelock.csnlog.zookeeper.session_monitor.SessionClock`).
+* kazoo reports a lost session only when a server reports it, maybe minutes later. Here the own clock makes
+  the link SUSPENDED (:class:`tidelock.csnlog.zookeeper.session_monitor.SessionClock`).
 * kazoo notices a dead connection only while it has nothing to send. Here the connection is cut at that same
-  deadline, which sends kazoo to the next server while the session still lives.
+  deadline, which makes kazoo try the next server while the session is still alive.
 * kazoo drops watches with the connection. Here they fire when it is back and reading again makes sense.
 * A refused multi looks like a success in kazoo. Here every element of its answer is inspected.
 """
@@ -37,7 +37,8 @@ from tidelock.csnlog.zookeeper.session_monitor import ConnectBackoff, InFlight, 
 from tidelock.errors import ConfigError, UnavailableError
 
 log = logging.getLogger("tidelock.zookeeper")
-#: kazoo says at each attempt what the link says once; and below INFO it writes the data of every request.
+#: kazoo logs every attempt where this module logs the link once; below INFO it logs the data of every
+#: request.
 _kazoo_log = logging.getLogger("tidelock.zookeeper.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
@@ -46,12 +47,12 @@ _kazoo_log.setLevel(logging.ERROR)
 _IN_FLIGHT_MAX: Final = 128
 #: Pause before a client whose thread has ended is started again.
 _REVIVE_S: Final = 1.0
-#: Pause before the root is looked for again.
+#: Pause before the next check whether the root exists.
 _ROOT_RETRY_S: Final = 0.05
 
 _ANY_VERSION: Final = -1
 _NOT_CONNECTED: Final = Refused(Reason.NOT_CONNECTED)
-#: What only a server that has looked at the request answers with.
+#: Answers that only a server gives which has processed the request.
 _REASONS: Final[dict[type, Reason]] = {
     exceptions.BadVersionError: Reason.BAD_VERSION,
     exceptions.NoNodeError: Reason.NO_NODE,
@@ -59,7 +60,7 @@ _REASONS: Final[dict[type, Reason]] = {
     exceptions.NotEmptyError: Reason.NOT_EMPTY,
     exceptions.NoAuthError: Reason.DENIED,
 }
-#: What the elements of a refused multi hold besides the one that was refused.
+#: The other elements of the answer to a refused multi.
 _COMPANIONS: Final = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 
 
@@ -68,12 +69,12 @@ class ZkStore:
 
     Args:
         connect: ``host:port[,host:port...]/root``.
-        session_timeout_s: Session timeout to ask for; see :attr:`session_timeout_s` for what was granted.
-        request_timeout_s: A request without answer for so long is Unknown.
+        session_timeout_s: Session timeout to request; see :attr:`session_timeout_s` for the granted one.
+        request_timeout_s: A request without an answer after this time is Unknown.
         multi_bytes_max: A larger multi is refused before it is sent.
         connect_timeout_s: How long :meth:`open` waits for the first session.
-        make_root: Whether :meth:`open` makes the root if it does not exist. Without it a missing root is
-            like an empty one; those who only look, or expect a cluster, write nothing.
+        make_root: Whether :meth:`open` creates the root if it does not exist. Without it a missing root is
+            like an empty one; callers that only read, or expect a cluster, write nothing.
 
     Raises:
         ConfigError: The connect string cannot be used.
@@ -109,17 +110,17 @@ class ZkStore:
 
     @property
     def link(self) -> Link:
-        """CONNECTED only while the session is certainly alive, by the own clock at this very moment."""
+        """CONNECTED only while the session is certainly alive, by the own clock at this moment."""
         return self._keeper.link
 
     @property
     def session(self) -> int:
-        """Number of the present session, as the servers know it; 0 while there never was one."""
+        """Number of the present session, as the servers know it; 0 before the first session."""
         return self._keeper.session
 
     @property
     def session_timeout_s(self) -> float:
-        """The session timeout that the servers granted; until then, what was asked for."""
+        """The session timeout that the servers granted; until then, the requested one."""
         return self._clock.session_timeout_s
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -127,11 +128,11 @@ class ZkStore:
         self._keeper.on_change(listener)
 
     async def open(self) -> None:
-        """Make the first session, and the root if that is wanted. To be called once.
+        """Make the first session, and the root if that is requested. To be called once.
 
         Raises:
             UnavailableError: There was no session, or no root, within ``connect_timeout_s``.
-            ConfigError: The root does not exist and must not be made.
+            ConfigError: The root does not exist and cannot be created.
         """
         self._inbox = LoopQueue()
         self._watches = Watches(self._inbox)
@@ -170,7 +171,7 @@ class ZkStore:
             raise
 
     async def close(self) -> None:
-        """End the session; ephemeral znodes vanish at once if a server can be told, else with its timeout."""
+        """End the session; its ephemerals are deleted at once if a server is reached, else at the timeout."""
         if self._client is None or self._closing:
             return
         self._closing = True
@@ -213,7 +214,7 @@ class ZkStore:
             )
 
     async def _revive(self) -> None:
-        """Start kazoo again after its thread has ended: an answer that it cannot read brings that about."""
+        """Start kazoo again after its thread has ended: an answer that it cannot parse ends the thread."""
         while not self._closing:
             await asyncio.sleep(_REVIVE_S)
             try:
@@ -258,7 +259,7 @@ class ZkStore:
         return _of_failed_read(answer)
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Ok[Node | None] | Refused | Unknown:
-        """Facts of a znode, or None; see :class:`~tidelock.csnlog.core.store.Store`."""
+        """Return the metadata of a znode, or None; see :class:`~tidelock.csnlog.core.store.Store`."""
         answer = await self._read(self._client.exists_async, path, watch)
         if answer is None:
             return Ok(None)
@@ -269,7 +270,7 @@ class ZkStore:
     async def children(
         self, path: str, *, watch: Watch | None = None
     ) -> Ok[tuple[str, ...]] | Refused | Unknown:
-        """Names of the children, unordered; see :class:`~tidelock.csnlog.core.store.Store`."""
+        """Return the names of the children, unordered; see :class:`~tidelock.csnlog.core.store.Store`."""
         answer = await self._read(self._client.get_children_async, path, watch, of_children=True)
         if isinstance(answer, list):
             return Ok(tuple(answer))
@@ -281,7 +282,7 @@ class ZkStore:
     async def _read(
         self, send: Callable[..., AsyncReply], path: str, watch: Watch | None, *, of_children: bool = False
     ) -> object:
-        """Send a read and arm its watch, if there is one; returns what :meth:`_request` does."""
+        """Send a read and arm its watch, if one is given; return the result of :meth:`_request`."""
         if watch is None:
             return await self._request(send, self._path(path))
         armed, new = self._watches.arm((of_children, path, watch))
@@ -291,7 +292,7 @@ class ZkStore:
         return answer
 
     async def _request(self, send: Callable[..., AsyncReply], *args: object) -> object:
-        """Hand a request to kazoo; returns kazoo's answer or error, or Refused or Unknown."""
+        """Hand a request to kazoo; return kazoo's answer or error, or Refused or Unknown."""
         if not await self._in_flight.place():
             return _NOT_CONNECTED
         if self.link is not Link.CONNECTED:
@@ -311,7 +312,7 @@ class ZkStore:
         self._spawn(self.exists(""))
 
     def _listen(self, state: str) -> None:
-        """Take a change of kazoo's state (in kazoo's thread)."""
+        """Process a change of kazoo's state (in kazoo's thread)."""
         if state == KazooState.CONNECTED:
             session, _ = self._client.client_id
             self._inbox.post(self._on_connected, session)
@@ -330,7 +331,7 @@ class ZkStore:
 
 
 class _Reply(AsyncReply):
-    """A reply that knows kazoo's errors: those that come from a server prove that the session lives."""
+    """A reply that knows kazoo's errors: an error from a server proves that the session is alive."""
 
     __slots__ = ()
 
@@ -341,7 +342,7 @@ class _Reply(AsyncReply):
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """What kazoo calls, mostly in its thread. Its parent has two threads for callbacks; ours need none."""
+    """The functions that kazoo calls, mostly in its thread. Unlike its parent it has no callback threads."""
 
     def __init__(
         self,
@@ -366,7 +367,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         self._running = False
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
-        """Run kazoo's loop in a thread, and tell when it has ended."""
+        """Run kazoo's loop in a thread, and report its end."""
 
         def run() -> None:
             try:
@@ -384,7 +385,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         callback.func(*callback.args)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> socket.socket:
-        """Connect within the bound of an attempt, and note what the server grants."""
+        """Connect within the time of an attempt, and note the session timeout that the server grants."""
         started_s = time.monotonic()
 
         def noted(timeout_s: float) -> None:
@@ -404,7 +405,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def select(
         self, readers: list[Any], writers: list[Any], _: list[Any], timeout: float
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait for sockets, as kazoo does before each transfer; its own way opens an epoll every time."""
+        """Wait for sockets before each transfer; kazoo's own method opens an epoll every time."""
         greeting = self._socket is not None and not self._socket.greeted
         if greeting:
             timeout = min(timeout, self._patience.attempt_s)
@@ -420,7 +421,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         return [item for item in readers if item in ready], [item for item in writers if item in ready], []
 
     def cut(self) -> None:
-        """Break the connection, if there is one; kazoo then goes on with the next server."""
+        """Break the connection, if it exists; kazoo then tries the next server."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)

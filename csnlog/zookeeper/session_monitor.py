@@ -1,7 +1,7 @@
-"""Whether the link to ZooKeeper may be believed in, by the own clock, and the requests that are on their way.
+"""The own clock's judgement of the link to ZooKeeper, and the requests that are under way.
 
-Free of kazoo, which :mod:`tidelock.csnlog.zookeeper.kazoo_store` connects to this. All times are of the
-monotonic clock.
+The module does not import kazoo; :mod:`tidelock.csnlog.zookeeper.kazoo_store` connects it. All times are of
+the monotonic clock.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from tidelock.csnlog.zookeeper.kazoo_bridge import AsyncReply
 
 log = logging.getLogger("tidelock.zookeeper")
 
-#: Part of the session timeout without a proof of life after which nothing may be assumed of the session.
+#: Share of the session timeout without a proof of life after which nothing may be assumed of the session.
 _DEADLINE_SHARE: Final = 2 / 3
-#: Part of it after which an idle link is probed.
+#: Share of it after which an idle link is probed.
 _IDLE_SHARE: Final = 1 / 4
-#: Part of it that the first attempt to connect may take, and how often that is doubled at most.
+#: Share of it that the first attempt to connect may take, and how often that is doubled at most.
 _ATTEMPT_SHARE: Final = 1 / 6
 _SLOW_MAX: Final = 3
-#: How often the clock is looked at within the shortest of the timeouts.
+#: How often the clock is read within the shortest of the timeouts.
 _TICKS: Final = 10
 
 
 class SessionClock:
-    """How long the session is certainly alive.
+    """The time until which the session is certainly alive.
 
     A server counts the session timeout from the last request that it received. The client knows only when it
-    sent that request, which was earlier; so it counts from there, and keeps a third of the timeout for
+    sent that request, which was earlier. So it counts from there, and keeps a third of the timeout for
     finding another server.
     """
 
@@ -42,25 +42,25 @@ class SessionClock:
         self._proof_s = float("-inf")
 
     def prove(self, sent_s: float) -> None:
-        """Note that a request which was sent at that time has been answered (in kazoo's thread)."""
+        """Note that a request sent at ``sent_s`` has been answered (in kazoo's thread)."""
         self._proof_s = max(self._proof_s, sent_s)
 
     @property
     def deadline_s(self) -> float:
-        """From this moment on nothing may be assumed of the session."""
+        """The moment from which on nothing may be assumed of the session."""
         return self._proof_s + self.session_timeout_s * _DEADLINE_SHARE
 
     def idle(self, now_s: float) -> bool:
-        """Tell whether the last proof is so old that a new one should be got."""
+        """Return whether the last proof is so old that a new one should be requested."""
         return now_s >= self._proof_s + self.session_timeout_s * _IDLE_SHARE
 
 
 class ConnectBackoff:
-    """How long one attempt to connect may take, TCP connection and greeting each.
+    """The time that one attempt to connect may take, for the TCP connection and for the greeting each.
 
-    A server that is just starting, or frozen, may accept a connection and never answer it; whoever waits for
-    it as long as a session lives, as kazoo does, loses the session. So an attempt is short, and becomes
-    longer only while servers turn out to be slow.
+    A server that is just starting, or frozen, may accept a connection and never answer it. A client that
+    waits for it as long as a session lasts, as kazoo does, loses the session. So an attempt is short, and
+    becomes longer only while servers turn out to be slow.
     """
 
     def __init__(self, clock: SessionClock) -> None:
@@ -84,8 +84,8 @@ class ConnectBackoff:
 class InFlight:
     """The requests without answer, oldest first: at most ``limit``; a caller waits at most ``timeout_s``.
 
-    A request keeps its place until it is answered or the connection breaks, also when its caller was told
-    Unknown: it is still queued or on its way.
+    A request keeps its slot until it is answered or the connection breaks, also when its caller got Unknown:
+    it is still queued or under way.
     """
 
     def __init__(self, *, limit: int, timeout_s: float) -> None:
@@ -97,7 +97,7 @@ class InFlight:
         return len(self._replies)
 
     async def place(self) -> bool:
-        """Wait for a place, for :meth:`add` to use or :meth:`leave` to give back; False if none came free."""
+        """Wait for a slot, which :meth:`add` uses or :meth:`leave` releases; False if none became free."""
         if not self._places.locked():
             return await self._places.acquire()  # the usual case, without the cost of a timer
         try:
@@ -107,29 +107,29 @@ class InFlight:
             return False
 
     def leave(self) -> None:
-        """Give a place back unused."""
+        """Release a slot unused."""
         self._places.release()
 
     def add(self, reply: AsyncReply) -> None:
-        """Put a request that was sent just now into its place."""
+        """Put a request that was sent just now into its slot."""
         self._replies[reply] = None
 
     def answer(self, reply: AsyncReply, value: object) -> None:
-        """Hand an answer to its caller; one that was abandoned or has timed out finds nobody."""
+        """Hand an answer to its caller; the answer to an abandoned or timed-out request has no receiver."""
         if reply in self._replies:
             del self._replies[reply]
             self._places.release()
             _complete(reply, value)
 
     def abandon(self, cause: str) -> None:
-        """Tell all callers that the outcome of their requests is unknown."""
+        """Answer all callers that the outcome of their requests is unknown."""
         for reply in self._replies:
             self._places.release()
             _complete(reply, Unknown(cause))
         self._replies.clear()
 
     def expire(self, now_s: float) -> None:
-        """Tell the callers that have waited long enough that the outcome of their requests is unknown."""
+        """Answer the callers that have waited long enough that the outcome of their requests is unknown."""
         for reply in self._replies:
             if now_s - reply.sent_s < self.timeout_s:
                 return
@@ -142,12 +142,12 @@ def _complete(reply: AsyncReply, value: object) -> None:
 
 
 class SessionMonitor:
-    """State of link and session: believed in only as far as the clock allows, and told to listeners.
+    """State of link and session: valid only as far as the clock allows, and reported to listeners.
 
     Args:
-        clock: Holds the proofs that the session lives.
+        clock: Holds the proofs that the session is alive.
         in_flight: The requests, which end with the link.
-        up: Tells whether there is a connection, at this very moment.
+        up: Returns whether a connection exists at this moment.
         cut: Breaks the connection, so that another server is tried.
         probe: Sends a request that changes nothing.
     """
@@ -168,7 +168,7 @@ class SessionMonitor:
         self._probe = probe
         self.session = 0
         self.changed = asyncio.Event()
-        #: The loop has heard of the connection, and its deadline has not passed since.
+        #: The loop was notified of the connection, and its deadline has not passed since.
         self._believed = False
         self._closed = False
         self._told: tuple[Link, int] = (Link.SUSPENDED, 0)
@@ -177,7 +177,7 @@ class SessionMonitor:
 
     @property
     def link(self) -> Link:
-        """CONNECTED only while the session is certainly alive at this very moment."""
+        """CONNECTED only while the session is certainly alive at this moment."""
         if self._believed and self._up() and time.monotonic() < self._clock.deadline_s:
             return Link.CONNECTED
         return Link.SUSPENDED
@@ -187,25 +187,25 @@ class SessionMonitor:
         self._listeners.append(listener)
 
     def came_up(self, session: int) -> None:
-        """Take that there is a connection, in this session."""
+        """Note that a connection exists, in this session."""
         if not self._closed:
             self._believed = True
             self.session = session
             self.tell()
 
     def went_down(self) -> None:
-        """Take that there is none any more."""
+        """Note that the connection was lost."""
         self._end("the connection was lost")
 
     def close(self) -> None:
-        """Be down for good."""
+        """Go down for good."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._end("the store was closed")
 
     def tick(self) -> None:
-        """Let requests time out, notice a silent server, probe an idle one; and so on in a while."""
+        """Let requests time out, notice a silent server, probe an idle one; then schedule the next tick."""
         now_s = time.monotonic()
         self._in_flight.expire(now_s)
         if self._believed and now_s >= self._clock.deadline_s:
@@ -226,7 +226,7 @@ class SessionMonitor:
         self.tell()
 
     def tell(self) -> None:
-        """Tell the listeners, if link or session are not what they were told last."""
+        """Notify the listeners if link or session have changed since the last notification."""
         state = (self.link, self.session)
         if state != self._told:
             self._told = state

@@ -1,4 +1,4 @@
-"""The chore that keeps the tables compact whose planner this agent is."""
+"""The background task that keeps tables compact: those whose planner is this agent."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _log = structlog.get_logger("compaction")
 #: Seconds between two calls of :meth:`Compactor.tick`.
 TICK_S = 0.25
 
-#: Groups that are merged before the partitions are looked at again.
+#: Number of groups that are merged before the partitions are checked again.
 _GROUPS = 64
 
 
 class Compactor:
-    """Has what the survey finds merged, at most ``compaction_concurrency`` groups at once.
+    """Merges the groups that the survey finds, at most ``compaction_concurrency`` at once.
 
     Args:
-        members: The replicas that can plan now, this one among them.
-        serving: Whether this agent serves.
-        damaged: Called with a part whose bytes are wrong here, and with what was found.
+        members: The replicas that can plan now, including this one.
+        serving: Returns whether this agent serves.
+        damaged: Called with a part whose bytes are wrong here, and with the problem that was found.
         clock: Monotonic seconds.
     """
 
@@ -56,7 +56,7 @@ class Compactor:
         self._survey, self._runner, self._metrics = survey, runner, metrics.compaction
         self._members, self._serving, self._damaged, self._clock = members, serving, damaged, clock
         self._places = asyncio.Semaphore(settings.compaction_concurrency)
-        #: What operators ask for.
+        #: Runs the requests of operators.
         self.optimizer = Optimizer(
             survey=survey,
             merge=self.merge,
@@ -67,17 +67,17 @@ class Compactor:
         )
 
     async def close(self) -> None:
-        """Give up what operators have asked for; the chore is its caller's."""
+        """Cancel the requests of operators; the caller ends the background task."""
         await self.optimizer.close()
 
     async def tick(self) -> None:
-        """Look when it is time, or when some partition has as many parts as one merge takes."""
+        """Check the partitions when it is time, or when one has as many parts as one merge accepts."""
         if self._clock() >= self._next_look_s or self._counts.largest >= self._crowd:
             self._next_look_s = self._clock() + self._interval_s
             await self.look()
 
     async def look(self) -> None:
-        """Merge until nothing is worth it any more, or nothing of it can be done now."""
+        """Merge until no group is worth merging, or none can be merged now."""
         while self._on and self._serving():
             due = (await self._survey.due(self._mine))[:_GROUPS]
             for work in due:
@@ -89,7 +89,7 @@ class Compactor:
         return planner_of(table, self._members()) == self._replica
 
     async def _try(self, work: Work) -> bool:
-        """Merge a claimed group; what gives way is tried again, after a longer pause each time."""
+        """Merge a claimed group; a group that yields is tried again, after a longer pause each time."""
         try:
             await self.merge(work)
         except TidelockError as error:

@@ -13,20 +13,20 @@ from tidelock.replica_agent.compaction.survey import Survey, Work
 from tidelock.replica_agent.storage.part_counts import PartCounts
 from tidelock.replication.backoff import wait_s
 
-#: Pause before a partition is looked at again of which others merge parts here.
+#: Pause before a partition is checked again while others merge parts of it here.
 _POLL_S = 0.05
 
 
 @dataclass(slots=True)
 class Optimized:
-    """What a request has done.
+    """The result of a request.
 
     Attributes:
-        groups: Merges.
-        parts_before: Parts of the table, or of the partition, before.
-        parts_after: And after.
+        groups: Number of merges.
+        parts_before: Parts of the table, or of the partition, before the request.
+        parts_after: The same number after it.
         bytes: Bytes of the parts that were merged.
-        done: Whether nothing more can be merged; else the time was over.
+        done: True if nothing more can be merged, False if the time was over.
     """
 
     groups: int = 0
@@ -46,8 +46,8 @@ class Optimizer:
 
     Attributes:
         merge: Merges a group; raises TidelockError.
-        serving: Whether this agent serves.
-        retry_wait_max_s: Longest pause after a merge that gave way.
+        serving: Returns whether this agent serves.
+        retry_wait_max_s: Longest pause after a merge that yielded.
         clock: Monotonic seconds.
     """
 
@@ -62,8 +62,8 @@ class Optimizer:
     async def run(self, table: TableName, path: str | None, timeout_s: float) -> Optimized:
         """Merge a table, or one partition, until nothing can be merged, and return what was done.
 
-        Returns after ``timeout_s`` at the latest; a merge that runs then is finished all the same. Of
-        partitions that come to be meanwhile nothing is merged.
+        Returns after ``timeout_s`` at the latest; a merge that runs then is finished nevertheless. Partitions
+        that are created meanwhile are not merged.
 
         Raises:
             UnavailableError: This replica stops.
@@ -82,7 +82,7 @@ class Optimizer:
         return found
 
     async def close(self) -> None:
-        """Give up what runs."""
+        """Cancel the running requests."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -90,7 +90,7 @@ class Optimizer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may wait for it any more
+            task.exception()  # it may have no waiter any more
 
     async def _table(
         self, table: TableName, paths: Collection[str], found: Optimized, until_s: float
@@ -101,7 +101,7 @@ class Optimizer:
         found.done = True
 
     async def _partition(self, table: TableName, path: str, found: Optimized, until_s: float) -> bool:
-        """Merge one partition; False when the time was over before nothing was left to merge."""
+        """Merge one partition; return False if the time was over while something was left to merge."""
         failures = 0
         while self.serving():
             if self.survey.merging(table, path):
@@ -112,7 +112,7 @@ class Optimizer:
                 return True
             if self.clock() >= until_s:
                 return False
-            if not due:  # somebody is changing what is left
+            if not due:  # another transaction is changing the rest
                 failures += 1
                 await asyncio.sleep(wait_s(failures, self.retry_wait_max_s))
                 continue

@@ -1,20 +1,19 @@
-"""Which parts of a table to merge: size-tiered, by partition and era. Pure.
+"""The choice of the parts of a table to merge: size-tiered, by partition and era. Pure.
 
 A tier is a run of parts of one partition, next to each other in size, that is worth merging: at least
 ``parts_min`` of them, or as much as a part of target size, and together at least :data:`GROWTH` times the
-largest. Size is rows, which a merge conserves exactly; bytes only bound. From that follow, for any history of
-inserts (proved by the property tests):
+largest. Size is counted in rows, which a merge conserves exactly; bytes are only a bound. It follows, for any
+history of inserts (proved by the property tests):
 
 * a row is rewritten at most log2 n times before its part has target size, then never again;
-* what is left of n rows, when nothing is worth merging, are at most ``parts_min`` + O(log n) parts below
-  target size;
-* planning ends: every group makes fewer parts of more.
+* when nothing is worth merging, n rows are in at most ``parts_min`` + O(log n) parts below target size;
+* planning ends: every group replaces several parts by fewer.
 
-A partition to which nothing has been added for ``quiet_s`` is finished up: two parts suffice.
+A partition that got no part for ``quiet_s`` is merged completely: two parts suffice.
 
-Parts of different eras are never merged with each other: a transaction that is open for long sees the ones
-and not the others, and could not remove what has become of them. All of this holds for each era of a
-partition by itself; when the transaction has ended, they are one again.
+Parts of different eras are never merged with each other: a long transaction sees the parts of one era and not
+those of another, and could not remove the merged part. All of this applies to each era of a partition by
+itself; when the transaction has ended, the eras are one again.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from itertools import accumulate
 
 from tidelock.csnlog.core.ids import Csn, PartId
 
-#: A merge makes a part of at least so many times the rows of the largest one that it takes: what bounds how
-#: often a row is rewritten.
+#: A merge makes a part of at least so many times the rows of its largest input. This bounds how often a row
+#: is rewritten.
 GROWTH = 2
-#: Fewer parts than these are nothing to merge.
+#: The least number of parts that can be merged.
 _PAIR = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A visible part that nobody is about to remove.
+    """A visible part that no transaction is about to remove.
 
     Attributes:
         part: Its id.
@@ -43,8 +42,8 @@ class Candidate:
         length: Its bytes.
         csn: The CSN that made it visible.
         age_s: Seconds since then, by the time of the log.
-        era: How many of the long transactions that are heeded do not see its rows. Parts of one era are seen
-            by all of them that see one of these parts, and so is what they are merged into.
+        era: Number of the long transactions to respect that do not see its rows. Each of them sees all parts
+            of one era or none, and the same is true for their merged part.
     """
 
     part: PartId
@@ -58,15 +57,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a group; the settings ``compaction_*`` of the agent.
+    """The bounds of a group; the settings ``compaction_*`` of the agent.
 
     Attributes:
-        parts_min: Parts of about one size that are worth merging.
+        parts_min: Number of parts of about one size that are worth merging.
         parts_max: Most parts of a group.
         bytes_max: Most bytes of a group.
-        target_bytes: A part of this size is left alone. At most a third of ``bytes_max``: a full group then
-            has twice the bytes of any part in it, so that no number of parts is left for want of room.
-        quiet_s: A partition that got no part for so long is finished up.
+        target_bytes: A part of this size is not merged. At most a third of ``bytes_max``: a full group then
+            has twice the bytes of any part in it, so that no set of parts is left unmerged for lack of room.
+        quiet_s: A partition that got no part for so long is merged completely.
     """
 
     parts_min: int
@@ -90,10 +89,10 @@ def plan(parts: Iterable[Candidate], limits: Limits, *, thorough: bool = False) 
     """Return the groups that are worth merging now; no part is in two of them. The fullest partition first.
 
     Args:
-        parts: Of one table.
-        limits: What bounds a group.
+        parts: The parts of one table.
+        limits: The bounds of a group.
         thorough: Merge until every partition has at most one part below target size in each era, at any
-            price.
+            cost.
     """
     groups: list[tuple[int, Group]] = []
     for (path, _), small in _small_by_place(parts, limits).items():
@@ -105,7 +104,7 @@ def plan(parts: Iterable[Candidate], limits: Limits, *, thorough: bool = False) 
 
 
 def quiet_in_s(parts: Iterable[Candidate], limits: Limits) -> float | None:
-    """Return when the next partition (or era) of several small parts becomes quiet; None if all are."""
+    """Return when the next partition (or era) of several small parts becomes quiet; None if all are quiet."""
     waits = [
         _quiet_in_s(small, limits) for small in _small_by_place(parts, limits).values() if len(small) >= _PAIR
     ]
@@ -130,9 +129,9 @@ def _quiet_in_s(small: Sequence[Candidate], limits: Limits) -> float:
 def _runs(
     small: Sequence[Candidate], limits: Limits, least: int, growth: int
 ) -> Iterable[Sequence[Candidate]]:
-    """Yield runs that are worth merging: the longest that begins with the smallest part, then what follows.
+    """Yield runs that are worth merging: the longest that begins with the smallest part, then the next ones.
 
-    ``small`` ascends, so of the sums of a run only the last part can be the largest.
+    ``small`` is in ascending order, so the largest part of a run is its last one.
     """
     rows = [0, *accumulate(part.rows for part in small)]
     length = [0, *accumulate(part.length for part in small)]

@@ -1,9 +1,9 @@
-"""Merges one group of parts: a transaction of its own that changes no row (rule merges).
+"""Merges one group of parts, in a separate transaction that changes no row (rule merges).
 
-The rows of the group, as they are at the newest CSN of this replica, are put in the table's order and staged
-as an insert's; the parts are removed by the same transaction, which takes their locks only when its copies
-are made. Whatever comes between (a conflict, a table that changed, an agent that stops) rolls it back, and
-nothing is left of it.
+The rows of the group at the newest CSN of this replica are put in the table's order and staged like those of
+an insert. The same transaction removes the parts; it takes their locks only when its copies are made. Any
+failure in between (a conflict, a table that changed, an agent that stops) rolls it back, and nothing of it
+remains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Runner:
     """Merges groups.
 
     Attributes:
-        serving: Tells whether this agent may go on with what can as well be done later.
+        serving: Returns whether this agent may continue work that can also be done later.
     """
 
     settings: AgentSettings
@@ -52,8 +52,8 @@ class Runner:
 
         Raises:
             SerializationConflictError: Another transaction removes a part of it, or has done so.
-            CorruptError: A part cannot be read, or the rows that came out are not as many as went in.
-            TidelockError: As the commit of any transaction. Nothing of the merge is left after any of them.
+            CorruptError: A part cannot be read, or the numbers of input rows and output rows differ.
+            TidelockError: As the commit of any transaction. Nothing of the merge remains after any error.
         """
         tx = self.transactions.begin(
             self.waiters.reached, lease_s=self.settings.lease_max_s, data_change=False
@@ -99,5 +99,5 @@ class Runner:
             yield piece
 
     async def _roll_back(self, tx: Transaction) -> None:
-        with contextlib.suppress(TransactionClosedError):  # its commit goes on: it was asked for
+        with contextlib.suppress(TransactionClosedError):  # its commit was requested and continues
             await self.commits.roll_back(tx)

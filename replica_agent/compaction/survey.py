@@ -1,10 +1,10 @@
-"""Finds what to compact: which partitions have changed since they were last looked at, and what is in them.
+"""Finds what to compact: the partitions that have changed since the last check, and their parts.
 
-Partitions whose counts have not moved are not read again, so that a look at many tables that rest costs
-nothing. What was tried in vain rests for longer each time.
+Partitions whose counts have not changed are not read again, so that a check of many idle tables costs
+nothing. After each failed merge a partition rests for longer.
 
-Before a group is worked at, ZooKeeper is asked which parts are locked: a long transaction may hold one for
-hours, at another home, and then the others are merged without it.
+Before a group is merged, ZooKeeper is asked for the locked parts: a long transaction may hold one for hours,
+at another home; then the other parts are merged without it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replication.backoff import wait_s
 
-#: A group is at least so many times as large as the parts that are left alone (see ``Limits.target_bytes``).
+#: A group is at least so many times as large as the parts that are not merged (see ``Limits.target_bytes``).
 _TARGETS_IN_A_GROUP = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A group of a table that is worth merging, and how many parts its partition has."""
+    """A group of a table that is worth merging, and the number of parts of its partition."""
 
     table: TableName
     group: Group
@@ -41,7 +41,7 @@ class Work:
 
 @dataclass(slots=True)
 class _Rest:
-    """Until when a partition is not looked at, unless it changes; ``failures`` in a row came before."""
+    """The time until which a partition rests, unless it changes; ``failures`` in a row came before."""
 
     csn: Csn
     until_s: float
@@ -49,7 +49,7 @@ class _Rest:
 
 
 def limits_of(settings: AgentSettings) -> Limits:
-    """Return the bounds of groups; a part that inserts close by its size has target size."""
+    """Return the bounds of groups; a part that an insert closed by its size has target size."""
     return Limits(
         parts_min=settings.compaction_parts_min,
         parts_max=settings.compaction_parts_max,
@@ -64,11 +64,11 @@ def limits_of(settings: AgentSettings) -> Limits:
 
 
 class Survey:
-    """What this agent knows of the partitions.
+    """The knowledge of this agent about the partitions.
 
     Args:
-        heeded: The CSNs that long transactions read at, of whatever home.
-        locked: The parts of a table that somebody has locked a moment ago; it may raise UnavailableError.
+        heeded: Returns the CSNs that long transactions read at, of any home.
+        locked: Returns the parts of a table that were locked a moment ago; it may raise UnavailableError.
         clock: Monotonic seconds.
         wall_ms: Unix time in ms.
     """
@@ -92,15 +92,15 @@ class Survey:
         self._limits = limits_of(settings)
         self._longest_rest_s = settings.compaction_retry_wait_max_s
         self._rests: dict[tuple[TableName, str], _Rest] = {}
-        #: For each CSN that is heeded, the merges above it that one who reads there could adopt.
+        #: For each respected CSN, the merges above it that a reader at this CSN could adopt.
         self._adopted: dict[Csn, AdoptedMerges] = {}
-        #: Partitions of which nothing was left to be merged but locked parts.
+        #: Partitions in which only locked parts were left to merge.
         self._hindered: set[tuple[TableName, str]] = set()
         self._claimed: set[PartId] = set()
         self._merging: Counter[tuple[TableName, str]] = Counter()
 
     async def due(self, mine: Callable[[TableName], bool]) -> list[Work]:
-        """Return what is worth merging in the tables that are ``mine``, the most crowded partition first."""
+        """Return the work in the tables that are ``mine``, the partition with most parts first."""
         found: list[Work] = []
         self._heed()
         for table in self._counts.tables():
@@ -134,25 +134,25 @@ class Survey:
         return [Work(table, group, len(parts)) for group in groups]
 
     def hindered(self, table: TableName, path: str) -> bool:
-        """Tell whether locked parts are all that was worth merging in a partition at the last look."""
+        """Return whether only locked parts were worth merging in a partition at the last check."""
         return (table, path) in self._hindered
 
     def claim(self, work: Work) -> None:
-        """Leave the parts of a group out from now on: they are being merged here."""
+        """Leave out the parts of a group from now on: they are being merged here."""
         self._claimed.update(work.group.parts)
         self._merging[work.table, work.group.path] += 1
 
     def release(self, work: Work) -> None:
-        """The merge of a claimed group has ended, in whatever way."""
+        """End the claim of a group: its merge has ended, in any way."""
         self._claimed.difference_update(work.group.parts)
         self._merging[work.table, work.group.path] -= 1
 
     def merging(self, table: TableName, path: str) -> bool:
-        """Tell whether parts of a partition are claimed."""
+        """Return whether parts of a partition are claimed."""
         return self._merging[table, path] > 0
 
     def tried_in_vain(self, work: Work) -> None:
-        """Let a partition rest whose merge has given way or failed."""
+        """Let a partition rest after a merge that yielded or failed."""
         key = (work.table, work.group.path)
         before = self._rests.get(key)
         failures = before.failures + 1 if before else 1
@@ -160,11 +160,11 @@ class Survey:
         self._rests[key] = _Rest(CSN_NONE, until, failures)
 
     def done(self, work: Work) -> None:
-        """A merge has succeeded: the partition may be looked at again at once."""
+        """Note a merge that succeeded: the partition may be checked again at once."""
         self._rests.pop((work.table, work.group.path), None)
 
     def _heed(self) -> None:
-        """Look which long transactions there are; where one has ended, what it kept apart can be merged."""
+        """Read the CSNs of long transactions; if one has ended, its eras of parts can be merged."""
         heeded = set(self._heeded())
         if self._adopted.keys() - heeded:
             self._rests = {key: rest for key, rest in self._rests.items() if rest.failures}
@@ -173,7 +173,7 @@ class Survey:
     async def _locked_now(self, table: TableName) -> Collection[PartId]:
         try:
             return await self._locked(table)
-        except UnavailableError:  # the merge will find out
+        except UnavailableError:  # the merge will meet the lock
             return ()
 
     def _resting(self, table: TableName, path: str, changed: Csn) -> bool:
@@ -201,5 +201,5 @@ class Survey:
         ]
 
     def _era(self, csn: Csn, tid: str) -> int:
-        """Return how many of the heeded transactions do not see the rows of a part, by what created it."""
+        """Return how many of the long transactions do not see the rows of a part, from its creation."""
         return sum(csn > at and tid not in adopted.tids for at, adopted in self._adopted.items())

@@ -1,4 +1,4 @@
-"""Configuration of an agent: settings, states and what each allows, logs, metrics, memory allocator.
+"""Configuration of an agent: settings, states and their allowed actions, logs, metrics, memory allocator.
 
 May import: csnlog/core.
 Entry points: `AgentSettings`, `load`, `AgentState`, `require`, `Metrics`.

@@ -1,9 +1,8 @@
 """Structured logs: one event per line, the replica in each, tid and CSN where they are known.
 
-Libraries, and the parts of Tidelock below the agent, use the standard library's logging; what they say comes
-out in the same form. A line that cannot be written is lost. It must not become an error of what it tells
-about: mostly the disk of the log is that of the data, and an agent whose disk is full has transactions to
-roll back.
+Libraries, and the parts of Tidelock below the agent, use the standard library's logging; their lines have the
+same form. A line that cannot be written is lost. It must not become an error of the work that it describes:
+usually the log and the data share a disk, and an agent whose disk is full has transactions to roll back.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tidelock.token_text import redact
 
 
 class _Lossy(io.TextIOBase):
-    """Hands text on to a file as long as that takes it, without the tokens in it."""
+    """Passes text on to a file as long as the file accepts it, without the tokens in it."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -39,7 +38,7 @@ class _Lossy(io.TextIOBase):
 def configure(replica: str, level: str, form: str) -> None:
     """Set up the logs of this process: JSON lines, or text for people, on standard error."""
 
-    # Not a context variable: callbacks that another thread has posted run in a context of that thread.
+    # Not a context variable: callbacks that another thread has posted run in the context of that thread.
     def bound(_logger: object, _method: str, event: EventDict) -> EventDict:
         event.setdefault("replica", replica)
         return event

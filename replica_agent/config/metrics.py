@@ -1,4 +1,4 @@
-"""What /metrics shows. Counters of the reader processes come from their shared file at each scrape."""
+"""The metrics of an agent at /metrics; the reader processes' counters are read from a file at each scrape."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CompactionMetrics:
 
 
 class Metrics:
-    """All metrics of an agent, in a registry of their own."""
+    """All metrics of an agent, in a separate registry."""
 
     def __init__(self) -> None:
         """Register everything but the readers' counters."""
@@ -128,7 +128,7 @@ class Metrics:
         )
 
     def add_parts(self, largest: Callable[[], int]) -> None:
-        """Show how many parts the fullest partition has."""
+        """Show the number of parts of the largest partition."""
         gauge = Gauge(
             "tidelock_partition_parts_max", "Parts of the partition that has most.", registry=self.registry
         )

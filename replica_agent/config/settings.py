@@ -26,7 +26,7 @@ Bytes = Annotated[int, Field(ge=1)]
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
-#: Settings of which the first must not be above the second, and why.
+#: Pairs of settings in which the first must not be above the second, and why.
 _IN_ORDER = (
     ("record_bytes_max", "multi_bytes_max", "a record is sent inside one request"),
     ("inline_entries_bytes_max", "record_bytes_max", "entries that are not in a manifest are in a record"),
@@ -40,15 +40,14 @@ _IN_ORDER = (
 
 
 class AgentSettings(BaseSettings):
-    """Everything that can be set on an agent. Unknown names are refused, with the known ones listed."""
+    """All settings of an agent. Unknown names are refused, with the known ones listed."""
 
     model_config = SettingsConfigDict(env_prefix="TIDELOCK_", extra="forbid", frozen=True)
 
     #: Set by :func:`settings_load.load` in a subclass, since the file's name is itself a flag.
     config_file: ClassVar[Path | None] = None
 
-    # -- identity and addresses
-    # ----------------------------------------------------------------------------------
+    # -- identity and addresses ------------------------------------------------------------------------------
     replica: str = Field(description="Id of this replica: `[a-z][a-z0-9_]{0,31}`.")
     data_dir: Path = Field(description="Folder of the catalog and the parts; one agent at a time.")
     zk: str = Field(
@@ -72,8 +71,7 @@ class AgentSettings(BaseSettings):
     )
     insecure: bool = Field(False, description="Allow a non-loopback bind without a secret.")
 
-    # -- shard, used only when this agent makes the cluster
-    # ------------------------------------------------------
+    # -- shard, used only when this agent makes the cluster --------------------------------------------------
     bootstrap: Annotated[list[str], NoDecode] = Field(
         default=[],
         description="Replica ids to register if the cluster does not exist yet; empty = never make one.",
@@ -91,8 +89,7 @@ class AgentSettings(BaseSettings):
         description="Records of an epoch before the log rolls over. Kept at the bootstrap.",
     )
 
-    # -- ZooKeeper and the CSN log
-    # -------------------------------------------------------------------------------
+    # -- ZooKeeper and the CSN log ---------------------------------------------------------------------------
     session_timeout_s: Positive = Field(
         10.0, description="ZooKeeper session timeout asked for; the server may clamp it."
     )
@@ -121,8 +118,7 @@ class AgentSettings(BaseSettings):
     )
     read_ahead: int = Field(16, ge=1, le=64, description="Log records requested at once by the follower.")
 
-    # -- transactions
-    # --------------------------------------------------------------------------------------------
+    # -- transactions ----------------------------------------------------------------------------------------
     lease_s: Positive = Field(60.0, description="Lease of a transaction when the client names none.")
     lease_max_s: Positive = Field(3600.0, description="Longest lease a client may ask for.")
     transactions_max: Count = Field(10_000, description="Most open transactions on this replica.")
@@ -210,8 +206,7 @@ class AgentSettings(BaseSettings):
         4, description="Most tables in a chain of derived tables; 1 = none is derived from a derived one."
     )
 
-    # -- replication
-    # ---------------------------------------------------------------------------------------------
+    # -- replication -----------------------------------------------------------------------------------------
     push_bytes_max: Bytes = Field(16 << 20, description="Inline bytes of one push request.")
     push_timeout_s: Positive = Field(10.0, description="A push without answer for so long is sent again.")
     fetch_range_bytes: Bytes = Field(16 << 20, description="Bytes of one ranged fetch.")
@@ -256,16 +251,15 @@ class AgentSettings(BaseSettings):
     fence_timeout_s: Positive = Field(
         30.0,
         description=(
-            "A home that gives no sign of life for so long is fenced by whoever needs the outcome of one of "
-            "its transactions, which are aborted by that."
+            "A home that gives no sign of life for so long is fenced by any replica that needs the outcome "
+            "of one of its transactions, which are aborted by that."
         ),
     )
     member_refresh_s: Positive = Field(
         5.0, description="How often the member list is read again although no watch fired."
     )
 
-    # -- compaction
-    # ----------------------------------------------------------------------------------------------
+    # -- compaction ------------------------------------------------------------------------------------------
     compaction: bool = Field(
         True,
         description=(
@@ -314,8 +308,7 @@ class AgentSettings(BaseSettings):
         2.0, description="Longest wait of an insert for each partition with too many parts."
     )
 
-    # -- serving
-    # -------------------------------------------------------------------------------------------------
+    # -- serving ---------------------------------------------------------------------------------------------
     reader_workers: Count = Field(2, description="Processes that serve parts.")
     reader_threads: Count = Field(
         8, description="Threads of one reader process that read files; a cold file makes one wait."
@@ -377,8 +370,7 @@ class AgentSettings(BaseSettings):
         1 << 30, description="Most bytes of the parts in one answer with change sets, likewise."
     )
 
-    # -- process
-    # -------------------------------------------------------------------------------------------------
+    # -- process ---------------------------------------------------------------------------------------------
     drain_s: Positive = Field(10.0, description="After SIGTERM: how long running reads and commits may take.")
     history_retention_s: Positive = Field(
         24 * 3600.0,

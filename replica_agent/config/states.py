@@ -1,7 +1,7 @@
-"""The states of an agent and what it does in each: one table, asked by everything that accepts work.
+"""The states of an agent and its actions in each: one table, used by everything that accepts work.
 
-The table is also printed in docs/protocol.md ("What an agent does in each state"); a test holds the two
-together.
+The table is also printed in docs/protocol.md ("What an agent does in each state"); a test keeps the two
+equal.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from tidelock.errors import StandbyError, TidelockError, UnavailableError
 
 
 class AgentState(Enum):
-    """Where an agent stands in its life."""
+    """The state of an agent."""
 
-    #: Follows the log from the catalog's position and decides what its former life left undecided.
+    #: Follows the log from the catalog's position and decides what its former boot left undecided.
     STARTING = "starting"
     #: Does everything.
     SERVING = "serving"
     #: No answer from ZooKeeper for 2/3 of the session timeout: acknowledges nothing, does not serve "latest".
     SUSPENDED = "suspended"
-    #: Another replica raised its fence: all its open transactions are aborted. It starts anew at once.
+    #: Another replica raised its fence: all its open transactions are aborted. It starts again at once.
     FENCED = "fenced"
     #: It cannot prove its state (a gap in the log, a record of a newer version, a contradiction): it serves
     #: nothing new.
     STOPPED = "stopped"
-    #: SIGTERM: running work is finished, new work goes elsewhere.
+    #: SIGTERM: running work is finished, new work is refused and belongs elsewhere.
     STOPPING = "stopping"
 
 
 class Action(Enum):
-    """What an agent can be asked to do."""
+    """An action of an agent on request."""
 
     BEGIN = "begin"
     INSERT = "insert"
@@ -40,9 +40,9 @@ class Action(Enum):
     READ = "read"
     #: Choose or wait for a CSN: default snapshots, ``fresh``, a CSN above the applied one.
     LATEST = "latest"
-    #: Store parts for a peer and say so.
+    #: Store parts for a peer and confirm that.
     ACK = "ack"
-    #: Take away what is certainly not needed any more: parts that were rolled back, files without a row,
+    #: Delete what is certainly not needed any more: parts that were rolled back, files without a row,
     #: outcomes past their retention.
     COLLECT = "collect"
 
@@ -52,7 +52,7 @@ _ALL = frozenset(Action)
 ALLOWED: dict[AgentState, frozenset[Action]] = {
     AgentState.STARTING: frozenset({Action.READ, Action.ACK}),
     AgentState.SERVING: _ALL,
-    # A commit that was asked for waits for ZooKeeper until its own timeout; inserts touch this replica alone.
+    # A requested commit waits for ZooKeeper until its own timeout; inserts need this replica alone.
     AgentState.SUSPENDED: frozenset({Action.INSERT, Action.COMMIT, Action.READ}),
     AgentState.FENCED: frozenset(),
     AgentState.STOPPED: frozenset(),
@@ -80,7 +80,7 @@ def require(state: AgentState, action: Action, replica: str, reason: str = "") -
 
 @dataclass(slots=True, eq=False)
 class Condition:
-    """The state of the agent at the moment, shared by all who ask; and whether it allows an action."""
+    """The current state of the agent, shared by all who need it; and whether it allows an action."""
 
     replica: str
     state: AgentState = AgentState.STARTING
@@ -91,5 +91,5 @@ class Condition:
         require(self.state, action, self.replica, self.reason)
 
     def allows(self, action: Action) -> bool:
-        """Tell whether the agent does ``action`` now."""
+        """Return whether the agent does ``action`` now."""
         return action in ALLOWED[self.state]

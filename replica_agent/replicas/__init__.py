@@ -1,4 +1,4 @@
-"""The other replicas: what they push here, what is known of them, and their undecided transactions.
+"""The other replicas: their pushes, their membership, and their undecided transactions.
 
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
     replica_agent/tables, replica_agent/storage.

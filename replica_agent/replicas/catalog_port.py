@@ -1,6 +1,6 @@
 """The catalog as replication sees it.
 
-The ports of :mod:`tidelock.replication.ports` over SQLite and the part files.
+Implements the ports of :mod:`tidelock.replication.ports` over SQLite and the part files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ class ReplicaCatalogPort:
     stager: Stager
     metrics: Metrics
 
-    # -- CatalogPort
-    # --------------------------------------------------------------------------------------------------
+    # -- CatalogPort -----------------------------------------------------------------------------------------
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
         """Return those parts whose bytes are durable and verified here."""
@@ -83,8 +82,7 @@ class ReplicaCatalogPort:
         ]
         return jobs.AppliedRecord(Csn(record.csn), record.time_ms, tids, tables)
 
-    # -- PartStore
-    # -----------------------------------------------------------------------------------------------
+    # -- PartStore -------------------------------------------------------------------------------------------
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make a small fetched part durable, packed together with others that wait."""
@@ -95,7 +93,7 @@ class ReplicaCatalogPort:
         await self.catalog.write(lambda db: jobs.note_undo(db, [path]))
 
     async def forget_undo(self, path: str) -> None:
-        """Make durable that ``path`` is gone, or never came to be."""
+        """Make durable that ``path`` is deleted, or was never created."""
         await self.catalog.write(lambda db: jobs.forget_undo(db, [path]))
 
     async def record(self, meta: PartMeta, tid: Tid, location: Location) -> None:
@@ -104,14 +102,13 @@ class ReplicaCatalogPort:
         unused = await self.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
         self.catalog.late_removals.update(unused)
 
-    # -- damage
-    # --------------------------------------------------------------------------------------------------
+    # -- damage ----------------------------------------------------------------------------------------------
 
     async def is_damaged(self, part: PartId) -> bool:
-        """Tell whether the bytes of a part are wrong here, by reading them all.
+        """Return whether the bytes of a part are wrong here, by reading them all.
 
         A report alone does not condemn a part: a query may have failed for another reason, and a part that is
-        moved while it is read looks like one that is gone.
+        moved while it is read looks like a deleted one.
         """
         row = self.catalog.reader.part(part)
         if row is None or row.state != "held" or row.file is None:
@@ -122,13 +119,13 @@ class ReplicaCatalogPort:
         except CorruptError:
             return True
         except UnavailableError:
-            pass  # whoever reads it next finds out
+            pass  # the next read finds out
         return False
 
     async def quarantine(self, part: PartId) -> bool:
         """Mark a part whose bytes are wrong, so that it is not served and is fetched again.
 
-        False if it was known.
+        Return False if that was known.
         """
         changed = await self.catalog.write(lambda db: jobs.quarantine(db, part))
         if changed:

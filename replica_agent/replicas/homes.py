@@ -1,4 +1,4 @@
-"""The homes of other replicas' transactions: asks them, knows which ones are silent, and fences those."""
+"""The homes of other replicas' transactions: requests to them, and the fencing of silent ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelock.replication.peers import PeerClient
 
 _log = structlog.get_logger("homes")
 
-#: How long a home may take to answer, in seconds: clients wait for an outcome no longer than `wait_bound_s`.
+#: Longest time for a home's answer, in seconds: clients wait for an outcome no longer than `wait_bound_s`.
 _ANSWER_S = 1.0
 
 
@@ -24,9 +24,9 @@ class Homes:
 
     Args:
         replica: The own id.
-        membership: Which replicas exist, and since when they are silent.
-        client: Asks them.
-        log: Fences them.
+        membership: The registered replicas, and the time since when each is silent.
+        client: Sends the requests.
+        log: Raises the fences.
         fence_timeout_s: How long a home has to be silent before it is fenced.
     """
 
@@ -43,7 +43,7 @@ class Homes:
         self._csn_log, self._fence_timeout_s = log, fence_timeout_s
 
     async def ask(self, tid: Tid) -> HomeAnswer | NoAnswer:
-        """Return the answer of the home of another replica's transaction, if it comes in time."""
+        """Return the answer of the home of another replica's transaction, if it arrives in time."""
         for peer in self._membership.peers():
             if peer.replica == tid.home:
                 try:
@@ -61,7 +61,7 @@ class Homes:
         """Fence a home that has long been silent, in its present boot; errors as :meth:`CsnLog.fence_out`.
 
         Returns:
-            The data version that this call has written to its session znode; None if it did not.
+            The data version that this call has written to its session znode; None if nothing was written.
         """
         found = self._membership.view.get(home)
         if found is None or found.session is None:

@@ -1,8 +1,8 @@
-"""What this agent knows of the other replicas: peers, disks, how far each one is.
+"""The other replicas as this agent knows them: peers, disks, snapshot CSNs.
 
-The member list comes from ZooKeeper (hints and periodic re-reads); snapshot CSNs come fresher with every
-answer to a push and, where somebody has to know now, by asking. Nothing here decides about safety but the
-disks, which say whose copies count.
+The member list comes from ZooKeeper (hints and periodic re-reads). Snapshot CSNs arrive fresher with every
+answer to a push, and by a request where they are needed at once. Only the disks matter for safety: they
+decide whose copies count.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tidelock.replication.core.copies import lagging
 from tidelock.replication.core.model import Held, Peer
 from tidelock.replication.peers import PeerClient
 
-#: States of a replica's session whose copies do not count and whom nobody waits for.
+#: States of a replica's session in which its copies do not count and no commit waits for it.
 _OUT = frozenset({"struck", "removed"})
-#: Pause before peers that are waited for are asked again.
+#: Pause before peers are asked again during a wait.
 _POLL_S = 0.02
 
 
@@ -44,23 +44,23 @@ class Membership:
     clock: Callable[[], float]
     _heard: dict[ReplicaId, Csn] = field(default_factory=dict, init=False)
     _asking: asyncio.Task[dict[ReplicaId, Csn]] | None = field(default=None, init=False)
-    #: Since when a replica gives no sign of life, by this agent's clock.
+    #: The time since when a replica gives no sign of life, by this agent's clock.
     _silent_since: dict[ReplicaId, float] = field(default_factory=dict, init=False)
 
     @property
     def view(self) -> Mapping[ReplicaId, MemberView]:
-        """Every registered replica, this one too."""
+        """Return every registered replica, including this one."""
         return self.members.snapshot()
 
     def changed(self) -> None:
-        """The view has changed: note who is silent now, and since when."""
+        """Note after a change of the view which replicas are silent, and since when."""
         now, before = self.clock(), self._silent_since
         self._silent_since = {
             replica: before.get(replica, now) for replica, found in self.view.items() if not found.alive
         }
 
     def silent_s(self, replica: ReplicaId) -> float:
-        """Return for how long a replica has given no sign of life, as far as this agent has seen; else 0."""
+        """Return how long a replica has given no sign of life, as far as this agent has seen; else 0."""
         since = self._silent_since.get(replica)
         return 0.0 if since is None else self.clock() - since
 
@@ -83,7 +83,7 @@ class Membership:
         )
 
     def snapshot_of(self, replica: ReplicaId, found: MemberView) -> Csn:
-        """Return the newest snapshot CSN heard of a replica."""
+        """Return the newest known snapshot CSN of a replica."""
         if replica == self.replica:
             return self.waiters.reached
         published = found.progress.snapshot if found.progress else CSN_NONE
@@ -98,17 +98,17 @@ class Membership:
         ]
 
     def open_snapshots(self) -> set[Csn]:
-        """Return what long transactions of the replicas that serve read at, as far as that was told."""
+        """Return the published CSNs that long transactions of the serving replicas read at."""
         view = self.view
         told = (view[replica].progress for replica in self.serving())
         return {csn for progress in told if progress is not None for csn in progress.open}
 
     def disks(self) -> dict[ReplicaId, str]:
-        """Return the disks of those others whose copies may count."""
+        """Return the disks of the other replicas whose copies may count."""
         return {peer.replica: peer.disk for peer in self.peers() if peer.disk and not peer.struck}
 
     def heard(self, held: Held) -> None:
-        """A peer has said how far it is."""
+        """Note the snapshot CSN in a peer's answer."""
         self._heard[held.replica] = held.snapshot_csn  # not max: a peer with a new disk may be further back
 
     def cluster_csn(self) -> Csn:
@@ -120,9 +120,9 @@ class Membership:
         return min(known, default=self.waiters.reached)
 
     async def ask(self) -> dict[ReplicaId, Csn]:
-        """Ask the live peers how far they are; those that do not answer at once are left out.
+        """Request the snapshot CSNs of the live peers; peers that do not answer at once are left out.
 
-        Who asks while the question is under way gets the same answers: many commits may wait for one peer.
+        Callers share a running request and its answers: many commits may wait for one peer.
         """
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_all(), name="ask peers")
@@ -149,7 +149,7 @@ class Membership:
         )
 
     async def wait_for_lagging(self, timeout_s: float) -> tuple[ReplicaId, ...]:
-        """Wait while some replica is too far behind; returns those that still are after ``timeout_s``."""
+        """Wait while a replica is too far behind; return the replicas that still are after ``timeout_s``."""
         until = self.clock() + timeout_s
         behind = self.lagging()
         while behind and self.clock() < until:
@@ -161,9 +161,10 @@ class Membership:
     async def wait_applied(self, csn: Csn, everywhere: bool, timeout_s: float) -> tuple[ReplicaId, ...]:
         """Wait until ``csn`` is applied on ``copies`` replicas, or on all live ones and as many at least.
 
-        All live ones may be none but this for a moment, when sessions to ZooKeeper have expired.
+        For a moment, this replica may be the only live one, when sessions to ZooKeeper have expired.
 
-        Returns who is missing after ``timeout_s``: of the live ones, or of all where copies are missing.
+        Returns the replicas that lack it after ``timeout_s``: of the live ones, or of all if copies are
+        missing.
         """
         until = self.clock() + timeout_s
         while True:

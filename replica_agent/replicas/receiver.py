@@ -1,7 +1,7 @@
-"""The receiving side of replication: makes pushed parts durable and says which transactions it holds.
+"""The receiving side of replication: makes pushed parts durable and reports the transactions that it holds.
 
-An answer is a statement about the present: "held" means that files, rows and the prepared mark are fsynced on
-this disk. A push may be repeated or arrive after its transaction was decided; neither does harm.
+An answer describes the present: "held" means that files, rows and the prepared mark are fsynced on this disk.
+A push may be repeated or arrive after its transaction was decided; neither does harm.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _log = structlog.get_logger("acceptor")
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PushReceiver:
-    """Takes what peers push.
+    """Accepts the pushes of peers.
 
     Attributes:
         disk: Id of this data directory; named in every answer.
-        cut: Ends uploads that come in for these transactions.
+        cut: Ends the uploads that this replica receives for these transactions.
         arrived: Called with each part that is durable here now.
     """
 
@@ -51,11 +51,11 @@ class PushReceiver:
     arrived: Callable[[PartId], None]
 
     async def stage(self, raw: bytes) -> Held:
-        """Take one push (docs/protocol.md#stage).
+        """Accept one push (docs/protocol.md#stage).
 
         Raises:
-            BadRequestError, ClusterMismatchError: Nothing was taken.
-            DiskFullError, UnavailableError: Nothing new is claimed; the home tries again.
+            BadRequestError, ClusterMismatchError: Nothing was accepted.
+            DiskFullError, UnavailableError: Nothing new is confirmed; the home tries again.
         """
         await ACCEPT.before()
         push = decode(raw)
@@ -98,10 +98,10 @@ class PushReceiver:
         return Held(self.replica, self.disk, self.boot, self.waiters.reached, tuple(ready), push.damaged)
 
     def hint(self, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
-        """Fetch parts while their transaction is still being written; ``holder`` has them for certain.
+        """Fetch parts while their transaction is still being written; ``holder`` certainly has them.
 
-        A hint may come when the record is applied already; what that has wanted, and what has gone since, is
-        not this one's business.
+        A hint may arrive when the record is applied already. Then it is ignored: the record has requested the
+        parts that are needed, and others may be deleted since.
         """
         if self.catalog.reader.outcome(str(tid)) is not None:
             return
@@ -111,14 +111,14 @@ class PushReceiver:
                 self.fetcher.want(Wanted(meta, tid, None, (holder, tid.home)))
 
     async def forget(self, tids: Sequence[Tid]) -> None:
-        """Drop what was rolled back. Applied transactions stay: only undecided rows are touched."""
+        """Drop parts that were rolled back. Applied transactions stay: only undecided rows are touched."""
         self.fetcher.cancel([str(tid) for tid in tids])
         self.cut([str(tid) for tid in tids])
         unused = await self.catalog.write(lambda db: jobs.drop_undecided(db, [str(tid) for tid in tids]))
         await remove_files(self.catalog, self.files, unused)
 
     async def drop(self, parts: Sequence[PartId]) -> None:
-        """Drop early copies that their transaction, which goes on, needs no more."""
+        """Drop early copies that their transaction, which continues, does not need any more."""
         self.fetcher.drop(parts)
         unused = await self.catalog.write(lambda db: jobs.drop_parts(db, parts))
         await remove_files(self.catalog, self.files, unused)

@@ -1,9 +1,9 @@
-"""Decides what was left undecided here, and gives the parts of what was rolled back away.
+"""Decides transactions that are undecided here, and deletes the parts of those that were rolled back.
 
-A home tells its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
-undecided transaction, or fetches some early, asks for its outcome (F12). Its own transactions
-are among them where their rollback could not write the catalog. Parts that a transaction has made and removed
-again stand in no record; those that a peer was told of early go when the record is applied.
+A home notifies its peers of a rollback by a hint, which may be lost. So an agent that holds parts of an
+undecided transaction, or fetches some early, asks for its outcome (F12). These include its own transactions
+whose rollback could not write the catalog. Parts that a transaction has made and removed again are in no
+record; if a peer got an early hint of them, they are deleted when the record is applied.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _log = structlog.get_logger("janitor")
 
 @dataclass(slots=True, eq=False, repr=False)
 class UndecidedResolver:
-    """Looks at undecided transactions.
+    """Checks undecided transactions.
 
     Attributes:
-        catalog: What is undecided here.
-        outcome: Finds out what became of a transaction of which something is undecided here.
+        catalog: Names the transactions that are undecided here.
+        outcome: Finds the outcome of a transaction with something undecided here.
         forget: Drops the parts of aborted transactions, and fetches no more of them.
-        fetching: Tells the undecided transactions of which parts are coming here.
+        fetching: Returns the undecided transactions whose parts are being fetched.
     """
 
     catalog: Catalog
@@ -39,7 +39,7 @@ class UndecidedResolver:
     _seen: set[str] = field(default_factory=set, init=False)
 
     async def look(self) -> None:
-        """Ask about each transaction that was undecided at the last look already."""
+        """Ask about each transaction that was undecided at the last check already."""
         undecided = {*self.catalog.reader.prepared(), *self.fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
         self._seen = undecided
@@ -50,7 +50,7 @@ class UndecidedResolver:
 
     async def _is_over(self, tid: Tid) -> bool:
         if self.catalog.reader.outcome(str(tid)) is not None:
-            return True  # applied here: what is left of it was removed before its record was made
+            return True  # applied here: the rest of it was removed before its record was made
         try:
             return isinstance(await self.outcome(tid), Aborted)
         except TidelockError:

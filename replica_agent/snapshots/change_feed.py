@@ -1,4 +1,4 @@
-"""What clients can ask about the changes of a table, of what is applied on this replica."""
+"""The change feed of tables for clients, over the commits that are applied on this replica."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ class ChangeFeed:
     ) -> tuple[TableSchema, ChangePage]:
         """Return a table's schema and its change sets in (since, until], as many as fit, at least one.
 
-        What they name stays readable for a while, on every replica.
+        The parts in them stay readable for a while, on every replica.
 
         Args:
             table: Full name.
-            since: CSN behind which they begin.
-            until: CSN up to which they go; None: what is applied here.
-            files_max: Most parts; None or more than `changes_files_max`: that.
-            bytes_max: Most bytes of the parts; None or more than `changes_bytes_max`: that.
-            wait_s: Without ``until``: wait so long for anything above ``since``, at most `wait_bound_s`.
+            since: CSN after which they begin.
+            until: CSN up to which they go; None: the CSN that is applied here.
+            files_max: Most parts; at most `changes_files_max`, which None means too.
+            bytes_max: Most bytes of the parts; at most `changes_bytes_max`, which None means too.
+            wait_s: Without ``until``: longest wait for a commit above ``since``, at most `wait_bound_s`.
 
         Raises:
-            BadRequestError: ``since`` is above ``until``, a limit is not above 0, or there is no such wait.
-            UnknownTableError: There is no such table at ``until``.
+            BadRequestError: ``since`` is above ``until``, a limit is not above 0, or the wait is out of
+                range.
+            UnknownTableError: The table does not exist at ``until``.
             SnapshotTooOldError: ``since`` is below the horizon of the table.
-            NoSuchCsnError: Above the end of the log.
-            StandbyError: Not applied here within `wait_bound_s`.
+            NoSuchCsnError: ``since`` or ``until`` is above the end of the log.
+            StandbyError: It was not applied here within `wait_bound_s`.
         """
         files = _limit("files_max", files_max, self.settings.changes_files_max)
         size = _limit("bytes_max", bytes_max, self.settings.changes_bytes_max)
@@ -79,16 +80,16 @@ class ChangeFeed:
         return schema, page
 
     async def rows(self, table: TableName, since: Csn, until: Csn) -> ChangesRequest:
-        """Return what a SQL process is to be asked for the changed rows in (since, until].
+        """Return the request to an SQL process for the changed rows in (since, until].
 
-        The range stays readable for a while. Errors as :meth:`page`, UnknownTableError left out.
+        The range stays readable for a while. Errors as :meth:`page`, without UnknownTableError.
         """
         await self._reach(table, since, until)
         self.read_pins.read_from(since)
         return ChangesRequest(until, since, table, self.settings.changes_files_max)
 
     async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
-        """Return where the changes of (since, until] end, when all of them are applied here.
+        """Return the end of the changes of (since, until], when all of them are applied here.
 
         Errors as :meth:`page`.
         """

@@ -1,12 +1,12 @@
-"""Takes away what no snapshot needs any more: parts, their files, definitions, times, manifests.
+"""Garbage collection: deletes what no snapshot needs: parts, their files, definitions, times, manifests.
 
 The horizon that is seen in ZooKeeper is durable in the catalog before the first delete, and readers compare
-their CSN with it in the SQLite transaction that reads the rows. So whoever reads below it is told so, and
-never takes a part that is gone for one that never was (rule horizon; I6, I12). A table with a retention
-of its own (property ``retention_s``) has a horizon of its own here, which is noted in the same transaction.
+their CSN with it in the SQLite transaction that reads the rows. So a reader below it gets an error, and never
+mistakes a deleted part for one that never existed (rule horizon; I6, I12). A table with its own retention
+(property ``retention_s``) has its own horizon here, which is noted in the same transaction.
 
-Rows go first, with their files noted as undo; then the files. A crash anywhere leaves what the next start, or
-the next run, finishes.
+Rows are deleted first, with their files noted as undo; then the files. After a crash the next start, or the
+next run, finishes the deletion.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _ROWS_MAX = 1000
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: Looks for at most so many things that may go.
+#: Searches for things that may be deleted, at most so many.
 Find = Callable[[Collectables, int], list[T]]
-#: Deletes parts that were found; returns the files that hold nothing any more.
+#: Deletes parts that were found; returns the files that contain no part any more.
 Forget = Callable[[sqlite3.Connection, list[PartId]], list[str]]
 
 
 def newest_before(reader: CatalogReader, kept_s: float) -> Csn:
-    """Return the CSN that was the newest one so many seconds ago, 0 if there was none."""
+    """Return the CSN that was the newest one so many seconds ago, 0 if no CSN existed then."""
     return reader.csn_at(int((time.time() - kept_s) * 1000)) or CSN_NONE
 
 
@@ -61,8 +61,8 @@ class GarbageCollection:
     """Collects on one replica.
 
     Attributes:
-        data_dir: Where the catalog is.
-        collected: Told how many parts were deleted.
+            data_dir: The folder of the catalog.
+            collected: Called with the number of deleted parts.
     """
 
     settings: AgentSettings
@@ -71,14 +71,14 @@ class GarbageCollection:
     files: PartFs
     store: Store
     collected: Callable[[int], None]
-    #: Something may go that was not looked for since: a start may follow a run that was cut.
+    #: Something may be deleted that was not searched for yet: a start may follow an interrupted run.
     _due: bool = field(default=True, init=False)
 
     async def run(self) -> None:
-        """Note what ZooKeeper says, and delete all that may go.
+        """Note the horizon and tail in ZooKeeper, and delete all that may be deleted.
 
         Raises:
-            DiskFullError, UnavailableError: The rest goes with the next run.
+            DiskFullError, UnavailableError: The next run deletes the rest.
         """
         horizon, tail = await self.store.get(tree.HORIZON), await self.store.get(tree.TAIL)
         if isinstance(horizon, Ok) and isinstance(tail, Ok):
@@ -93,7 +93,7 @@ class GarbageCollection:
             self._due = False
 
     async def _note(self, horizon: Csn, tail: Csn) -> None:
-        """Make durable what is promised no more, if that is more than before."""
+        """Make the bounds of the promises durable, if they have moved."""
         reader = self.catalog.reader
         kept = {table: newest_before(reader, kept_s) for table, kept_s in reader.retentions().items()}
         before = reader.table_horizons()
@@ -114,11 +114,11 @@ class GarbageCollection:
             _log.info("collected", parts=parts, manifests=manifests, horizon=self.catalog.reader.horizon())
 
     async def _delete(self, find: Find[Removed], forget: Forget) -> int:
-        """Delete parts, batch by batch, rows first; returns how many."""
+        """Delete parts, batch by batch, rows first; return their number."""
         gone = 0
         late = self.catalog.late_removals
         while some := await self._look(find):
-            # A write that fails may be stored all the same; then the chore of late removals finds the files.
+            # A failed write may be stored nevertheless; then the task for late removals finds the files.
             files = {one.file for one in some if one.file is not None}
             late |= files
             await COLLECT.before()
@@ -130,7 +130,7 @@ class GarbageCollection:
         return gone
 
     async def _look(self, find: Find[T]) -> list[T]:
-        """Look for what may go, in a thread: it may be far between what stays."""
+        """Search in a thread for what may be deleted: it may be far apart among what stays."""
 
         def look() -> list[T]:
             with closing(Collectables(self.data_dir)) as found:
@@ -139,7 +139,7 @@ class GarbageCollection:
         return await asyncio.to_thread(look)
 
     async def _at_leisure(self, job: Job[T]) -> T:
-        """Run a job, and leave the catalog to others for as long as it took."""
+        """Run a job, then leave the catalog to others for the time that the job took."""
         begun = time.monotonic()
         done = await self.catalog.write(job)
         await asyncio.sleep(time.monotonic() - begun)
@@ -151,7 +151,7 @@ def _call(job: Callable[[sqlite3.Connection, T], R], argument: T, db: sqlite3.Co
 
 
 def _removed_parts() -> Find[Removed]:
-    """Return a search that goes on behind what it has found: what other tables keep is not passed again."""
+    """Return a search that continues after its last result, so that it passes the kept parts only once."""
     after: Removed | None = None
 
     def find(found: Collectables, limit: int) -> list[Removed]:

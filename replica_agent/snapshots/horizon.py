@@ -1,7 +1,7 @@
-"""Moves horizon and tail: the shell, with clock and turns, around the rules of replication and csnlog.
+"""Moves horizon and tail: the shell, with clock and order, around the rules of replication and csnlog.
 
-Any agent may do it at any time. So that ZooKeeper is not asked by all, the first of the live replicas does it
-at each ``horizon_interval_s``, and the others now and then, in case that one cannot.
+Any agent may move them at any time. To spare ZooKeeper requests of all agents, the first of the live replicas
+moves them at each ``horizon_interval_s``, and the others now and then, in case that the first one cannot.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tidelock.replication.horizon import end_below, end_expired, look, raise_hor
 
 _log = structlog.get_logger("history")
 
-#: Every so many intervals an agent looks after horizon and tail although it is not its turn.
+#: Number of intervals after which an agent checks horizon and tail although it is not its turn.
 _BACKUP_TURNS = 6
-#: Pause before an operator's request is tried again, and how often.
+#: Pause before an operator's request is tried again, and the number of tries.
 _AGAIN_S = 0.1
 _TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Where the horizon stood and stands, and what holds it there."""
+    """The horizon before and after a move, and the reason that bounds it."""
 
     before: Csn
     horizon: Csn
@@ -55,7 +55,7 @@ class HorizonMover:
 
     Attributes:
         members: The registered replicas.
-        retained: The CSN that was the newest one so many seconds ago, 0 if there was none.
+        retained: Returns the CSN that was the newest one so many seconds ago, 0 if no CSN existed then.
         clock: Monotonic seconds.
     """
 
@@ -68,14 +68,14 @@ class HorizonMover:
     clock: Callable[[], float]
     _watch: PinWatch = field(default_factory=PinWatch, init=False)
     _turn: itertools.count[int] = field(default_factory=itertools.count, init=False)
-    #: Below it no record is left.
+    #: All records below it are deleted.
     _deleted: Csn = field(default=CSN_NONE, init=False)
 
     async def advance(self) -> None:
         """Move horizon and tail as far as they may go, if it is this replica's turn.
 
         Raises:
-            FencedError, UnavailableError: The next turn goes on.
+            FencedError, UnavailableError: The next turn continues.
         """
         if self.log.state is not LogState.FOLLOWING or not self._is_turn():
             return
@@ -91,10 +91,10 @@ class HorizonMover:
             self._deleted = tail
 
     async def force(self, csn: Csn | None, *, drop_pins: bool) -> Moved:
-        """Raise the horizon by order of an operator, to a CSN or as far as it goes; no history is kept.
+        """Raise the horizon by order of an operator, to a CSN or as far as possible; no history is kept.
 
-        Pins below it end with ``drop_pins``. What live transactions read is never given up, nor what a
-        replica has not applied.
+        Pins below it end with ``drop_pins``. The snapshots of live transactions, and records that a replica
+        has not applied, are always kept.
 
         Raises:
             UnavailableError: ZooKeeper could not be read or written; the horizon may have been raised.
@@ -112,7 +112,7 @@ class HorizonMover:
         raise UnavailableError("the horizon could not be raised now, others are taking pins; try again")
 
     async def pinned(self, csn: Csn) -> bool:
-        """Tell whether anybody has pinned a CSN."""
+        """Return whether any client has pinned a CSN."""
         await self._read_pins()
         return csn in self._watch.csns.values()
 
@@ -121,7 +121,7 @@ class HorizonMover:
             raise UnavailableError("the pins cannot be read now: no connection to ZooKeeper; try again")
 
     def held_by(self) -> Bound:
-        """Return what holds the horizon back, as far as this replica knows."""
+        """Return the bound that holds the horizon back, as far as this replica knows."""
         counting = {
             replica: found.progress
             for replica, found in self.members().items()
@@ -133,11 +133,11 @@ class HorizonMover:
         return bounds(self._watch.csns, counting, kept=kept)[0]
 
     def describe(self) -> dict[str, Any]:
-        """Return what GET /status shows: pins that were seen, and what holds the horizon back."""
+        """Return the fields of GET /status: the pins that were seen, and the bound of the horizon."""
         return {"pins": len(self._watch.csns), "holding_back": self.held_by().describe()}
 
     async def _raise(self, kept: Bound) -> Moved | None:
-        """Raise the horizon as far as it may go; None when something came in between."""
+        """Raise the horizon as far as possible; return None if another change came in between."""
         seen = await look(self.store, self._watch, self.clock)
         if seen is None:
             return None

@@ -1,11 +1,11 @@
-"""Pins of CSNs that are read without one: a path stays readable for a while after its last read, everywhere.
+"""Implicit pins: a snapshot's path stays readable for a while after its last read, on every replica.
 
-Whoever reads ``/snapshots/<csn>/...`` holds no lease. So the replica that is read pins the CSN itself, once
+A reader of ``/snapshots/<csn>/...`` holds no lease. So the replica that serves it pins the CSN itself, once
 for all its readers, and renews that pin only while reads go on: at most one write to ZooKeeper in a quarter
-of ``unpinned_ttl_s`` for each CSN. A CSN that a client has pinned, at whatever replica, needs none.
+of ``unpinned_ttl_s`` for each CSN. A CSN that a client has pinned, at any replica, needs no implicit pin.
 
-A pin is no part of the answer: reads do not wait for it, and go on when ZooKeeper does not answer. What
-cannot be pinned any more, since the horizon has passed it, is served for one table's retention alone.
+The answer does not depend on the pin: reads do not wait for it, and go on when ZooKeeper does not answer. If
+the horizon has passed a CSN, it cannot be pinned; it is served only as long as the table's retention allows.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class ImplicitPins:
 
     Attributes:
         ttl_s: How long a CSN stays pinned after its last read.
-        most: CSNs that are pinned at a time; further ones are not.
-        pinned: Tells whether anybody in the cluster has pinned a CSN.
+        most: Most CSNs that are pinned at a time; further ones are not pinned.
+        pinned: Returns whether any client in the cluster has pinned a CSN.
         clock: Monotonic seconds.
     """
 
@@ -44,15 +44,15 @@ class ImplicitPins:
     most: int
     pinned: Callable[[Csn], Awaitable[bool]]
     clock: Callable[[], float]
-    #: The pin of each CSN, and when it was made or renewed last.
+    #: The pin of each CSN, and the time when it was made or renewed last.
     _pins: dict[Csn, tuple[str, float]] = field(default_factory=dict, init=False)
-    #: When it was last seen that a CSN needs no pin, or cannot have one.
+    #: The last time when a CSN needed no pin, or could not have one.
     _left: dict[Csn, float] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _busy: set[Csn] = field(default_factory=set, init=False)
 
     def read(self, csn: Csn) -> None:
-        """A CSN is read: see to its pin, in the background."""
+        """Pin a CSN that is read, or renew its pin, in the background."""
         if csn in self._busy:
             return
         now = self.clock()
@@ -65,16 +65,16 @@ class ImplicitPins:
                 self._begin(csn, self._pin(csn))
 
     def read_from(self, csn: Csn) -> None:
-        """Everything from a CSN on is read: a younger pin of an older CSN does as well.
+        """Pin the start of a read of everything from a CSN on; a recent pin of an older CSN suffices.
 
-        So who follows a table, and begins behind another CSN each time, does not leave a pin at each.
+        So a client that follows a table, and begins at a new CSN each time, does not leave a pin at each CSN.
         """
         made_after = self.clock() - self.ttl_s * _RENEWED_SHARE
         if not any(older <= csn and made > made_after for older, (_, made) in self._pins.items()):
             self.read(csn)
 
     async def close(self) -> None:
-        """End what is under way; the pins expire."""
+        """Cancel running work; the pins expire."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -98,7 +98,7 @@ class ImplicitPins:
         if self.snapshots.holds(csn) or await self.pinned(csn):
             self._left[csn] = self.clock()
             return
-        # It is renewed a while after the last renewal only, so its lease is longer by that.
+        # It is renewed only a while after the last renewal, so its lease is longer by that time.
         pin = await self.snapshots.pin(csn, self.ttl_s * (1 + _RENEWED_SHARE + READ_TOLD_SHARE))
         self._pins[csn] = (pin.id, self.clock())
 
@@ -113,6 +113,6 @@ class ImplicitPins:
             self._pins[csn] = (pin, self.clock())
 
     def _forget_old(self, now: float) -> None:
-        """Forget what has expired since."""
+        """Forget what has expired."""
         self._pins = {csn: pin for csn, pin in self._pins.items() if now - pin[1] < 2 * self.ttl_s}
         self._left = {csn: at for csn, at in self._left.items() if now - at < self.ttl_s * READ_TOLD_SHARE}

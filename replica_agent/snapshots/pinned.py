@@ -1,8 +1,8 @@
-"""Pinned snapshots: which CSN a reader gets, and the promise in ZooKeeper that it stays readable everywhere.
+"""Pinned snapshots: the choice of a reader's CSN, and the promise in ZooKeeper that it stays readable.
 
 A pin is one multi: check(csn/horizon at a version whose value is not above the pin), create(pins/<id>),
-set(pins). Whoever raises the horizon checks the version of ``pins`` in the same multi as the new horizon, so
-one of the two sees the other (rules pins, horizon; F6).
+set(pins). A replica that raises the horizon checks the version of ``pins`` in the same multi as the new
+horizon, so one of the two sees the other (rules pins, horizon; F6).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Snapshots:
     """Chooses CSNs for readers and holds their pins.
 
     Attributes:
-        peers: Asks the live peers for their snapshot CSN, within a short bound.
+        peers: Requests the snapshot CSN of each live peer, within a short bound.
         clock: Monotonic seconds.
     """
 
@@ -72,25 +72,25 @@ class Snapshots:
     peers: Callable[[], Awaitable[Mapping[ReplicaId, Csn]]]
     clock: Callable[[], float]
     _pins: dict[str, Pin] = field(default_factory=dict, init=False)
-    #: Given back, or never granted: their znodes are to go, where there are any.
+    #: Pins that were released, or never granted: their znodes are to be deleted, if they exist.
     _leaving: dict[str, None] = field(default_factory=dict, init=False)
-    #: The pins of former lives are known.
+    #: The pins of former boots are known.
     _adopted: bool = field(default=False, init=False)
     _counter: int = field(default=0, init=False)
 
     async def require(self, csn: Csn, table: TableName | None = None) -> None:
-        """Return when this replica can serve ``csn``: of one table, or of all.
+        """Return when this replica can serve ``csn``: of one table, or of all tables.
 
         Raises:
-            SnapshotTooOldError: Below the horizon.
-            NoSuchCsnError: Above the end of the log, read after a write barrier.
-            StandbyError: Not applied here within ``wait_bound_s``.
+            SnapshotTooOldError: It is below the horizon.
+            NoSuchCsnError: It is above the end of the log, read after a write barrier.
+            StandbyError: It was not applied here within ``wait_bound_s``.
         """
         self.reader.require_kept(csn, table)
         await self.reach(csn)
 
     async def reach(self, csn: Csn) -> None:
-        """Return when this replica has applied ``csn``, for those who read there or above.
+        """Return when this replica has applied ``csn``, for readers at this CSN or above.
 
         Raises:
             NoSuchCsnError, StandbyError: As :meth:`require`.
@@ -115,8 +115,8 @@ class Snapshots:
     async def choose(self, min_csn: Csn | None) -> Csn:
         """Return the largest CSN applied here and on ``copies`` replicas in all, not below ``min_csn``.
 
-        So a reader that fails over never has to wait for more than the bound. StandbyError when ``min_csn``
-        is not reached in time.
+        So a reader that fails over never has to wait longer than the bound. StandbyError if ``min_csn`` is
+        not reached in time.
         """
         deadline = self.clock() + self.settings.wait_bound_s
         if min_csn is not None:
@@ -129,19 +129,19 @@ class Snapshots:
             if min_csn is None or common >= min_csn:
                 return max(Csn(common), Csn(1))
             if self.clock() > deadline:
-                return min_csn  # it is applied here; that the others lag only delays a failover
+                return min_csn  # it is applied here; the lag of the others only delays a failover
             await asyncio.sleep(0.02)
 
     async def at_time(self, at_ms: int) -> Csn:
         """Return the newest CSN whose effective time is not after ``at_ms`` (Unix, ms).
 
-        Where this replica has applied nothing newer, there may be commits up to that time which it lacks. So
-        it first applies what is in the log, which takes a write barrier.
+        If this replica has applied nothing newer, it may lack commits up to that time. So it first applies
+        the rest of the log, which takes a write barrier.
 
         Raises:
-            BadRequestError: No time.
+            BadRequestError: ``at_ms`` is not a valid time.
             SnapshotTooOldError: No commit was made by then.
-            StandbyError: What is in the log was not applied here within ``wait_bound_s``.
+            StandbyError: The log was not applied here to its end within ``wait_bound_s``.
         """
         if not 0 <= at_ms <= _TIME_MS_MAX:
             msg = f"at_ms={at_ms} is no time; give milliseconds since 1970"
@@ -181,7 +181,7 @@ class Snapshots:
 
         Raises:
             SnapshotTooOldError: The horizon has passed it.
-            UnavailableError: There are too many pins, or ZooKeeper does not take it.
+            UnavailableError: Too many pins exist, or ZooKeeper does not accept this one.
         """
         if len(self._pins) >= self.settings.snapshots_max:
             msg = (
@@ -195,7 +195,7 @@ class Snapshots:
         try:
             await self._write(pin)
         except BaseException:
-            self._leave(pin.id)  # it may have been written all the same
+            self._leave(pin.id)  # it may have been written nevertheless
             raise
         pin.granted = True
         return pin
@@ -218,9 +218,9 @@ class Snapshots:
             result = await self.log.fenced(change)
             match result:
                 case Ok() | Refused(reason=Reason.NODE_EXISTS):
-                    return  # exists: this very pin, made by a try whose reply was lost
+                    return  # the node is this pin, made by a try whose reply was lost
                 case Refused(reason=Reason.BAD_VERSION) | Unknown():
-                    continue  # the horizon moved, or nobody knows: look again
+                    continue  # the horizon moved, or the result is unknown: read again
                 case _:
                     break
         msg = f"the snapshot at CSN {pin.csn} could not be pinned in ZooKeeper; try again"
@@ -237,9 +237,9 @@ class Snapshots:
         return pin
 
     async def renew(self, pin_id: str) -> Pin:
-        """Begin the lease anew; the version of the pin's znode rises, which is what others see of it."""
+        """Begin the lease again; other replicas see the renewal by the version of the pin's znode."""
         pin = self._find(pin_id)
-        pin.until = self.clock() + pin.ttl_s  # this is the sign of life, whatever becomes of the write
+        pin.until = self.clock() + pin.ttl_s  # the renewal counts here, even if the write fails
         result = await self.log.fenced((SetData(tree.pin(pin.id), self._data(pin)),))
         if isinstance(result, Ok):
             return self._find(pin_id)
@@ -253,7 +253,7 @@ class Snapshots:
         return encode_pin(PinState(pin.csn, pin.ttl_s, self.replica))
 
     async def close(self, pin_id: str) -> None:
-        """Give the pin back; harmless when it is gone already. If ZooKeeper is not there it goes later."""
+        """Release the pin; no effect if it is deleted already. If ZooKeeper fails, this happens later."""
         if self._leave(pin_id):
             await self._delete(pin_id)
 
@@ -269,7 +269,7 @@ class Snapshots:
             self._leaving.pop(pin_id, None)
 
     async def sweep(self) -> None:
-        """Give back the pins whose lease ran out, and those that could not be given back before."""
+        """Release the pins whose lease ran out, and those that could not be deleted before."""
         now = self.clock()
         for pin in [pin for pin in self._pins.values() if now > pin.until]:
             _log.info("snapshot_expired", pin=pin.id, csn=pin.csn)
@@ -282,7 +282,7 @@ class Snapshots:
             await self._delete(pin_id)
 
     async def _adopt(self) -> None:
-        """Take over the pins of this replica's former lives: their clients may renew them, or they expire."""
+        """Take over the pins of this replica's former boots: their clients may renew them, or they expire."""
         names = await self.store.children(tree.PINS)
         if not isinstance(names, Ok):
             return
@@ -307,12 +307,12 @@ class Snapshots:
         if not isinstance(names, Ok):
             return
         for pin_id in {*granted} - {*names.value}:
-            # A list may come from a server that lags; a write does not.
+            # A list may be the answer of a server that lags; a write never is.
             with contextlib.suppress(UnknownTransactionError, UnavailableError):
                 await self.renew(pin_id)
 
     def ids(self) -> frozenset[str]:
-        """Return the ids of all pins whose znodes are this replica's to make, renew and delete."""
+        """Return the ids of all pins whose znodes this replica makes, renews and deletes."""
         return frozenset({*self._pins, *self._leaving})
 
     def describe(self) -> list[SnapshotInfo]:
@@ -324,7 +324,7 @@ class Snapshots:
         ]
 
     def holds(self, csn: Csn) -> bool:
-        """Tell whether a client of this replica has pinned a CSN."""
+        """Return whether a client of this replica has pinned a CSN."""
         return any(pin.csn == csn and pin.granted for pin in self._pins.values())
 
     def oldest(self, default: Csn) -> Csn:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tidelock.errors import TooLargeError
 
-#: End of an Arrow IPC stream: the mark of a message, and a length of 0.
+#: End of an Arrow IPC stream: the marker of a message, and a length of 0.
 END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -15,11 +15,11 @@ class InsertBody:
     """The body as a file for the Arrow reader, whose thread waits in :meth:`read` for the next chunk.
 
     Args:
-        read_bytes_max: The reader asks for a whole record batch at once; a larger one is refused.
-        taken: Called in the reader's thread for every chunk that it has taken.
+        read_bytes_max: The reader requests a whole record batch at once; a larger one is refused.
+        taken: Called in the reader's thread for every chunk that it has received.
     """
 
-    closed = False  # asked for by pyarrow
+    closed = False  # required by pyarrow
 
     def __init__(self, read_bytes_max: int, taken: Callable[[], object]) -> None:
         self._read_bytes_max = read_bytes_max
@@ -30,7 +30,7 @@ class InsertBody:
         self._tail = b""
 
     def feed(self, chunk: bytes | Exception) -> None:
-        """Give the next chunk, ``b""`` at the end, or what the reader has to raise. Never blocks."""
+        """Pass on the next chunk, ``b""`` at the end, or an error for the reader to raise. Never blocks."""
         self._chunks.put(chunk)
 
     def read(self, size: int) -> bytes:

@@ -1,12 +1,10 @@
 """The replica's catalog: one SQLite file (WAL, synchronous=FULL), written by one thread in natural batches.
 
 A job is a function of the connection. All jobs that wait when the thread becomes free share one durable
-transaction, so the
-price of an fsync is shared as well; a caller's future resolves only after that transaction is on disk. If a
-job of a batch
-fails, the batch is rolled back and its jobs run again one by one, so that a failure reaches its own caller
-    only: jobs must
-therefore depend on nothing but the database and their arguments.
+transaction, so they share the price of an fsync as well. A caller's future resolves only after that
+transaction is on disk. If a job of a batch fails, the batch is rolled back and its jobs run again one by one,
+so that a failure reaches its own caller only. Jobs must therefore depend on nothing but the database and
+their arguments.
 
 Not promised: order between jobs of different callers. Failure model: an exception of SQLite itself (disk
 full, I/O error) reaches every caller of the batch and nothing of it is stored.
@@ -73,7 +71,7 @@ class Catalog:
             )
             raise ConfigError(msg)
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
-        #: Files to be taken away, with their undo rows (unused_files.py); for the thread of the event loop.
+        #: Files to be deleted, with their undo rows (unused_files.py); for the thread of the event loop.
         self.late_removals: set[str] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="catalog", daemon=True)
@@ -120,8 +118,8 @@ class Catalog:
 
         Raises:
             CorruptError: SQLite cannot read its file, the job contradicts what is stored, or the writer has
-            ended: this replica cannot go on.
-        DiskFullError: No room; nothing of the job is stored.
+                ended: this replica cannot go on.
+            DiskFullError: The disk has no room; nothing of the job is stored.
             UnavailableError: The catalog is closed, or SQLite failed otherwise; nothing of the job is stored.
         """
         if self._closed:
@@ -140,8 +138,7 @@ class Catalog:
             await asyncio.to_thread(self._thread.join)
             self.reader.close()
 
-    # -- the writer thread
-    # ---------------------------------------------------------------------------------------
+    # -- the writer thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         batch: list[_Pending] = []
@@ -158,7 +155,7 @@ class Catalog:
             self._refuse_all(batch, f"the writer of {self._path} has ended ({error})")
 
     def _next_batch(self) -> tuple[list[_Pending], bool]:
-        """Wait for a job; return all that wait by then, and whether the catalog is to be closed."""
+        """Wait for a job; return all jobs that wait by then, and whether the catalog is to be closed."""
         batch: list[_Pending] = []
         stop = False
         item = self._queue.get()
@@ -173,7 +170,7 @@ class Catalog:
                 return batch, stop
 
     def _refuse_all(self, batch: list[_Pending], reason: str) -> None:
-        """Answer every job from now on, until the catalog is closed."""
+        """Answer every job with an error from now on, until the catalog is closed."""
         stop = False
         while True:
             for item in batch:
@@ -199,7 +196,7 @@ class Catalog:
             return
         try:
             CATALOG.after_blocking()
-        except Exception as error:  # the batch is stored, and nobody is told
+        except Exception as error:  # the batch is stored, but its callers get an error
             for item in batch:
                 _settle(item, error=self._translate(error))
             return
@@ -239,6 +236,6 @@ def _settle(item: _Pending, *, result: Any = None, error: Exception | None = Non
 
 
 def _damaged(error: sqlite3.Error) -> bool:
-    """Tell whether SQLite says that its file is no whole database; it does so by a primary result code."""
+    """Return whether SQLite says that its file is no whole database; it does so by a primary result code."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}

@@ -1,8 +1,8 @@
-"""What leaves the catalog when nobody needs it any more, as jobs for :meth:`Catalog.write`; and what may.
+"""Deletion of rows that nothing needs any more, as jobs for :meth:`Catalog.write`, and their candidates.
 
-Each kind has a rule of its own (docs/protocol.md#history). Every job takes a bounded number of rows, so
-that commits, which share the writer, wait for a moment only; each can be repeated on whatever a crash has
-left.
+Each kind has its own rule (docs/protocol.md#history). Every job takes a bounded number of rows, so that
+commits, which share the writer, wait for a moment only. After a crash each job can be repeated on the
+remaining rows.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 
 #: ``tidelock.replication.core.horizon_rules.collectable`` over ``parts p LEFT JOIN table_horizons h``: by the
-#: horizon of the part's table, where it has one of its own, else by the horizon ``:h``.
+#: horizon of the part's table if the table has its own horizon, else by the horizon ``:h``.
 COLLECTABLE_SQL = "p.removal_csn <= :h AND p.removal_csn <= coalesce(h.csn, :h)"
 
 
 def note_horizon(db: sqlite3.Connection, horizon: Csn, tail: Csn, kept: Mapping[TableName, Csn]) -> None:
-    """Make durable what is promised no more, before anything is deleted by it.
+    """Make the new bounds of the promises durable, before anything below them is deleted.
 
     Args:
         db: The catalog.
         horizon: As seen in ZooKeeper.
         tail: As seen in ZooKeeper.
-        kept: How far the history of each table with a retention of its own may go. Its first horizon is the
-            one that has held for it so far; that of a table which has lost its retention is the common one.
+        kept: The limit of the horizon of each table with its own retention. The first horizon of such a table
+            is the one that has applied to it so far. A table that has lost its retention gets the common one.
     """
     before = int(db.execute("SELECT value FROM meta WHERE key = 'horizon'").fetchone()[0])
     now = max(before, horizon)
@@ -48,9 +48,9 @@ def note_horizon(db: sqlite3.Connection, horizon: Csn, tail: Csn, kept: Mapping[
 
 
 def collect_parts(db: sqlite3.Connection, parts: Sequence[PartId]) -> list[str]:
-    """Forget removed parts that are below the horizon which is noted.
+    """Forget removed parts that are below the noted horizon.
 
-    Returns the files that no part lies in any more, noted as undo rows.
+    Returns the files that contain no part any more, noted as undo rows.
     """
     sql = f"""
         DELETE FROM parts AS p WHERE p.part = :part AND EXISTS (
@@ -63,7 +63,7 @@ def collect_parts(db: sqlite3.Connection, parts: Sequence[PartId]) -> list[str]:
 
 
 def collect_manifests(db: sqlite3.Connection, parts: Sequence[PartId]) -> list[str]:
-    """Forget manifests below the tail: every replica has applied what they list; returns as above."""
+    """Forget manifests below the tail: every replica has applied their entries; return files as above."""
     sql = """
         DELETE FROM parts WHERE part = ? AND kind = 'manifest'
             AND creation_csn < (SELECT value FROM meta WHERE key = 'tail') RETURNING file
@@ -73,7 +73,7 @@ def collect_manifests(db: sqlite3.Connection, parts: Sequence[PartId]) -> list[s
 
 
 def collect_tables(db: sqlite3.Connection) -> int:
-    """Forget definitions that were superseded below the horizon of their table; returns how many."""
+    """Forget definitions that were superseded below the horizon of their table; return their number."""
     sql = """
         DELETE FROM tables AS old WHERE EXISTS (
             SELECT 1 FROM tables AS new JOIN meta ON meta.key = 'horizon'
@@ -90,7 +90,7 @@ def collect_csns(db: sqlite3.Connection, csns: Sequence[Csn]) -> None:
 
 
 class Removed(NamedTuple):
-    """A part that may go, its file if it has one, and the CSN that decides it."""
+    """A part that may be deleted, its file if it has one, and the CSN that decides it."""
 
     part: PartId
     file: str | None
@@ -98,10 +98,10 @@ class Removed(NamedTuple):
 
 
 class Collectables(CatalogReader):
-    """What may be forgotten; for one thread, like its base."""
+    """Reads what may be forgotten; for one thread, like its base."""
 
     def removed_parts(self, after: Removed | None, limit: int) -> list[Removed]:
-        """Return parts that may be deleted, by removal CSN and id, those behind ``after``."""
+        """Return parts that may be deleted, by removal CSN and id, those that follow ``after``."""
         sql = f"""
             SELECT p.part, p.file, p.removal_csn
             FROM parts p LEFT JOIN table_horizons h ON h.table_name = p.table_name
@@ -121,11 +121,10 @@ class Collectables(CatalogReader):
         return [Removed(*row) for row in self._db.execute(sql, (limit,))]
 
     def unused_csns(self) -> list[Csn]:
-        """Return the CSNs whose times nobody asks for any more.
+        """Return the CSNs whose times nothing needs any more.
 
         They are below every horizon, and no part was created at them: listings show when a part was
-        committed. The newest one not above the horizons stays, since it tells which CSN a time up to the next
-        one means.
+        committed. The newest CSN not above the horizons stays: a time up to the next CSN refers to it.
         """
         floor = min([self.horizon(), *self.table_horizons().values()])
         used = {

@@ -1,4 +1,4 @@
-"""Read access to a replica's catalog, for any process of the agent: what is visible, and where it lies.
+"""Read access to a replica's catalog, for any process of the agent: what is visible, and where it is stored.
 
 A :class:`CatalogReader` holds a read-only SQLite connection (WAL: never blocks the writer, never blocked by
 it) and keeps no other state. It is for one thread.
@@ -33,7 +33,7 @@ class PartRow:
         creation_tid: Textual tid.
         creation_csn: CSN or None while undecided.
         file: Path below the data directory, None while the part is wanted.
-        offset: Where the range begins in the file.
+        offset: Start of the range in the file.
         blocks: XXH3-64 digests (8 bytes each, big-endian) of the range's 256 KiB blocks.
         kind: ``part`` or ``manifest``.
         state: ``held``, ``wanted`` or ``quarantined``.
@@ -55,7 +55,7 @@ class PartRow:
 
     @property
     def meta(self) -> PartMeta:
-        """What another replica would have to know of the part."""
+        """Return what another replica has to know of the part."""
         return PartMeta(
             part=self.part,
             table=self.table,
@@ -68,13 +68,13 @@ class PartRow:
 
     @property
     def name(self) -> str:
-        """The file's path below the table's folder in a snapshot."""
+        """Return the file's path below the table's folder in a snapshot."""
         return f"{self.path}/{self.part}.parquet" if self.path else f"{self.part}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A table's definition as it stands at a CSN (``definition``: docs/protocol.md#bytes)."""
+    """A table's definition at a CSN (``definition``: docs/protocol.md#bytes)."""
 
     name: TableName
     version: int
@@ -95,7 +95,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class EndingLabel:
-    """A label whose time is over: the transaction that it named last, and whether it is a stream's."""
+    """A label that is to be released: the last transaction that it named, and whether it is a stream's."""
 
     tid: str
     name: str
@@ -108,7 +108,7 @@ PART_COLUMNS = (
     "coalesce(blocks, x''), kind, state"
 )
 #: The last CSN of ``outcomes`` with an effective time before ``:before``. Times never run backwards, so the
-#: first one that is not so old ends it: what is kept, millions of rows, is not looked at.
+#: search ends at the first CSN that is not older: the kept rows, millions of them, are not scanned.
 LAST_BEFORE = """
     SELECT max(csn) FROM outcomes WHERE csn < coalesce(
         (SELECT csn FROM outcomes WHERE time_ms >= :before ORDER BY csn LIMIT 1), 9223372036854775807)
@@ -120,7 +120,7 @@ class CatalogReader:
     """Read-only view of ``catalog.db``; every method is one consistent SQLite read."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Open the catalog below ``data_dir``; sqlite3.OperationalError when there is none."""
+        """Open the catalog below ``data_dir``; sqlite3.OperationalError if it does not exist."""
         self._db = sqlite3.connect(
             f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True, isolation_level=None, cached_statements=64
         )
@@ -144,24 +144,24 @@ class CatalogReader:
         return Csn(self.meta("horizon"))
 
     def table_horizons(self) -> dict[TableName, Csn]:
-        """Return the horizons of the tables that have a retention of their own; none is above the common."""
+        """Return the horizons of the tables with their own retention; they are never above the common one."""
         rows = self._db.execute("SELECT table_name, csn FROM table_horizons")
         return {TableName(name): Csn(csn) for name, csn in rows}
 
     def retentions(self) -> dict[TableName, float]:
-        """Return how many seconds the tables keep their history which have a retention of their own."""
+        """Return the retention in seconds of each table that has its own."""
         of_any_version = """AND name IN (SELECT name FROM tables WHERE definition LIKE '%"retention_s"%')"""
         rows = self._tables(of_any_version, {"s": self.snapshot_csn()})
         found = {row.name: row.definition["properties"].get("retention_s") for row in rows}
         return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
 
     def keeps(self, csn: Csn, table: TableName) -> bool:
-        """Tell whether ``csn`` is still promised for one table."""
+        """Return whether ``csn`` is still promised for one table."""
         horizon = self.horizon()
         return csn >= horizon or csn >= self.table_horizons().get(table, horizon)
 
     def require_kept(self, csn: Csn, table: TableName | None = None) -> None:
-        """Raise SnapshotTooOldError unless ``csn`` is still promised: for one table, or for all."""
+        """Raise SnapshotTooOldError unless ``csn`` is still promised: for one table, or for all tables."""
         horizon = max(self.horizon(), CSN_IMPORT)
         if csn >= horizon:
             return
@@ -189,7 +189,7 @@ class CatalogReader:
         return (Csn(row[0]), row[1]) if row else None
 
     def prepared(self) -> list[str]:
-        """Return the transactions of which something is undecided here, as textual tids.
+        """Return the transactions that have something undecided here, as textual tids.
 
         They are prepared, have made parts, or have marked parts as removed.
         """
@@ -201,7 +201,7 @@ class CatalogReader:
         return [tid for (tid,) in self._db.execute(sql)]
 
     def held(self, parts: Iterable[PartId]) -> set[PartId]:
-        """Return those of ``parts`` whose bytes are durable and believed right here."""
+        """Return those of ``parts`` whose bytes are durable and assumed correct here."""
         sql = "SELECT part FROM parts WHERE part = ? AND state = 'held'"
         return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
 
@@ -218,18 +218,18 @@ class CatalogReader:
         ]
 
     def run_of_batch(self, label: str, batch: int) -> Run | None:
-        """Return the commit of a batch of a streaming query, or None where that is not known any more."""
+        """Return the commit of a batch of a streaming query, or None if it is not known any more."""
         sql = "SELECT tid, csn, time_ms FROM outcomes WHERE label = ? AND batch = ? ORDER BY csn DESC LIMIT 1"
         row = self._db.execute(sql, (label, batch)).fetchone()
         return Run(*row) if row else None
 
     def ending_labels(self, home: ReplicaId, before_ms: int, streams_before_ms: int) -> list[EndingLabel]:
-        """Return the labels that a home gives back: their outcomes go with those before a time (Unix, ms).
+        """Return the labels that a home releases: their outcomes end with those before a time (Unix, ms).
 
         Args:
             home: The home of their transactions.
             before_ms: For plain labels.
-            streams_before_ms: For those of streaming queries whose last batch is older.
+            streams_before_ms: For labels of streaming queries whose last batch is older.
         """
         sql = f"""
             SELECT tid, label, batch IS NOT NULL FROM outcomes o WHERE label IS NOT NULL AND CASE
@@ -245,7 +245,7 @@ class CatalogReader:
         ]
 
     def files(self) -> tuple[set[str], list[str]]:
-        """Return the paths that parts may lie in, and those of undo rows."""
+        """Return the paths of files that may contain parts, and the paths of undo rows."""
         named = {path for (path,) in self._db.execute("SELECT path FROM files")}
         return named, [path for (path,) in self._db.execute("SELECT path FROM undo")]
 
@@ -307,7 +307,7 @@ class CatalogReader:
     ) -> list[PartRow]:
         """Return the parts of ``table`` visible at ``at``, by path and id.
 
-        With ``own`` inside that transaction, which has adopted the merges ``adopted``.
+        With ``own`` the view is that of this transaction, which has adopted the merges ``adopted``.
         """
         sql = (
             f"SELECT {PART_COLUMNS} FROM parts WHERE table_name = :table AND kind = 'part' AND "
@@ -330,7 +330,7 @@ class CatalogReader:
     def changed_partitions(self, table: TableName, since: Csn) -> set[str]:
         """Return the partitions of ``table`` whose rows commits above ``since`` have changed.
 
-        Compaction changes no rows. What was collected since was removed below every CSN that is in use.
+        Compaction changes no rows. Parts collected since were removed below every CSN that is in use.
         """
         sql = """
             SELECT path FROM parts WHERE table_name = :t AND creation_csn > :s AND creation_change
@@ -339,8 +339,8 @@ class CatalogReader:
         return {path for (path,) in self._db.execute(sql, {"t": table, "s": since})}
 
     def replaced_since(self, table: TableName | None, since: Csn) -> list[Replaced]:
-        """Return what merges above ``since`` have replaced, in a table or (None) in all, in their order."""
-        # The plus keeps to the index of removals: few come between two looks, and a table has many parts.
+        """Return the replacements by merges above ``since``, in one table or (None) in all, in order."""
+        # The plus forces the index of removals: few occur between two checks, and a table has many parts.
         sql = """
             SELECT removal_tid, creation_tid, creation_csn FROM parts
             WHERE removal_csn > :s AND (:t IS NULL OR +table_name = :t) AND NOT removal_change
@@ -351,7 +351,7 @@ class CatalogReader:
     def added_since(self, table: TableName, since: Csn) -> list[tuple[str, dict[str, Any] | None]]:
         """Return (partition path, statistics) of the parts that commits above ``since`` have added.
 
-        Those of compaction are left out: they hold no new rows. Parts that are gone again count.
+        Parts of compaction are left out: they hold no new rows. Parts that were removed since count.
         """
         sql = "SELECT path, stats FROM parts WHERE table_name = ? AND creation_csn > ? AND creation_change"
         return [
@@ -376,11 +376,11 @@ class CatalogReader:
     def compactable(
         self, table: TableName, path: str, at: Csn
     ) -> list[tuple[PartId, int, int, str, Csn, int]]:
-        """Return what can be merged in a partition.
+        """Return the parts of a partition that can be merged.
 
-        (part, rows, bytes, tid that created it, its CSN, the time of that in ms)
+        (part, rows, bytes, tid that created it, its CSN, the time of that CSN in ms)
 
-        Visible at ``at`` and now, whole here, and not marked by a transaction that removes them.
+        They are visible at ``at`` and now, whole here, and not marked by a transaction that removes them.
         """
         sql = """
             SELECT part, rows, length, creation_tid, creation_csn, coalesce(time_ms, 0)
@@ -396,6 +396,6 @@ class CatalogReader:
         return PartRow(*row) if row else None
 
     def statistics(self, part: PartId) -> dict[str, list[Any]]:
-        """Return what is known of a part's columns (:data:`part_stats.Statistics`); of some parts nothing."""
+        """Return the known statistics of a part's columns (:data:`part_stats.Statistics`), maybe none."""
         row = self._db.execute("SELECT stats FROM parts WHERE part = ?", (part,)).fetchone()
         return json.loads(row[0]) if row and row[0] else {}

@@ -1,7 +1,7 @@
-"""What is written to the catalog, as jobs for :meth:`tidelock.replica_agent.storage.catalog.Catalog.write`.
+"""The writes to the catalog, as jobs for :meth:`tidelock.replica_agent.storage.catalog.Catalog.write`.
 
 Each function is one atomic change; its name says what is durable afterwards. SQL that changes the catalog
-stands here only.
+is written here, and for garbage in ``catalog_garbage``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def note_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
 
 
 def link_part(db: sqlite3.Connection, part: str, table: str, source: str, tid: Tid) -> bool:
-    """Make a part of another table known whose bytes are those of ``source``; False if that is not held."""
+    """Add a part of another table that has the bytes of ``source``; return False if that is not held."""
     sql = """
         INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
                            file, offset, blocks, stats, kind, state)
@@ -88,14 +88,14 @@ def add_staged(
     prepared: Iterable[Tid],
     next_undo: Sequence[str] = (),
 ) -> list[str]:
-    """Make parts known with their bytes, mark transactions as prepared, note the next file to be written.
+    """Add parts with their bytes, mark transactions as prepared, note the next file to be written.
 
-    A part that is known already (a push repeated after a lost answer, or wanted by an applied record) keeps
-    its CSNs; it only gains the bytes if it had none, or wrong ones. Files that held nothing but wrong bytes
-    become undo rows and are returned.
+    A known part (a push repeated after a lost answer, or a part wanted by an applied record) keeps its CSNs;
+    it only gains the bytes if it had none, or wrong ones. Files that held nothing but wrong bytes become undo
+    rows and are returned.
 
     Args:
-        parts: All that lie in their files, whose sizes are the sums of theirs.
+        parts: All parts of their files; the size of a file is the sum of the lengths of its parts.
     """
     sql = "SELECT part, file FROM parts WHERE state <> 'held' AND file IS NOT NULL"
     damaged = dict(db.execute(sql).fetchall())
@@ -124,7 +124,7 @@ def add_staged(
             for p in parts
         ],
     )  # fmt: skip
-    # A push may be slower than the log: what is applied is decided, and nothing would take its mark away.
+    # A push may be slower than the log. An applied transaction is decided: nothing would remove its mark.
     db.executemany(
         """
         INSERT OR IGNORE INTO prepared
@@ -136,9 +136,9 @@ def add_staged(
 
 
 def name_staged(db: sqlite3.Connection, parts: Sequence[StagedPart]) -> None:
-    """Say of the files of a sealed job what they are parts of; one that has no row yet gets it.
+    """Give the files of a sealed job their tables and partitions; a file without a row gets one.
 
-    What has a row is not added again: its file may be a pack, of whose bytes these parts are but some.
+    A part that has a row is not added again: its file may be a pack that holds other parts too.
     """
     sql = "SELECT 1 FROM parts WHERE part = ?"
     add_staged(db, [part for part in parts if db.execute(sql, (part.meta.part,)).fetchone() is None], [])
@@ -146,7 +146,7 @@ def name_staged(db: sqlite3.Connection, parts: Sequence[StagedPart]) -> None:
 
 
 def describe(db: sqlite3.Connection, parts: Iterable[PartMeta]) -> None:
-    """Say of undecided parts that are known by their bytes alone what they are parts of."""
+    """Give undecided parts that are known by their bytes alone their tables, partitions and statistics."""
     db.executemany(
         """
         UPDATE parts SET table_name = ?, path = ?, rows = ?, stats = ?
@@ -168,8 +168,8 @@ def describe(db: sqlite3.Connection, parts: Iterable[PartMeta]) -> None:
 def mark_removed(db: sqlite3.Connection, tid: str, parts: Iterable[str]) -> tuple[str, str, int] | None:
     """Mark parts as removed by an undecided transaction of this home, whose locks on them are held.
 
-    All or none: where a record that is applied here has removed one of them already, nothing is marked and
-    (part, tid, CSN) of that removal is returned. So nothing can come between the look and the mark.
+    All or none: if a record that is applied here has removed one of them already, nothing is marked and
+    (part, tid, CSN) of that removal is returned. So no removal can be applied between the check and the mark.
     """
     names = list(parts)
     for part in names:
@@ -183,7 +183,7 @@ def mark_removed(db: sqlite3.Connection, tid: str, parts: Iterable[str]) -> tupl
 
 
 def quarantine(db: sqlite3.Connection, part: str) -> bool:
-    """Mark a part whose bytes are wrong; returns whether it was held until now."""
+    """Mark a part whose bytes are wrong; return whether it was held until now."""
     return (
         db.execute(
             "UPDATE parts SET state = 'quarantined' WHERE part = ? AND state = 'held'", (part,)
@@ -193,7 +193,7 @@ def quarantine(db: sqlite3.Connection, part: str) -> bool:
 
 
 def quarantine_files(db: sqlite3.Connection, files: Iterable[str]) -> int:
-    """Mark every held part of files that are gone from the disk; returns how many there were."""
+    """Mark every held part of files that are missing on the disk; return the number of these parts."""
     sql = "UPDATE parts SET state = 'quarantined' WHERE file = ? AND state = 'held'"
     return sum(db.execute(sql, (file,)).rowcount for file in files)
 
@@ -201,8 +201,8 @@ def quarantine_files(db: sqlite3.Connection, files: Iterable[str]) -> int:
 def drop_undecided(db: sqlite3.Connection, tids: Iterable[str]) -> list[str]:
     """Forget what is undecided of transactions that are over.
 
-    The rows of their parts go, and their marks on parts that they would have removed; files that nothing
-    names any more become undo rows and are returned. What a record has announced is decided, and stays.
+    The rows of their parts are deleted, and their marks on parts that they would have removed; files that no
+    row names any more become undo rows and are returned. What a record has published is decided, and stays.
     """
     files: set[str] = set()
     for tid in tids:
@@ -223,7 +223,7 @@ def drop_undecided(db: sqlite3.Connection, tids: Iterable[str]) -> list[str]:
 
 
 def release_files(db: sqlite3.Connection, files: Iterable[str | None]) -> list[str]:
-    """Turn those of the files into undo rows that no part lies in any more, and return them."""
+    """Turn those of the files that contain no part any more into undo rows, and return them."""
     sql = "SELECT 1 FROM parts WHERE file = ? LIMIT 1"
     unused = [path for path in {*files} if path is not None and db.execute(sql, (path,)).fetchone() is None]
     db.executemany("DELETE FROM files WHERE path = ?", [(path,) for path in unused])
@@ -232,7 +232,7 @@ def release_files(db: sqlite3.Connection, files: Iterable[str | None]) -> list[s
 
 
 def drop_unneeded_files(db: sqlite3.Connection) -> None:
-    """Turn files of which no part is left (all lie elsewhere by now) into undo rows, for the next sweep."""
+    """Turn files that contain no part any more (all were moved) into undo rows, for the next sweep."""
     sql = "DELETE FROM files WHERE NOT EXISTS (SELECT 1 FROM parts WHERE file = files.path) RETURNING path"
     note_undo(db, [path for (path,) in db.execute(sql).fetchall()])
 
@@ -248,7 +248,7 @@ def drop_parts(db: sqlite3.Connection, parts: Iterable[str]) -> list[str]:
 
 
 def forget_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
-    """The files are gone from the disk."""
+    """Delete the undo rows of files that are deleted from the disk."""
     db.executemany("DELETE FROM undo WHERE path = ?", [(path,) for path in paths])
 
 
@@ -271,7 +271,7 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
     for entry in applied.entries:
         match entry:
             case AddPart():
-                # An early copy may be known by its bytes alone: what the part is, the record says.
+                # An early copy may be known by its bytes alone: the record says its table and partition.
                 done = db.execute(
                     "UPDATE parts SET creation_csn = ?, creation_change = ?, table_name = ?, path = ?, "
                     "rows = ? WHERE part = ? AND checksum = ? AND state = 'held'",
@@ -319,9 +319,9 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
 
 
 def prune_outcomes(db: sqlite3.Connection, older_than_ms: int, streams_older_than_ms: int) -> int:
-    """Forget outcomes older than the retention; returns the new floor (the largest CSN forgotten, or 0).
+    """Forget outcomes older than the retention; return the new floor (the largest CSN forgotten, or 0).
 
-    That of a streaming query's last batch is kept with its label.
+    The outcome of a streaming query's last batch is kept with its label.
     """
     floor = db.execute(LAST_BEFORE, {"before": older_than_ms}).fetchone()[0] or 0
     if floor:
@@ -335,7 +335,7 @@ def prune_outcomes(db: sqlite3.Connection, older_than_ms: int, streams_older_tha
 
 
 def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:
-    """Note parts that are missing here; rows that exist stay as they are."""
+    """Note parts that are missing here; existing rows stay as they are."""
     db.executemany(
         """
         INSERT OR IGNORE INTO parts

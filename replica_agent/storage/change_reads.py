@@ -1,8 +1,8 @@
-"""Change sets out of the catalog.
+"""Reads change sets from the catalog.
 
-A part that is removed stays in the catalog until the horizon of its table has passed its removal. So while
-``since`` is promised, every part that was added or removed above it is there, with its bytes, also one that
-compaction has replaced meanwhile.
+A removed part stays in the catalog until the horizon of its table has passed its removal. So while ``since``
+is promised, every part that was added or removed above it exists with its bytes, even if compaction has
+replaced it meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ChangeReader(CatalogReader):
             SnapshotTooOldError: ``since`` is below the horizon of the table.
         """
         page = admit(self._sets(table, since, until), since, until, files_max=files_max, bytes_max=bytes_max)
-        self.require_kept(since, table)  # after the look: what was promised then was all there
+        self.require_kept(since, table)  # after the read: what is promised now existed all the time
         return page
 
     def _sets(self, table: TableName, since: Csn, until: Csn) -> Iterator[ChangeSet]:
@@ -59,4 +59,4 @@ class ChangeReader(CatalogReader):
 
     def _time_ms(self, csn: Csn) -> int:
         row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
-        return int(row[0]) if row else 0  # none is left only where the CSN is no more promised
+        return int(row[0]) if row else 0  # missing only if the CSN is no longer promised

@@ -1,4 +1,4 @@
-"""Change sets as values, and how many of them go into one answer. Pure but for the rows of the catalog."""
+"""Change sets as values, and how many of them fit into one answer. Pure but for the rows of the catalog."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ChangedPart:
         row: The part.
         tid: The transaction that has added or removed it, textual.
         since: CSN from which on it is visible.
-        until: CSN from which on it is visible no more, None for none so far.
+        until: CSN from which on it is no longer visible, None if it was not removed.
     """
 
     row: PartRow
@@ -26,13 +26,13 @@ class ChangedPart:
     until: Csn | None
 
     def visible(self, csn: Csn) -> bool:
-        """Tell whether a snapshot at ``csn`` shows it."""
+        """Return whether a snapshot at ``csn`` shows it."""
         return self.since <= csn and (self.until is None or csn < self.until)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """What the transactions of one CSN have done to a table; compaction left out.
+    """The changes of a table by the transactions of one CSN, without compaction.
 
     Attributes:
         csn: The CSN.
@@ -48,12 +48,12 @@ class ChangeSet:
 
     @property
     def parts(self) -> Sequence[ChangedPart]:
-        """All its parts."""
+        """Return all its parts."""
         return (*self.added, *self.removed)
 
     @property
     def tids(self) -> Sequence[str]:
-        """Its transactions: several can share one CSN."""
+        """Return its transactions: several can share one CSN."""
         return sorted({part.tid for part in self.parts})
 
 
@@ -62,9 +62,9 @@ class ChangePage:
     """The change sets of a table in (since, to], in the order of their CSNs.
 
     Attributes:
-        since: CSN behind which it begins.
-        to: CSN up to which it tells everything.
-        complete: Whether that is all that was asked for.
+        since: CSN after which the page begins.
+        to: CSN up to which it is complete.
+        complete: Whether it contains all that was requested.
         sets: The change sets.
     """
 
@@ -77,10 +77,10 @@ class ChangePage:
 def admit(
     found: Iterable[ChangeSet], since: Csn, until: Csn, *, files_max: int, bytes_max: int
 ) -> ChangePage:
-    """Take as many change sets as fit, but at least one: the work of a CSN cannot be cut.
+    """Accept as many change sets as fit, but at least one: the work of a CSN cannot be split.
 
     Args:
-        found: The change sets of (since, until] in their order; read only as far as they are taken.
+        found: The change sets of (since, until] in their order; read only as far as they are accepted.
         since: See :class:`ChangePage`.
         until: Where the page ends if all fit.
         files_max: Most parts, added and removed ones together.

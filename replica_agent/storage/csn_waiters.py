@@ -20,7 +20,7 @@ class CsnWaiters:
         self._given_up = 0
 
     def advance(self, csn: Csn) -> None:
-        """Everything up to ``csn`` is applied: wake its waiters."""
+        """Wake the waiters up to ``csn``: everything up to it is applied."""
         self.reached = max(self.reached, csn)
         while self._heap and self._heap[0][0] <= self.reached:
             future = heapq.heappop(self._heap)[2]
@@ -43,7 +43,7 @@ class CsnWaiters:
         return True
 
     def _forget_one(self) -> None:
-        """Take out those who gave up, once they are the most: a replica that is stuck is asked for ever."""
+        """Remove waiters that gave up, once they are the majority: a stuck replica always gets more."""
         self._given_up += 1
         if 2 * self._given_up > len(self._heap):
             self._heap = [entry for entry in self._heap if not entry[2].done()]

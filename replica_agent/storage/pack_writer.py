@@ -1,8 +1,8 @@
 """Makes parts durable: many small ones into one pack file, with one fsync per natural batch.
 
-Used for the parts of this replica's own transactions when they are sealed, and for those that peers push.
-While one batch is being written the next collects. The undo row of a pack is durable before its first byte:
-the transaction that adds the rows of one pack also notes the name of the next (rule stage).
+Used for the parts of this replica's own transactions when they are sealed, and for parts that peers push.
+While one batch is being written the next one collects. The undo row of a pack is durable before its first
+byte: the transaction that adds the rows of one pack also notes the name of the next (rule stage).
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class PartNumbers:
 
 
 class Stager:
-    """Writes what it is given, in batches; one batch at a time."""
+    """Writes the parts that it receives in batches; one batch at a time."""
 
     def __init__(
         self, catalog: Catalog, files: PartFs, numbers: PartNumbers, *, batch_bytes_max: int
     ) -> None:
-        """Nothing is written before the first call of :meth:`store`."""
+        """Begin idle: nothing is written before the first call of :meth:`store`."""
         self._catalog = catalog
         self._files = files
         self._numbers = numbers
@@ -98,7 +98,7 @@ class Stager:
                         item.done.set_result(None)
 
     async def _discard(self) -> None:
-        """Give the space of a pack back that no row names; the next batch takes its name and its undo row."""
+        """Free the space of a pack that no row names; the next batch uses its name and its undo row."""
         if self._reserved is not None:
             with contextlib.suppress(TidelockError):
                 await asyncio.to_thread(self._files.delete, [self._reserved])
@@ -137,7 +137,7 @@ class Stager:
             self._reserved = following[0]
 
     def _absent(self, parts: Iterable[StagedBytes]) -> list[StagedBytes]:
-        """Leave out what is here already: a small part may come by a push and by a fetch at the same time."""
+        """Leave out the parts that exist here: a small part may arrive by push and by fetch at once."""
         wanted = {part.meta.part: part for part in parts}
         held = self._catalog.reader.held(wanted)
         return [part for name, part in wanted.items() if name not in held]

@@ -1,7 +1,7 @@
-"""How many parts each partition of each table has now: for back-pressure, and to find what to compact.
+"""The number of parts in each partition of each table: for back-pressure, and to find what to compact.
 
-Kept in memory, since every insert asks: counted once when the agent starts, then moved on by every record
-that is applied here. Parts of undecided transactions do not count.
+The counts are in memory, since every insert needs them. They are counted once when the agent starts, and
+updated by every record that is applied here. Parts of undecided transactions do not count.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Partition:
     """One partition of a table.
 
     Attributes:
-        parts: Its parts that are visible at the snapshot CSN of this replica.
-        csn: When that changed last; the start of the agent counts as a change.
+        parts: Number of its parts that are visible at the snapshot CSN of this replica.
+        csn: CSN of the last change of that number; the start of the agent counts as a change.
     """
 
     parts: int = 0
@@ -33,11 +33,11 @@ class PartCounts:
     """The counts of this replica, for the thread of the event loop."""
 
     def __init__(self, reader: CatalogReader) -> None:
-        """Count what is in the catalog."""
+        """Count the parts in the catalog."""
         self._reader = reader
         self._tables: dict[TableName, dict[str, Partition]] = {}
-        self._sizes: Counter[int] = Counter()  # how many partitions have so many parts
-        #: Parts of the partition that has most.
+        self._sizes: Counter[int] = Counter()  # the number of partitions for each number of parts
+        #: Parts of the largest partition.
         self.largest = 0
         at = reader.snapshot_csn()
         for table, path, parts in reader.part_counts():
@@ -53,7 +53,7 @@ class PartCounts:
             self._removed([entry for entry in entries if isinstance(entry, RemovePart)], record.csn)
 
     def _removed(self, entries: Sequence[RemovePart], csn: Csn) -> None:
-        """Take removed parts off; their rows are still in the catalog, since nothing collects above S."""
+        """Subtract removed parts; their rows are still in the catalog, since nothing collects above S."""
         paths = self._reader.paths([entry.part for entry in entries])
         for entry in entries:
             self._count(entry.table, paths[entry.part], -1, csn)

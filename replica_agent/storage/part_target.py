@@ -1,4 +1,4 @@
-"""Where the encoded bytes of a part go: hashed; into memory while they are few, else into a sink."""
+"""The target of a part's encoded bytes: it hashes them, and keeps them in memory or sends them to a sink."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Protocol
 
 from tidelock.replication.core.digest import RangeDigest
 
-#: Encoded bytes are hashed and handed on in pieces of at least this size: the Parquet writer's own are tiny.
+#: Encoded bytes are hashed and passed on in pieces of at least this size: the Parquet writer's own are tiny.
 PIECE_BYTES = 256 * 1024
 
 
 class Sink(Protocol):
-    """Where the bytes of a large part go; who opened it makes it durable, or discards it."""
+    """Receives the bytes of a large part; the caller that opened it makes it durable, or discards it."""
 
     def write(self, data: bytes, /) -> object:
         """Append bytes."""
 
 
 class PartTarget:
-    """What the Parquet writer writes into: keeps a small part in memory, hands a large one on to its sink.
+    """The output of the Parquet writer: keeps a small part in memory, passes a large one on to its sink.
 
     Args:
         open_sink: Called once, before the first byte leaves memory.
         keep_bytes_max: A part of this size is still small.
     """
 
-    closed = False  # asked for by pyarrow
+    closed = False  # required by pyarrow
 
     def __init__(self, open_sink: Callable[[], Sink], keep_bytes_max: int) -> None:
         self.digest = RangeDigest()
@@ -39,11 +39,11 @@ class PartTarget:
 
     @property
     def length(self) -> int:
-        """Bytes written so far."""
+        """Return the number of bytes written so far."""
         return self.digest.length + self.memory_bytes
 
     def write(self, data: bytes) -> int:
-        """Append bytes; whatever opening or writing the sink raises."""
+        """Append bytes; raises what opening or writing the sink raises."""
         if self._discarding:
             return len(data)
         self._pieces.append(data)
@@ -53,16 +53,16 @@ class PartTarget:
         return len(data)
 
     def flush(self) -> None:
-        """Asked for by pyarrow; there is nothing to do before the end."""
+        """Do nothing before the end; pyarrow requires this method."""
 
     def spill(self) -> None:
-        """Hand on what is in memory; from now on the part is a file."""
+        """Pass on what is in memory; from now on the part is a file."""
         if self._sink is None:
             self._sink = self._open_sink()
         self._sink.write(self._take())
 
     def finish(self) -> bytes | None:
-        """Hash the rest; returns the bytes of a part that never left memory."""
+        """Hash the rest; return the bytes of a part that never left memory."""
         data = self._take()
         if self._sink is None:
             return data
@@ -70,7 +70,7 @@ class PartTarget:
         return None
 
     def discard(self) -> None:
-        """Take bytes, and do nothing with them, from now on."""
+        """Ignore all bytes from now on."""
         self._discarding = True
 
     def _take(self) -> bytes:

@@ -1,8 +1,8 @@
 """Rows become parts: the body of an insert is checked, split by partition and encoded, in bounded memory.
 
-A part is encoded row group by row group and hashed on the way. It stays in memory while it is small; a large
-one goes into a sink that the caller opened and makes durable, so nothing here touches the disk. Whatever
-goes wrong, the caller discards every part and every sink of the insert.
+A part is encoded row group by row group and hashed meanwhile. It stays in memory while it is small; a large
+one goes into a sink that the caller opened and makes durable, so nothing here touches the disk. After any
+error the caller discards every part and every sink of the insert.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class EncodedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartMaker:
-    """What every part of an insert needs: the table, the limits, an id, and a sink should it become large.
+    """The common needs of the parts of an insert: the table, the limits, an id, a sink for a large part.
 
     ``open_file`` is called in the thread that encodes, before the first byte of the part that it names.
     """
@@ -87,16 +87,16 @@ class PartWriter:
 
     @property
     def length(self) -> int:
-        """Bytes encoded so far."""
+        """Return the number of bytes encoded so far."""
         return self._target.length
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that wait in memory: rows not yet encoded, and encoded ones not yet in a file."""
+        """Return the bytes that wait in memory: rows not yet encoded, and encoded ones not yet in a file."""
         return self._batch_bytes + self._target.memory_bytes
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take conformed rows (columns of the files); encodes when a row group is full."""
+        """Add conformed rows (columns of the files); encode when a row group is full."""
         settings = self._maker.settings
         while batch.num_rows:
             piece = batch.slice(0, settings.row_group_rows - self._batch_rows)
@@ -113,7 +113,7 @@ class PartWriter:
         self._target.spill()
 
     def finish(self) -> EncodedPart:
-        """Encode the rest and return the part; the writer takes nothing more."""
+        """Encode the rest and return the part; the writer accepts nothing more."""
         if self._writer is None and self._is_small():
             whole = pa.BufferOutputStream()  # the target would be called a hundred times
             self._encode(whole)
@@ -136,7 +136,7 @@ class PartWriter:
         )
 
     def abandon(self) -> None:
-        """Write nothing more; left alone, the Parquet writer would write a footer when it is deleted."""
+        """Write nothing more; otherwise the Parquet writer would write a footer when it is deleted."""
         self._target.discard()
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it may be broken by the error that led here
@@ -146,7 +146,7 @@ class PartWriter:
         return self._batch_bytes <= self._maker.settings.inline_part_bytes_max
 
     def _encode(self, output: object) -> None:
-        """Write the collected rows as one row group, sorted; the first one decides where all go."""
+        """Write the collected rows as one row group, sorted; the first group decides where all bytes go."""
         if not self._batches:
             return
         schema = self._maker.schema
@@ -179,7 +179,7 @@ class _Partitions:
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPart]:
-        """Take a batch of the stream; yields the parts that have become large enough."""
+        """Add a batch of the stream; yield the parts that have become large enough."""
         schema = self._maker.schema
         batch = schema.conform(batch, self._rows)
         self._rows += batch.num_rows
@@ -235,9 +235,9 @@ def _encode(
     """Read an IPC stream and yield its parts.
 
     Args:
-        source: What the Arrow reader can read from.
+        source: A source for the Arrow reader.
         end: Returns, when all is read, the last bytes and whether more follow.
-        maker: What the parts need.
+        maker: The needs of the parts.
     """
     reader = _reading(pa.ipc.open_stream, source)
     _reading(maker.schema.check, reader.schema)  # before any row
@@ -255,7 +255,7 @@ def _encode(
 
 
 def _end(encoded: Generator[EncodedPart, None, None]) -> None:
-    """Give back what a large insert held: Arrow keeps freed row groups for the next ones, maybe for ever."""
+    """Release the memory of a large insert: Arrow keeps freed row groups for the next ones, maybe forever."""
     encoded.close()
     pa.default_memory_pool().release_unused()
     give_back()
@@ -307,15 +307,15 @@ class InsertStream:
         self._maker = maker
 
     async def parts(self, chunks: AsyncIterable[bytes]) -> AsyncGenerator[EncodedPart, None]:
-        """Yield the parts as they are finished; the caller takes each one's bytes (or its sink) at once.
+        """Yield the parts as they are finished; the caller takes the bytes (or the sink) of each at once.
 
-        When this generator has ended, by an error or by ``aclose()`` too, no thread writes to a sink any
+        When this generator has ended, even by an error or by ``aclose()``, no thread writes to a sink any
         more.
 
         Raises:
             BadRequestError, SchemaMismatchError: As :func:`encode_small`.
             TooLargeError: As there, or the body is larger than ``insert_bytes_max``.
-            Exception: Whatever ``chunks`` or a sink raised.
+            Exception: An error that ``chunks`` or a sink raised.
         """
         loop = asyncio.get_running_loop()
         slots = asyncio.Semaphore(self._maker.settings.insert_chunks_ahead)
@@ -323,7 +323,8 @@ class InsertStream:
             self._maker.settings.row_group_bytes, lambda: loop.call_soon_threadsafe(slots.release)
         )
         encoded = _encode(body, body.end, self._maker)
-        # Its own thread: it waits for the client, and a slow client must not take a thread from anybody else.
+        # A separate thread: it waits for the client, and a slow client must not block a thread that others
+        # need.
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="insert")
         feeder = asyncio.create_task(self._feed(chunks, body, slots), name="insert-body")
         try:

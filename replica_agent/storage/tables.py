@@ -1,4 +1,4 @@
-"""The tables as they are at a CSN: the catalog's rows, with their definitions decoded once and kept."""
+"""The tables at a CSN: the catalog's rows, with their definitions decoded once and kept."""
 
 from __future__ import annotations
 

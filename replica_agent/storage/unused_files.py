@@ -1,8 +1,8 @@
-"""Takes files away that no part lies in any more.
+"""Deletes files that contain no part any more.
 
-Their undo rows are durable before, so a crash leaves nothing that the next start does not find. A disk that
-is full or fails lets neither files nor rows go; nobody else would come back to them while the agent lives, so
-they are kept in mind, and a chore does.
+Their undo rows are durable before, so the next start finds every file that a crash leaves. If the disk is
+full or fails, neither files nor rows can be deleted. Nothing else would try again while the agent runs, so
+these files are remembered, and a background task deletes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ async def remove_files(catalog: Catalog, files: PartFs, paths: Sequence[str]) ->
     """Delete files that the catalog has noted as undo, then the notes.
 
     Raises:
-        DiskFullError, UnavailableError: Some are still there; :func:`remove_late` tries again.
+        DiskFullError, UnavailableError: Some files remain; :func:`remove_late` tries again.
     """
     if paths:
         catalog.late_removals.update(paths)
@@ -29,9 +29,9 @@ async def remove_files(catalog: Catalog, files: PartFs, paths: Sequence[str]) ->
 
 
 async def remove_late(catalog: Catalog, files: PartFs) -> None:
-    """Remove what could not go before; errors as above.
+    """Remove what could not be deleted before; errors as above.
 
-    A file whose row could not be dropped either waits for that: the janitor drops it with its transaction.
+    A file that a row still names waits until the janitor drops that row with its transaction.
     """
     if catalog.late_removals:
         named, _ = catalog.reader.files()

@@ -1,4 +1,4 @@
-"""What a table is: schema, column types, partitions, key ranges, column statistics.
+"""The description of a table: schema, column types, partitions, key ranges, column statistics.
 
 May import: csnlog/core, replication/core.
 Entry points: `TableSchema`, `values_of` (partitions), `Statistics`, `part_range`.

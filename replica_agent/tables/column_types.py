@@ -1,9 +1,9 @@
 """The closed list of column types: those that mean the same in Arrow, Parquet, Spark and DuckDB.
 
-A type is written in definitions by its Spark name (docs/protocol.md#bytes). Everything else that Arrow
-knows is refused with the type to use instead, since Spark cannot read it or reads it as something else (tried
-with Spark 4.3 and Parquet written by Arrow: timestamp[ns], time, decimal256, float16 fail; unsigned integers
-and durations change).
+A definition names a type by its Spark name (docs/protocol.md#bytes). All other types of Arrow are refused,
+with the type to use instead, since Spark cannot read them or reads them as something else (tried with Spark
+4.3 and Parquet written by Arrow: timestamp[ns], time, decimal256, float16 fail; unsigned integers and
+durations change).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN: dict[str, pa.DataType] = {
 _NAME_OF: dict[pa.DataType, str] = {arrow: name for name, arrow in _PLAIN.items()}
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 
-#: Types without one text that every reader turns back into the same value, and why.
+#: Types whose values have no single text that every reader parses to the same value, and why.
 NO_PARTITION: dict[str, str] = {
     "float": "equal values have several texts",
     "double": "equal values have several texts",
@@ -51,7 +51,7 @@ NO_KEY: dict[str, str] = {
     "binary": "bytes have no order that every engine shares; use their hexadecimal text",
 }
 
-#: What to use instead, first match wins. A lambda gets the refused type.
+#: The type to use instead, first match wins. A lambda receives the refused type.
 _INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]], ...] = (
     (types.is_uint8, "int16 (smallint)"),
     (types.is_uint16, "int32 (int)"),
@@ -79,7 +79,7 @@ _INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType
 def to_text(column: str, arrow: pa.DataType) -> str:
     """Return the name of an Arrow type in a table definition.
 
-    ``large_string``, ``string_view`` and their binary kin are other layouts of the same type: accepted.
+    ``large_string``, ``string_view`` and their binary variants are other layouts of the same type: accepted.
 
     Raises:
         UnsupportedTypeError: The type is not on the list; the message names the one to use instead.
@@ -101,7 +101,7 @@ def to_text(column: str, arrow: pa.DataType) -> str:
 
 
 def to_arrow(text: str) -> pa.DataType:
-    """Return the Arrow type that a definition's type name stands for; BadRequestError when it is none."""
+    """Return the Arrow type of a definition's type name; BadRequestError if no type has this name."""
     if arrow := _PLAIN.get(text):
         return arrow
     if match := _DECIMAL.fullmatch(text):
@@ -113,11 +113,11 @@ def to_arrow(text: str) -> pa.DataType:
 
 
 def takes(expected: pa.DataType, found: pa.DataType) -> bool:
-    """Whether values of type ``found`` may be given for a column of type ``expected``.
+    """Return whether values of type ``found`` are accepted for a column of type ``expected``.
 
-    Only what cannot change a value is taken: another layout of the same type, a coarser unit or another zone
-    of a timestamp (the same instant), a dictionary of strings, and a column of nulls. Integers are not
-    widened: a narrower type is more often a wrong column than a saving.
+    Only a type that cannot change a value is accepted: another layout of the same type, a coarser unit or
+    another zone of a timestamp (the same instant), a dictionary of strings, and a column of nulls. Integers
+    are not widened: a narrower type is more often a wrong column than a saving.
     """
     if found.equals(expected) or types.is_null(found):
         return True
@@ -130,7 +130,7 @@ def takes(expected: pa.DataType, found: pa.DataType) -> bool:
 
 
 def _same_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the list's type for another memory layout of it, anything else unchanged."""
+    """Return the listed type for another memory layout of it, any other type unchanged."""
     if types.is_large_string(arrow) or types.is_string_view(arrow):
         return pa.string()
     if types.is_large_binary(arrow) or types.is_binary_view(arrow):

@@ -1,8 +1,8 @@
 """Ranges of unique keys, in a form that locks and JSON can compare.
 
-Pure. A range speaks of the first column of a table's unique key only: two rows with equal keys lie in every
-range that contains one of them, so disjoint ranges are proof of different keys, and overlapping ones are not
-proof of equal ones. None is no bound; a value that has no short form makes the range wider, never narrower.
+Pure. A range concerns only the first column of a table's unique key. Two rows with equal keys are in every
+range that contains one of them, so disjoint ranges prove different keys, and overlapping ranges do not
+prove equal ones. None means no bound; a value without a short form makes the range wider, never narrower.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _EXACT = Context(prec=100)
 
 
 def key_column(schema: TableSchema) -> Column:
-    """Return the column that ranges speak of: the first of the unique key, which there must be."""
+    """Return the column that ranges concern: the first of the unique key, which the table must have."""
     return next(column for column in schema.columns if column.name == schema.unique_key[0])
 
 
 def range_of(column: Column, bounds: Sequence[Any] | None) -> Keys:
-    """Return the range between two values of a column; None for values that are not known.
+    """Return the range between two values of a column; None for unknown values.
 
     Args:
-        column: Of a type that a unique key may have.
+        column: A column of a type that a unique key may have.
         bounds: Smallest and largest value: days and microseconds since 1970 for dates and timestamps,
             decimals as :class:`~decimal.Decimal` or as text.
     """
     low, high = bounds or (None, None)
     if column.type == "string":
-        # A beginning is never above the text; nothing short is certainly not below it.
+        # A prefix never sorts above the text, but no short text is certain to be an upper bound of it.
         return Keys(None if low is None else low[:TEXT_MAX], high if len(high or "") <= TEXT_MAX else None)
     return Keys(_sortable(column, low), _sortable(column, high))
 

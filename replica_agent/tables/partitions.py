@@ -14,10 +14,10 @@ from tidelock.replica_agent.tables.schema import Column, TableSchema
 def path_in(schema: TableSchema, values: Mapping[str, object]) -> str:
     """Return the path of the partition of a table that a request names by JSON values, null as None.
 
-    Numbers, decimals and dates may come as their texts.
+    Numbers, decimals and dates may be given as texts.
 
     Raises:
-        BadRequestError: A partition column is missing, another is named, or a value is none of its column.
+        BadRequestError: A partition column is missing, another is named, or a value does not fit its column.
     """
     names = [column.name for column in schema.partition_columns]
     if set(values) != set(names):
@@ -47,7 +47,7 @@ def _named(column: Column, value: object) -> str:
 
 
 def values_of(path: str, schema: TableSchema) -> dict[str, PartitionValue]:
-    """Return the values of a partition's path by column; CorruptError when it is not one of the table."""
+    """Return the values of a partition's path by column; CorruptError if it is not a path of the table."""
     folders = path.split("/") if path else []
     columns = schema.partition_columns
     if len(folders) != len(columns):
@@ -76,7 +76,7 @@ def _is_other_than(path: str, values: Mapping[str, PartitionValue]) -> bool:
 
 
 def named(path: str, schema: TableSchema) -> dict[str, bool | int | str | None]:
-    """Return the values of a partition's path as a request names them: :func:`path_in` takes them back."""
+    """Return the values of a partition's path as a request names them: :func:`path_in` accepts them."""
     return {
         name: text_of(value) if isinstance(value, dt.date | decimal.Decimal) else value
         for name, value in values_of(path, schema).items()

@@ -1,7 +1,7 @@
-"""The schema of a table: its definition as the log carries it, in the forms that Arrow and Spark want.
+"""The schema of a table: its definition as in the log, in the forms that Arrow and Spark need.
 
 A :class:`TableSchema` is made from a request, which is checked, or from a definition, which was checked when
-it was committed. It also judges rows: a batch from :meth:`TableSchema.conform` has exactly the table's
+it was committed. It also checks rows: a batch from :meth:`TableSchema.conform` has exactly the table's
 types.
 """
 
@@ -24,7 +24,7 @@ from tidelock.replica_agent.tables.column_types import NO_KEY, NO_PARTITION, tak
 
 DEFAULT_NAMESPACE = "default"
 COLUMNS_MAX = 2000
-#: What a table may be told besides its columns, with the values allowed; None: checked on its own.
+#: The properties of a table, with the allowed values; None: the value has its own check.
 PROPERTIES: dict[str, tuple[str, ...] | None] = {
     "compaction": ("on", "off"),
     "on_duplicate": ("refuse", "replace"),
@@ -44,7 +44,7 @@ _RESERVED = frozenset({"_change_type", "_commit_csn", "_commit_time"})
 
 
 def full_name(name: str) -> TableName:
-    """Return ``namespace.table`` for a name with or without namespace; BadRequestError when it is none."""
+    """Return ``namespace.table`` for a name with or without namespace; BadRequestError if it is malformed."""
     namespace, dot, table = name.rpartition(".")
     if not dot:
         namespace = DEFAULT_NAMESPACE
@@ -69,13 +69,13 @@ class Column:
 
     @property
     def arrow(self) -> pa.Field:
-        """The column as an Arrow field."""
+        """Return the column as an Arrow field."""
         return pa.field(self.name, to_arrow(self.type), self.nullable)
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Where the rows of a derived table come from.
+    """The origin of the rows of a derived table.
 
     Attributes:
         source: The table whose inserts it follows.
@@ -92,11 +92,11 @@ class TableSchema:
 
     Attributes:
         name: Full name.
-        columns: All columns in their order, those of the partitions included.
+        columns: All columns in their order, including those of the partitions.
         partition_by: Columns whose values are folders; they are not stored in the files.
         sort_by: Columns that rows are sorted by within a row group.
         properties: See :data:`PROPERTIES`.
-        derivation: Of a derived table; None for any other.
+        derivation: The origin of a derived table; None for any other table.
         dependents: Tables that are derived from this one, in the order in which they were created.
     """
 
@@ -123,12 +123,12 @@ class TableSchema:
     ) -> TableSchema:
         """Check the definition of a new table and return its schema.
 
-        Its history may be kept for longer than that of all tables (``retention_s_min``), not for less.
+        Its history may be kept longer than that of all tables (``retention_s_min``), but not shorter.
 
         Raises:
             BadRequestError: A name is malformed or doubled, a column to partition or sort by does not exist
-                or cannot serve, no column is left for the files, a property is unknown, or the unique key is
-                none.
+                or is not suitable, no column is left for the files, a property is unknown, or the unique key
+                is invalid.
             UnsupportedTypeError: A column's type is not on the closed list.
             TooLargeError: More than ``columns_max`` columns.
         """
@@ -144,7 +144,7 @@ class TableSchema:
         try:
             _check_names(table, arrow_schema.names)
             columns = tuple(Column(f.name, to_text(f.name, f.type), bool(f.nullable)) for f in arrow_schema)
-        except UnicodeDecodeError as error:  # Arrow hands on the bytes that it was sent
+        except UnicodeDecodeError as error:  # Arrow passes on the bytes that it received
             raise BadRequestError(
                 f"the schema of table {table} holds a text that is not UTF-8: {error}"
             ) from error
@@ -171,7 +171,7 @@ class TableSchema:
         )
 
     def definition(self) -> dict[str, Any]:
-        """Return the JSON form that the log carries; what a table is not is left out."""
+        """Return the JSON form for the log; properties that the table does not have are left out."""
         definition: dict[str, Any] = {
             "name": self.name,
             "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in self.columns],
@@ -187,29 +187,29 @@ class TableSchema:
 
     @cached_property
     def unique_key(self) -> tuple[str, ...]:
-        """The columns of which no two rows have the same values; empty for a table that takes any rows."""
+        """Return the columns of the unique key; empty for a table that accepts any rows."""
         return tuple(
             name.strip() for name in self.properties.get("unique_key", "").split(",") if name.strip()
         )
 
     @property
     def replaces(self) -> bool:
-        """Whether a row that is inserted takes the place of one with the same key, or is refused."""
+        """Return whether an inserted row replaces a row with the same key; if not, it is refused."""
         return self.properties.get("on_duplicate") == "replace"
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """All columns, those of the partitions included."""
+        """Return all columns, including those of the partitions."""
         return pa.schema([column.arrow for column in self.columns])
 
     @cached_property
     def file_arrow(self) -> pa.Schema:
-        """The columns that are stored in the files."""
+        """Return the columns that are stored in the files."""
         return pa.schema([column.arrow for column in self.columns if column.name not in self.partition_by])
 
     @cached_property
     def partition_columns(self) -> tuple[Column, ...]:
-        """The columns of the partitions, in the order of the folders."""
+        """Return the columns of the partitions, in the order of the folders."""
         by_name = {column.name: column for column in self.columns}
         return tuple(by_name[name] for name in self.partition_by)
 
@@ -220,8 +220,8 @@ class TableSchema:
     def common_metadata(self) -> bytes:
         """Return a Parquet file without rows, from which Spark takes the schema of the table's folder.
 
-        With all columns, although the files lack those of the partitions: Spark takes their values from the
-        paths and prunes by them just the same (seen with 4.3), and an empty table shows its whole schema.
+        It has all columns, although the files lack those of the partitions: Spark takes their values from the
+        paths and prunes by them nevertheless (seen with 4.3), and an empty table shows its whole schema.
         """
         sink = pa.BufferOutputStream()
         pq.write_metadata(self.arrow, sink, store_schema=False, store_decimal_as_integer=True)
@@ -231,8 +231,8 @@ class TableSchema:
         """Raise SchemaMismatchError unless rows with the schema ``found`` can be rows of this table.
 
         The message and ``details`` (``missing``, ``extra``, ``doubled``, ``wrong``) name every column that
-        does not fit. Order and memory layout do not matter (:func:`column_types.takes`); values show in
-        :meth:`conform`.
+        does not fit. Order and memory layout do not matter (:func:`column_types.takes`); :meth:`conform`
+        checks the values.
         """
         if found.equals(self.arrow):
             return
@@ -270,7 +270,7 @@ class TableSchema:
 
         Args:
             batch: Rows.
-            first_row: Number of the first of them in the whole insert, for the message.
+            first_row: Number of the first row in the whole insert, for the message.
 
         Raises:
             SchemaMismatchError: A value does not fit its column, or a required column holds a null.
@@ -391,7 +391,7 @@ class TableSchema:
 
 
 def _doubled(names: Iterable[str]) -> str | None:
-    """Return a name that comes twice, or None."""
+    """Return a name that occurs twice, or None."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 

@@ -1,4 +1,4 @@
-"""Column statistics of a part: read from the Parquet footer when it is written, used to leave parts out."""
+"""Column statistics of a part: read from the Parquet footer when it is written, used to skip parts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
 
 
 def bounds_of(known: Sequence[Any], column: Column) -> Any:
-    """Return what is true for every value of a column, as an Arrow expression."""
+    """Return an Arrow expression that is true for every value of a column."""
     low, high, nulls = known
     if low is None:
         return pc.scalar(True)

@@ -1,8 +1,8 @@
-"""Which merges above its CSN a transaction sees, in place of the parts that they have replaced.
+"""The merges above its CSN that a transaction reads in place of the parts that they replaced.
 
-The rule is :func:`tidelock.csnlog.core.visibility.adoptable`; here is what was found by it so far. It is kept
-in memory: after a restart no transaction is open. Those who read inside of a transaction are told with each
-request.
+The rule is :func:`tidelock.csnlog.core.visibility.adoptable`; this module keeps the merges that the rule has
+found so far. They are kept in memory: after a restart no transaction is open. Each request of a process that
+reads inside a transaction carries them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 
 
 class AdoptedMerges:
-    """The merges that one transaction has adopted, or could adopt; none before the first look.
+    """The merges that one transaction has adopted, or could adopt; empty before the first check.
 
     Attributes:
         tids: Their textual tids.
@@ -24,10 +24,10 @@ class AdoptedMerges:
         self._looked_to: dict[TableName | None, Csn] = {}
 
     def look(self, reader: CatalogReader, table: TableName | None, *, at: Csn, newest: Csn) -> None:
-        """Adopt the merges, up to CSN ``newest`` at least, that one who reads at ``at`` may adopt.
+        """Adopt the merges up to at least CSN ``newest`` that a reader at ``at`` may adopt.
 
-        Those of one table, or of all (None). What was looked at once is not looked at again, so ``at`` must
-        not fall; where it rises, the merges up to it are seen anyway.
+        The merges are those of one table, or of all tables (None). A range that was checked once is not
+        checked again, so ``at`` must not fall; if it rises, the reader sees the merges up to it anyway.
         """
         since = max(at, self._looked_to.get(table, at))
         self.tids |= adoptable(reader.replaced_since(table, since), at, self.tids)

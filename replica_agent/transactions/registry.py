@@ -59,12 +59,12 @@ class Transactions:
     ) -> Transaction:
         """Make a transaction that reads at ``snapshot``; local, no ZooKeeper operation.
 
-        With a ``key`` that one was begun with, and is remembered, it is that one: as it was begun, its
-        snapshot and lease included.
+        With the ``key`` of a transaction that is still remembered, return that transaction as it was begun,
+        with its own snapshot and lease.
 
         Raises:
             BadRequestError: The lease is out of range; or the key was given with another label or isolation.
-            TransactionClosedError: The one that was begun with this key takes no statements any more.
+            TransactionClosedError: The transaction that was begun with this key takes no more statements.
             UnavailableError: Too many transactions are open.
         """
         if key is not None and (begun := self._keyed.get(key)) is not None:
@@ -110,7 +110,7 @@ class Transactions:
         return tx
 
     def open_by(self, key: str) -> bool:
-        """Tell whether there is a transaction that was begun with this key, and takes statements."""
+        """Return whether a transaction that was begun with this key takes statements."""
         tx = self._keyed.get(key)
         return tx is not None and tx.state is TxState.OPEN
 
@@ -128,7 +128,7 @@ class Transactions:
     def outcome(self, tid: str) -> Committed | Aborted | Running | None:
         """Return what became of a transaction as far as it is remembered here; None if it is not.
 
-        One that was committed and had changed nothing has left nothing, and counts as aborted.
+        A committed transaction that changed nothing has left nothing, and counts as aborted.
         """
         tx = self._live.get(tid) or self._closed.get(tid)
         if tx is None:
@@ -138,21 +138,21 @@ class Transactions:
         return Running() if tx.ending.closed_at is None else Aborted()
 
     def is_open(self, tid: str) -> bool:
-        """Tell whether a transaction of this replica takes statements."""
+        """Return whether a transaction of this replica takes statements."""
         tx = self._live.get(tid)
         return tx is not None and tx.state is TxState.OPEN
 
     def touch(self, tx: Transaction) -> None:
-        """Take a sign of life: the lease begins anew."""
+        """Accept a sign of life: the lease begins again."""
         if tx.leased:
             tx.lease.renew(self.clock())
 
     def require_open(self, tx: Transaction) -> None:
-        """Raise unless the transaction takes statements: TransactionClosedError, which says why."""
+        """Raise a TransactionClosedError that says why, unless the transaction takes statements."""
         if tx.state is TxState.OPEN:
             return
         error = tx.ending.error
-        if isinstance(error, TransactionClosedError):  # its lease ran out, or somebody has killed it
+        if isinstance(error, TransactionClosedError):  # its lease ran out, or a client has killed it
             raise error
         why = f": {error.message}" if error else ""
         hint = "roll it back" if tx.state is TxState.FAILED else "begin a new one"
@@ -161,10 +161,10 @@ class Transactions:
 
     @contextlib.asynccontextmanager
     async def removing(self, tx: Transaction) -> AsyncIterator[None]:
-        """Run a statement that removes, or that depends on what is there: one at a time.
+        """Run a statement that removes rows, or depends on the existing rows: one at a time.
 
-        Of two at once neither would see what the other has added. Whatever ends it in the middle leaves
-        rollback only. Inside of such a statement this does nothing.
+        Two such statements at once would not see what the other has added. An error in the middle leaves only
+        the rollback. Nested inside another such statement, this does nothing.
 
         Raises:
             TransactionClosedError: The transaction takes no statements, or was ended meanwhile.
@@ -186,7 +186,7 @@ class Transactions:
                     tx.statements.statement_task = None
 
     def _note_half_applied(self, tx: Transaction, error: BaseException) -> None:
-        """A statement was ended in the middle; raises what is more to the point than its cancellation."""
+        """Note that a statement ended in the middle; raise an error that says more than its cancellation."""
         tx.statements.half_applied = True
         if isinstance(error, TidelockError):
             tx.ending.fail(error)
@@ -201,13 +201,13 @@ class Transactions:
         self.memory_bytes += staged.meta.length
 
     def drop_memory(self, tx: Transaction, part: PartId) -> None:
-        """Take a small part back."""
+        """Release a small part."""
         staged = tx.staged.memory.pop(part, None)
         if staged is not None:
             self.memory_bytes -= staged.meta.length
 
     def forget_memory(self, tx: Transaction) -> None:
-        """The parts in memory are on disk, or not wanted any more."""
+        """Forget the parts in memory: they are on disk, or not wanted any more."""
         self.memory_bytes -= sum(staged.meta.length for staged in tx.staged.memory.values())
         tx.staged.memory.clear()
 
@@ -222,7 +222,7 @@ class Transactions:
         """Note how a transaction ended, and forget what it has staged.
 
         Raises:
-            InvalidTransitionError: It may not end so from the state that it is in.
+            InvalidTransitionError: The state that it is in does not allow this end.
         """
         tx.ending.close(state, at=self.clock(), totals=tx.staged.totals, outcome=outcome, error=error)
         self.forget_memory(tx)
@@ -235,7 +235,7 @@ class Transactions:
     def expired(self, applied: Csn) -> list[Transaction]:
         """Return open transactions whose lease has run out; forget closed ones that were kept long enough.
 
-        A committed one is kept at least until it is applied here: till then nothing else tells its outcome.
+        A committed one is kept at least until it is applied here: until then nothing else knows its outcome.
         """
         now = self.clock()
         old: list[str] = []
@@ -251,7 +251,7 @@ class Transactions:
         return [tx for tx in self._live.values() if tx.leased and now > tx.lease.until]
 
     def live(self) -> list[Transaction]:
-        """Return transactions that have not ended."""
+        """Return the transactions that have not ended."""
         return list(self._live.values())
 
     def all(self) -> list[Transaction]:
@@ -263,9 +263,10 @@ class Transactions:
         return min((tx.tid.snapshot for tx in self._live.values()), default=default)
 
     def long_snapshots(self) -> list[Csn]:
-        """Return the CSNs that transactions read at which compaction is to heed, the oldest first.
+        """Return the CSNs of transactions that compaction must respect, the oldest first.
 
-        Those that have been open for ``compaction_heeds_after_s``, keep their CSN, and take statements yet.
+        These transactions have been open for ``compaction_heeds_after_s``, keep their CSN, and still take
+        statements.
         """
         begun_by = self.clock() - self.settings.compaction_heeds_after_s
         found = {

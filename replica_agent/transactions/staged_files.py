@@ -1,4 +1,4 @@
-"""What a transaction has staged in one table's folder: the area, and where its files lie."""
+"""The staged files of one table in a transaction: the area, and the location of its files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tidelock.replication.core.model import Location, PartMeta
 class StagedFile:
     """A file of an area: the part that it may become.
 
-    Who takes it notes an undo row before the first byte. Here it gets a row of ``parts``, as an early copy,
-    when its task is committed, or, of one that another replica has taken, when it has been fetched. What it
-    is a part of, that row learns when its job is sealed.
+    The replica that receives the file writes an undo row before the first byte. Here the file gets a row of
+    ``parts``, as an early copy, when its task is committed, or, if another replica has received it, when it
+    has been fetched. That row gets its table and partition when the job is sealed.
 
     Attributes:
         part: Its id; never given again, whatever becomes of the file.
         path: Its own file below the data directory.
-        meta: Its bytes, once they are durable somewhere.
-        location: Where an upload to this replica has put them.
-        taken_by: Another replica that takes the file; its bytes are fetched from there.
+        meta: The description of its bytes, once they are durable on some replica.
+        location: Where an upload to this replica has stored them.
+        taken_by: Another replica that receives the file; its bytes are fetched from there.
         known: It may have a row of ``parts``, here and at peers.
     """
 
@@ -41,10 +41,10 @@ class TableWrites:
     """One table's folder in one transaction.
 
     Attributes:
-        files: By their numbers in the area; also those that are being written.
-        length: Bytes of all of them, those that have come of an upload that runs here included.
-        elsewhere: Those that other replicas take or have taken, by the ids of their parts.
-        turn: Held by what takes time and must see the area as it has left it.
+        files: The files by their numbers in the area, including those that are being written.
+        length: Bytes of all files, including those received so far by an upload that runs here.
+        elsewhere: Files that other replicas receive or have received, by the ids of their parts.
+        turn: A lock for an operation that takes time and must find the area as it left it.
     """
 
     area: StagingArea = field(default_factory=StagingArea)

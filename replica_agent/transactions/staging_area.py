@@ -1,14 +1,14 @@
-"""The staging folder of one table in one transaction: which files it holds, and which of them enter. Pure.
+"""The staging folder of one table in one transaction: its files, and which of them are accepted. Pure.
 
-A file system small enough for Hadoop's FileOutputCommitter version 1, and strict where that is lenient: files
-get into place only from committed tasks, one job at a time, and count only when their job is sealed. So
-retries, speculative attempts, aborted ones and zombies come to nothing, whatever their order: what they leave
-is in no committed task, or of a job that is over.
+The area is a file system just large enough for Hadoop's FileOutputCommitter version 1, and strict where that
+committer is lenient. Files move into place only from committed tasks, one job at a time, and count only when
+their job is sealed. So retries, speculative attempts, aborted attempts and zombies have no effect, whatever
+their order: their files are in no committed task, or belong to a job that is over.
 
-One job at a time: all work in the same ``_temporary``, so that one would commit, or abort, the tasks of
-another. The second is refused by its first request, behind which Spark's committer cleans nothing up.
+One job runs at a time. All jobs work in the same ``_temporary``, so that one would commit or abort the tasks
+of another. The first request of a second job is refused; Spark's committer then cleans nothing up.
 
-Nothing here touches a disk. A file is a number; operations say which numbers are not wanted any more.
+Nothing here touches a disk. A file is a number; operations return the numbers that are not wanted any more.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from tidelock.replica_agent.transactions.staging_paths import (
     text_of,
 )
 
-#: Names the setting, since whoever sees the message has to change it.
+#: Names the setting, since the user who sees the message has to change it.
 _VERSION = "mapreduce.fileoutputcommitter.algorithm.version"
 
-#: Segments that lead to what an attempt, and a committed task, has written.
+#: The number of segments above the output of an attempt, and of a committed task.
 _DEPTHS = {Kind.ATTEMPT: ATTEMPT_DEPTH, Kind.TASK: TASK_DEPTH}
-#: Folders and jobs that are kept in mind, besides the folders that files may need.
+#: Limit of folders and jobs that are remembered, besides the folders that files may need.
 NAMES_MAX: Final = 10_000
 
 
 class Phase(Enum):
-    """Where the job that writes to the table stands."""
+    """The state of the job that writes to the table."""
 
-    #: None is at work.
+    #: No job is at work.
     IDLE = "idle"
-    #: It has its ``_temporary``.
+    #: The job has its ``_temporary``.
     RUNNING = "running"
-    #: ``_temporary`` is gone; what was moved into place waits for the seal.
+    #: ``_temporary`` is deleted; the files that were moved into place wait for the seal.
     CLOSING = "closing"
 
 
@@ -74,13 +74,13 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a delete has done.
+    """The result of a delete.
 
     Attributes:
-        existed: Whether there was anything.
+        existed: Whether anything existed there.
         dropped: Files that are not wanted any more.
-        replaces: Folder in whose place other rows are to come: the table's or a partition's, or None.
-        seals: The deletion was the last act of a job that replaces partitions: it is to be sealed.
+        replaces: The folder whose rows are to be replaced: the table's or a partition's, or None.
+        seals: The deletion was the last act of a job that replaces partitions: the job is to be sealed.
     """
 
     existed: bool
@@ -90,7 +90,7 @@ class Deletion:
 
 
 def replaces(place: StagingPath) -> bool:
-    """Tell whether to delete this is to replace rows: all of the table's, or those of a partition."""
+    """Return whether deleting this path replaces rows: all of the table's, or those of a partition."""
     return place == ROOT or (kind_of(place) is Kind.RESULT and job_folder(place) == ROOT and "=" in place[-1])
 
 
@@ -102,7 +102,7 @@ class _File:
 
 
 class StagingArea:
-    """See the module. No operation that raises has changed anything, but perhaps what `unsealed` says."""
+    """See the module. An operation that raises changes nothing, except perhaps the answer of `unsealed`."""
 
     def __init__(self) -> None:
         self._files: dict[StagingPath, _File] = {}
@@ -110,27 +110,27 @@ class StagingArea:
         self._places: dict[int, StagingPath] = {}
         self._last = 0
         self._phase = Phase.IDLE
-        #: Its UUID, as soon as one of its requests tells it; and where it has its ``_temporary``.
+        #: The UUID of the job, once a request has named it, and the folder that has its ``_temporary``.
         self._job: str | None = None
         self._works_in: StagingPath = ROOT
         self._over: set[str] = set()
         self._settled: set[str] = set()
         self._marked = False
-        #: Rows were removed for the job at work, or the next; or for one that may have been refused since.
+        #: Rows were removed for the job at work, or the next; or for a job that may have been refused since.
         self._replacing = False
         self._doubted = False
 
     # -- looking -------------------------------------------------------------------------------------------
 
     def entry(self, place: StagingPath) -> Entry | None:
-        """Return what is at a place, None for nothing."""
+        """Return what exists at a path, None for nothing."""
         name = place[-1] if place else ""
         if file := self._files.get(place):
             return Entry(name, file.length or 0)
         return Entry(name, None) if place in self._folders else None
 
     def entries(self, folder: StagingPath) -> list[Entry]:
-        """Return what is in a folder, by name."""
+        """Return the entries of a folder, by name."""
         depth = len(folder) + 1
         inside = [p for p in (*self._files, *self._folders) if len(p) == depth and is_below(p, folder)]
         return [entry for place in sorted(inside) if (entry := self.entry(place)) is not None]
@@ -140,7 +140,7 @@ class StagingArea:
         return tuple(file.number for place, file in self._files.items() if is_below(place, folder))
 
     def unsealed(self) -> str | None:
-        """Return why the transaction cannot be committed as things are, None if nothing stands in the way."""
+        """Return why the transaction cannot be committed now, None if it can."""
         if self._is_at_work() or any(TEMPORARY in place for place in self._folders):
             return f"the job {self._job or 'that writes to it'} has not ended"
         if self._files:
@@ -155,12 +155,12 @@ class StagingArea:
     # -- writing -------------------------------------------------------------------------------------------
 
     def make_folder(self, place: StagingPath) -> bool:
-        """Make a folder and those that lead to it; False where a file is in the way.
+        """Make a folder and its parents; False if a file is in the way.
 
         Raises:
-            BadRequestError: A job was to begin by it, and another is at work, or has left the table without
-                rows that it was to replace; or no job has begun that it could be for.
-            TooLargeError: It is too deep, or there are too many.
+            BadRequestError: The folder would begin a job while another is at work, or after a job has left
+                the table without rows that it was to replace; or the folder is for a job that has not begun.
+            TooLargeError: It is too deep, or too many folders exist.
         """
         self._require_room(place)
         if any(place[:depth] in self._files for depth in range(1, len(place) + 1)):
@@ -180,8 +180,8 @@ class StagingArea:
         Raises:
             BadRequestError: It is no file of Spark's Parquet writer, or not where an attempt writes; its job
                 is over; another job writes to the table, or has left it without rows that it was to replace;
-                there is something, and it is not to be replaced.
-            TooLargeError: It is too deep, or there are too many folders.
+                something exists there, and is not to be replaced.
+            TooLargeError: It is too deep, or too many folders exist.
         """
         self._require_room(place)
         job = job_of_file(place)
@@ -198,7 +198,7 @@ class StagingArea:
         return job
 
     def create(self, place: StagingPath, *, overwrite: bool) -> tuple[int, tuple[int, ...]]:
-        """Begin a file; returns its number, and those that it replaces. Raises as :meth:`check_create`."""
+        """Begin a file; return its number and the files that it replaces. Raises as :meth:`check_create`."""
         job = self.check_create(place, overwrite=overwrite)
         dropped = self._drop([place])
         self._begin(job_folder(place), job)
@@ -209,7 +209,7 @@ class StagingArea:
         return self._last, dropped
 
     def finish(self, number: int, length: int) -> bool:
-        """A file is written; False if it was deleted meanwhile, and is not wanted."""
+        """Note that a file is written; False if it was deleted meanwhile, and is not wanted."""
         place = self._places.get(number)
         if place is None:
             return False
@@ -217,17 +217,17 @@ class StagingArea:
         return True
 
     def abandon(self, number: int) -> None:
-        """A file could not be written."""
+        """Remove a file that could not be written."""
         place = self._places.get(number)
         if place is not None:
             self._drop([place])
 
     def rename(self, source: StagingPath, target: StagingPath) -> bool:
-        """Move a file or a folder with all in it; False where Hadoop expects False.
+        """Move a file or a folder with all its content; False where Hadoop expects False.
 
         Raises:
             BadRequestError: The committer may not do this; see the module.
-            TooLargeError: The new place is too deep, or a name in it too long.
+            TooLargeError: The new path is too deep, or a name in it too long.
         """
         require_names(target)
         if self.entry(source) is None or self.entry(target) is not None or is_below(target, source):
@@ -248,12 +248,12 @@ class StagingArea:
         return True
 
     def delete(self, place: StagingPath, *, recursive: bool) -> Deletion:
-        """Delete a file or a folder; what only the caller can do stands in the answer.
+        """Delete a file or a folder; the answer says what the caller has to do.
 
         Raises:
-            BadRequestError: The folder is not empty, and all in it is not to be deleted; or rows were to be
-                replaced, and a job is at work.
-            TooLargeError: The place is too deep, or there are too many folders, or jobs.
+            BadRequestError: The folder is not empty, and the deletion is not recursive; or rows were to be
+                replaced while a job is at work.
+            TooLargeError: The path is too deep, or too many folders or jobs exist.
         """
         if replaces(place):
             return self._replace(place)
@@ -262,17 +262,17 @@ class StagingArea:
         if (job := dynamic_job(place)) is not None and place == job_folder(place):
             return self._delete_job(place, job)
         if place == (*self._works_in, TEMPORARY):
-            self._marked = False  # it is aborted although it has got so far
+            self._marked = False  # the job is aborted although it got so far
             self._close()
         if self.entry(place) is None:
             return Deletion(existed=False)
         return Deletion(existed=True, dropped=self._drop_below(place))
 
     def mark(self, place: StagingPath) -> bool:
-        """Take a ``_SUCCESS``; returns whether it seals.
+        """Accept a ``_SUCCESS``; return whether it seals.
 
         Raises:
-            UnsealedWriteError: Tasks of the job are still at work, or it is not this job's turn.
+            UnsealedWriteError: Tasks of the job are still at work, or another job is to be sealed.
         """
         if self._phase is Phase.RUNNING:
             raise _not_closed()
@@ -288,7 +288,7 @@ class StagingArea:
         """Return the files of the job that has ended, which are to become parts.
 
         Raises:
-            UnsealedWriteError: It has not ended.
+            UnsealedWriteError: The job has not ended.
         """
         if self._is_at_work():
             raise _not_closed()
@@ -300,7 +300,7 @@ class StagingArea:
         return [InPlace(file.number, place) for file, place in sorted(mine, key=lambda item: item[1])]
 
     def seal(self, sealed: Iterable[InPlace]) -> None:
-        """The files of :meth:`closing` are parts: their job has ended well. Another may have begun since."""
+        """Forget the files of :meth:`closing`, which are parts now. Another job may have begun since."""
         self._drop([item.place for item in sealed])
         if self._phase is Phase.CLOSING:
             files = [*self._files]
@@ -310,21 +310,22 @@ class StagingArea:
             self._replacing = False
 
     def settle(self, job: str, wanted: Iterable[StagingPath]) -> tuple[int, ...]:
-        """End a job by naming the files that count, in the place of a committer's renames.
+        """End a job by naming the files that count, in place of the renames of a committer.
 
-        They are put into place; all others of the job are not wanted, nor is what comes later of it.
+        These files are put into place. All other files of the job are not wanted; its later requests are
+        refused.
 
         Returns:
             The files that are not wanted any more.
 
         Raises:
-            UnsealedWriteError: A file is not there, or not whole; or the job was ended, and what it has
-                written deleted.
+            UnsealedWriteError: A file does not exist, or is not whole; or the job was ended, and its files
+                deleted.
             BadRequestError: Another job writes to the table, or has left it without rows that it was to
-                replace; or two files would have one place.
+                replace; or two files would have the same path.
         """
         if job in self._settled:
-            return ()  # asked for again
+            return ()  # the request is a repetition
         if job in self._over:
             raise UnsealedWriteError(f"job {job} was ended before its files were named; nothing was kept")
         self._require_turn(ROOT, job)
@@ -354,7 +355,7 @@ class StagingArea:
     # -- inside --------------------------------------------------------------------------------------------
 
     def _require_room(self, place: StagingPath) -> None:
-        """Raise TooLargeError unless a place may be made, or a job kept in mind."""
+        """Raise TooLargeError unless a path may be made, or a job remembered."""
         require_names(place)
         limit = NAMES_MAX + DEPTH_MAX * len(self._files)
         found = len(self._folders) + len(self._over)
@@ -367,9 +368,9 @@ class StagingArea:
             )
 
     def _require_turn(self, folder: StagingPath, job: str | None) -> None:
-        """Raise BadRequestError unless a job that works in a folder may go on, or else begin.
+        """Raise BadRequestError unless a job that works in a folder may go on, or may begin.
 
-        A request that does not tell the job can only begin one: were it taken for a repetition, two jobs that
+        A request without the job's id can only begin a job. If it counted as a repetition, two jobs that
         begin at once would share a ``_temporary``.
         """
         if job in self._over:
@@ -378,10 +379,10 @@ class StagingArea:
             )
         at_work = self._is_at_work()
         goes_on = job is not None and self._job in {None, job} and folder == self._works_in
-        # One that replaces partitions removes nothing before it begins.
+        # A job that replaces partitions removes nothing before it begins.
         owed = self._replacing and (self._phase is Phase.CLOSING or folder != ROOT)
         if not goes_on if at_work else owed:
-            # Of two jobs that begin at once nobody can tell which one had them removed.
+            # When two jobs begin at once, the area cannot know which of them had the rows removed.
             self._doubted |= self._replacing and job is None
             if at_work:
                 raise self._at_work()
@@ -392,7 +393,7 @@ class StagingArea:
             )
 
     def _is_at_work(self) -> bool:
-        """One that replaces partitions is, until it has deleted its folder."""
+        """Return whether a job writes. A job that replaces partitions does until it deletes its folder."""
         moves = self._phase is Phase.CLOSING and self._works_in != ROOT and self._works_in in self._folders
         return self._phase is Phase.RUNNING or moves
 
@@ -406,7 +407,7 @@ class StagingArea:
         return f"job {self._job}" if self._job else "a job"
 
     def _begin(self, folder: StagingPath, job: str | None) -> None:
-        """What is made below ``_temporary`` begins a job, unless it is at work."""
+        """Begin a job with what is made below ``_temporary``, unless it is at work."""
         if self._phase is not Phase.RUNNING:
             self._end()
             self._phase, self._works_in = Phase.RUNNING, folder
@@ -423,15 +424,15 @@ class StagingArea:
         self._phase, self._job, self._works_in, self._marked = Phase.IDLE, None, ROOT, False
 
     def _delete_job(self, folder: StagingPath, job: str) -> Deletion:
-        """Spark deletes the folder of a job last, well or badly; also of one that has worked in the table's.
+        """Drop the folder of a job, which Spark deletes last, in success and in failure.
 
-        So a job that was aborted before its first file is known by this alone, and what comes later of it is
-        refused.
+        Spark also does so for a job that has worked in the table's folder. So a job that was aborted before
+        its first file is known by this deletion alone, and its later requests are refused.
         """
         if job not in self._over:
             self._require_room(folder)
         existed, dropped = self.entry(folder) is not None, self._drop_below(folder)
-        # Of an aborted one that replaces partitions files are left.
+        # An aborted job that replaces partitions leaves files.
         seals = self._phase is Phase.CLOSING and self._job == job and self._marked and not dropped
         if self._phase is Phase.RUNNING and self._job == job:
             dropped += self._drop_below((*self._works_in, TEMPORARY))
@@ -440,7 +441,7 @@ class StagingArea:
         return Deletion(existed, dropped, seals=seals)
 
     def _replace(self, place: StagingPath) -> Deletion:
-        """Rows of the table, or of a partition, are to go, and what this transaction has staged there."""
+        """Remove rows of the table or of a partition, and what this transaction has staged there."""
         self._require_room(place)
         if self._phase is Phase.RUNNING or (place == ROOT and self._is_at_work()):
             raise self._at_work()
@@ -448,7 +449,7 @@ class StagingArea:
             self._end()
             self._doubted = False
         dropped = self._drop_below(place)
-        # Who is told that there was something takes it that there is a folder to rename into.
+        # A client that reads "existed" expects a folder to rename into.
         self._add_folders(place[:-1])
         self._replacing = True
         return Deletion(existed=True, dropped=dropped, replaces=place)

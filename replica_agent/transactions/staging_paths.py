@@ -1,10 +1,10 @@
-"""The places of a table's staging folder, and who may put what there: the layout of Hadoop's committer. Pure.
+"""The paths of a table's staging folder, and what each is for: the layout of Hadoop's committer. Pure.
 
-_temporary/<run>/_temporary/<attempt>/...   what a task attempt writes
-_temporary/<run>/<task>/...                 what a committed task has written
+_temporary/<run>/_temporary/<attempt>/...   the files of a task attempt
+_temporary/<run>/<task>/...                 the files of a committed task
 <col>=<value>/.../part-<task>-<job>....parquet   in place: the job's commit has moved it here
 _SUCCESS                                    the job has ended well
-.spark-staging-<job>/...                    all of this once more, of a job that replaces partitions
+.spark-staging-<job>/...                    the same layout again, for a job that replaces partitions
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ _DYNAMIC: Final = re.compile(rf"\.spark-staging-({_UUID})")
 #: ``part-00000-<job>-c000.snappy.parquet``, ``part-00000-<job>_00001.c000.snappy.parquet``
 _FILE: Final = re.compile(rf"part-\d{{5,}}-({_UUID})(?:_\d+)?[.-]c\d{{3,}}(?:\.[a-z0-9]+)*\.parquet")
 
-#: Segments up to the name of an attempt's folder, and of a committed task's.
+#: Segments up to the name of an attempt's folder, and of a committed task's folder.
 ATTEMPT_DEPTH: Final = 4
 TASK_DEPTH: Final = 3
-#: Segments of a place: six of the committer's layout, and those of a partition.
+#: Segments of a path: six of the committer's layout, and those of a partition.
 DEPTH_MAX: Final = 40
 
 
 class Kind(Enum):
-    """What a place is for."""
+    """The purpose of a path."""
 
     #: ``_temporary`` and what leads to the folders of attempts and tasks.
     SCAFFOLD = "scaffold"
     ATTEMPT = "attempt"
     TASK = "task"
     MARKER = "marker"
-    #: Where the job's commit moves files to; of a job that replaces partitions not yet the table's folder.
+    #: Target of the moves by a job's commit; for a job that replaces partitions not yet the table's folder.
     RESULT = "result"
 
 
 def job_folder(place: StagingPath) -> StagingPath:
-    """Return the folder that the committer of a place works in: the table's, or ``.spark-staging-<job>``."""
+    """Return the folder in which the committer of a path works: the table's, or ``.spark-staging-<job>``."""
     return place[:1] if place and _DYNAMIC.fullmatch(place[0]) else ROOT
 
 
 def dynamic_job(place: StagingPath) -> str | None:
-    """Return the job whose ``.spark-staging-<job>`` a place is in, None if it is in none."""
+    """Return the job whose ``.spark-staging-<job>`` contains a path, None outside such a folder."""
     found = _DYNAMIC.fullmatch(place[0]) if place else None
     return found[1] if found else None
 
 
 def kind_of(place: StagingPath) -> Kind:
-    """Return what a place is for."""
+    """Return the purpose of a path."""
     inner = place[len(job_folder(place)) :]
     if inner == (SUCCESS,):
         return Kind.MARKER
@@ -77,9 +77,9 @@ def job_of_file(place: StagingPath) -> str | None:
 
 
 def require_names(place: StagingPath) -> None:
-    """Raise TooLargeError for a place that is deeper, or has longer names, than any that may be made.
+    """Raise TooLargeError for a path that is too deep, or has a name that is too long.
 
-    Each prefix of one that is made becomes a folder.
+    Each prefix of a path that is made becomes a folder.
     """
     longest = max(map(len, place), default=0)
     if len(place) > DEPTH_MAX or longest > SEGMENT_BYTES_MAX:
@@ -92,10 +92,10 @@ def require_names(place: StagingPath) -> None:
 
 
 def is_below(place: StagingPath, folder: StagingPath) -> bool:
-    """Tell whether a place is a folder or anything in it."""
+    """Return whether a path is a folder or anything in it."""
     return place[: len(folder)] == folder
 
 
 def text_of(place: StagingPath) -> str:
-    """Return a place for messages, below the table's folder."""
+    """Return a path for messages, below the table's folder."""
     return "/".join(place) or "the table's folder"

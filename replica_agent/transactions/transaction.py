@@ -1,7 +1,7 @@
-"""A transaction at its home: who it is, its lease, what it has staged, its statements, and its end.
+"""A transaction at its home: its identity, its lease, its staged changes, its statements, and its end.
 
-A transaction's life (:class:`TxState`): OPEN takes statements; FAILED (a statement was refused) takes
-rollback only; SEALED was asked to commit and takes nothing more, its lease no longer counts; COMMITTED and
+The states (:class:`TxState`): OPEN takes statements. FAILED takes only the rollback: a statement was refused.
+SEALED takes nothing more, since its commit was requested; its lease no longer counts. COMMITTED and
 ROLLED_BACK are final.
 """
 
@@ -26,7 +26,7 @@ from tidelock.wire.transactions import TransactionInfo
 
 
 class TxState(Enum):
-    """Where a transaction stands."""
+    """The state of a transaction."""
 
     OPEN = "open"
     FAILED = "failed"
@@ -43,7 +43,7 @@ TRANSITIONS: Final[Mapping[TxState, frozenset[TxState]]] = {
     TxState.COMMITTED: frozenset(),
     TxState.ROLLED_BACK: frozenset(),
 }
-#: States in which the lease counts, and a rollback is taken.
+#: States in which the lease counts, and a rollback is accepted.
 _LEASED: Final = frozenset({TxState.OPEN, TxState.FAILED})
 
 
@@ -52,50 +52,51 @@ class InvalidTransitionError(RuntimeError):
 
 
 class Isolation(Enum):
-    """What the statements of a transaction see of others' commits (docs/transactions.md)."""
+    """How the statements of a transaction see the commits of others (docs/transactions.md)."""
 
-    #: All of them what was committed when it was begun.
+    #: Each statement sees what was committed when the transaction was begun.
     SNAPSHOT = "snapshot"
-    #: Each what was committed when that statement began.
+    #: Each statement sees what was committed when that statement began.
     READ_COMMITTED = "read_committed"
-    #: As SNAPSHOT; and it commits only if nothing that it has read was changed since.
+    #: As SNAPSHOT; and the transaction commits only if nothing that it has read was changed since.
     SERIALIZABLE = "serializable"
 
 
-#: What a transaction has read of a table: None for all of it, else the partitions that it certainly has not.
+#: The reads of a table by a transaction: None for all of it, else the partitions that it did certainly not
+#: read.
 Excluded = frozenset[str] | None
 
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """How long an open transaction lives without a sign of life.
+    """How long a transaction stays open without a sign of life.
 
     Attributes:
-        seconds: From each sign of life on.
-        until: Monotonic time at which it is rolled back.
+        seconds: Time from each sign of life to the rollback.
+        until: Monotonic time at which the transaction is rolled back.
     """
 
     seconds: float
     until: float
 
     def renew(self, now: float) -> None:
-        """Begin it anew."""
+        """Begin the lease again."""
         self.until = now + self.seconds
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StagedChanges:
-    """What a transaction would change if it were committed now.
+    """The changes that a transaction would make if it were committed now.
 
     Attributes:
-        tables: Version of each table's definition that its statements have gone by; the commit checks them.
+        tables: Version of each table's definition that its statements have used; the commit checks them.
         definitions: Tables that it creates or changes.
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
         removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
-        adopted: Merges above its CSN whose results it sees in place of what they have replaced: the same
+        adopted: Merges above its CSN whose results it sees in place of the parts that they replaced: the same
             rows (:mod:`tidelock.csnlog.core.visibility`).
-        writes: What was written through the file system, by table, and is not sealed.
+        writes: What was written through the file system and is not sealed, by table.
     """
 
     tables: dict[TableName, int] = field(default_factory=dict)
@@ -108,23 +109,23 @@ class StagedChanges:
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to commit."""
+        """Return whether there is anything to commit."""
         return bool(self.memory or self.stored or self.removed or self.definitions)
 
     @property
     def parts(self) -> Iterator[PartMeta]:
-        """Every part that the transaction adds."""
+        """Yield every part that the transaction adds."""
         yield from (staged.meta for staged in self.memory.values())
         yield from self.stored.values()
 
     @property
     def totals(self) -> tuple[int, int, int]:
-        """Rows and parts that are added, and parts that are removed."""
+        """Return the numbers of added rows, added parts and removed parts."""
         parts = list(self.parts)
         return sum(part.rows for part in parts), len(parts), len(self.removed)
 
     def take_unsealed(self) -> list[str]:
-        """Forget what was not sealed, and return the files that lie there for nothing."""
+        """Forget what was not sealed, and return its files, which nothing needs."""
         found = [file for writes in self.writes.values() for file in writes.take(list(writes.files))]
         self.writes.clear()
         return [file.path for file in found if file.location is not None]
@@ -132,18 +133,18 @@ class StagedChanges:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StatementControl:
-    """The statements of a transaction: which run, which runs alone, what they have read.
+    """The statements of a transaction: those that run, the one that runs alone, and what they have read.
 
     Attributes:
         running: Tasks of statements that add or remove; the seal cuts them.
-        ended: Set whenever one of them has ended, and has taken back what it is not to keep.
-        statement_lock: Held by the running statement that depends on what is there.
+        ended: Set whenever one of them has ended, and has taken back what the transaction is not to keep.
+        statement_lock: Held by the running statement that depends on the existing rows.
         statement_task: The task of that statement.
-        half_applied: A statement that removes was cut when it had begun: what is staged is half of a change.
+        half_applied: A statement that removes was cut after it had begun: half of a change is staged.
         statement_csn: The CSN of the last statement.
         reads: What a serializable transaction has read.
-        unrecorded_reads: Queries that have given rows and of which it is not known what they read: those that
-            run, and those that the client has given up.
+        unrecorded_reads: Queries that have returned rows and whose reads are not known: those that run, and
+            those that the client has given up.
     """
 
     running: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -157,9 +158,9 @@ class StatementControl:
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[asyncio.Task[Any]]:
-        """Run the present task as a statement that the seal cuts; inside of such a one this changes nothing.
+        """Run the current task as a statement that the seal cuts; nested inside another this changes nothing.
 
-        Its block has to take back what the transaction is not to keep before it ends.
+        The block has to take back what the transaction is not to keep before it ends.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -183,15 +184,15 @@ class StatementControl:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Ending:
-    """How far a transaction is on the way to its end, and how it ended.
+    """The progress of a transaction towards its end, and how it ended.
 
     Attributes:
         state: Changed by the methods of this class alone, as :data:`TRANSITIONS` allows.
-        commit_task: The one task that decides the transaction, shared by all who ask for the commit.
-        outcome: Of a commit that has changed something.
-        error: Why it takes no statements any more.
-        closed_at: Monotonic time of the end, None while it lives.
-        totals: Rows and parts added and parts removed at its end, when the parts themselves are forgotten.
+        commit_task: The one task that decides the transaction, shared by all requests for the commit.
+        outcome: The commit, if it has changed something.
+        error: Why the transaction takes no more statements.
+        closed_at: Monotonic time of the end, None before it.
+        totals: Rows and parts added and parts removed, noted at the end, when the parts are forgotten.
     """
 
     state: TxState = field(default=TxState.OPEN, init=False)
@@ -208,7 +209,7 @@ class Ending:
             self.error = error
 
     def seal(self) -> None:
-        """Take no statement any more: the commit was asked for."""
+        """Accept no more statements: the commit was requested."""
         self._enter(TxState.SEALED)
 
     def close(
@@ -237,10 +238,10 @@ class Transaction:
 
     Attributes:
         begun_at: Monotonic time of its beginning.
-        label: What its commit may be repeated under.
-        batch: Number of the batch where the label is a streaming query's.
-        key: What its begin can be repeated by.
-        meta: What its client has said of it.
+        label: The label under which its commit may be repeated.
+        batch: Number of the batch if the label is a streaming query's.
+        key: The key with which its begin can be repeated.
+        meta: Free data from its client.
         data_change: False for a compaction, which leaves all rows as they are.
     """
 
@@ -259,19 +260,19 @@ class Transaction:
 
     @property
     def state(self) -> TxState:
-        """Where it stands."""
+        """Return the state of the transaction."""
         return self.ending.state
 
     @property
     def leased(self) -> bool:
-        """Whether its lease counts: it takes statements, or only the rollback."""
+        """Return whether its lease counts: it takes statements, or only the rollback."""
         return self.state in _LEASED
 
     def take_label(self, label: str, batch: int | None) -> None:
-        """Take the label with which the commit is asked for; the one that it has may be repeated.
+        """Accept the label of the request to commit; the label that it already has may be repeated.
 
         Raises:
-            BadRequestError: It has another one, or its commit was asked for without any.
+            BadRequestError: It has another label, or its commit was already requested without a label.
         """
         if self.label is None and self.ending.commit_task is None:
             self.label, self.batch = label, batch
@@ -281,10 +282,10 @@ class Transaction:
             raise BadRequestError(msg, tid=str(self.tid), label=self.label, batch=self.batch)
 
     def use(self, table: TableName, version: int) -> None:
-        """Note by which version of a table's definition a statement goes; the commit checks it.
+        """Note the version of a table's definition that a statement uses; the commit checks it.
 
         Raises:
-            TableChangedError: An earlier statement went by another one.
+            TableChangedError: An earlier statement used another version.
         """
         if self.staged.tables.setdefault(table, version) != version:
             raise TableChangedError(
@@ -294,7 +295,7 @@ class Transaction:
             )
 
     def begin_statement(self, reached: Csn) -> Csn:
-        """Return the CSN that a statement reads at, which begins when ``reached`` is applied here."""
+        """Return the CSN at which a statement reads that begins when ``reached`` is applied here."""
         statements = self.statements
         if self.isolation is Isolation.READ_COMMITTED:
             statements.statement_csn = max(statements.statement_csn, reached, self.tid.snapshot)
@@ -303,7 +304,7 @@ class Transaction:
         return statements.statement_csn
 
     def note_reads(self, found: Mapping[TableName, Excluded]) -> None:
-        """Note what a statement has read; only a serializable transaction is asked about it later."""
+        """Note what a statement has read; only the commit of a serializable transaction uses it."""
         if self.isolation is not Isolation.SERIALIZABLE:
             return
         reads = self.statements.reads
@@ -322,7 +323,7 @@ class Transaction:
                 )
 
     def describe(self, now: float) -> TransactionInfo:
-        """Return what GET /transactions shows."""
+        """Return the answer of GET /transactions for this transaction."""
         ending = self.ending
         rows, parts, removed = ending.totals or self.staged.totals
         return TransactionInfo(

@@ -1,21 +1,21 @@
-"""Durable copies: how many a sealed transaction has, and which replicas lag behind. Pure.
+"""Durable copies: the number that a sealed transaction has, and the replicas that lag behind. Pure.
 
 A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.replication.core.messages`.
 
 **Promises.** :class:`Copies` calls a transaction ready only when at least ``copies`` replicas, the home
 among them, hold all its parts on the disks that the member list shows at that moment (rules seal,
-copies; I4). It does not decide what is committed: that is the log's business. The way back from the
-log is :mod:`tidelock.replication.core.prefix`.
+copies; I4). It does not decide what is committed: the log does. The other direction, from the log to the
+replica, is :mod:`tidelock.replication.core.prefix`.
 
-**State.** :class:`CopiesState`: the disks of the other members, and for each open transaction who has
-acknowledged it, and whether it was called ready or short.
+**State.** :class:`CopiesState`: the disks of the other members, and for each open transaction the replicas
+that have acknowledged it, and whether it was reported as ready or short.
 
 **Events.** The steps of a transaction at its home, the acknowledgements of peers, and changes of their disks.
-**Instructions.** A transaction is ready, or did not get its copies in time; each is said once.
+**Instructions.** A transaction is ready, or did not get its copies in time; each is issued once.
 
 **Invariants.** A transaction that waits does not have enough copies. The home acknowledges nothing: its own
-copy is what it has persisted.
+copy is the one that it has persisted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelock.replication.core.model import Held, PartMeta, Peer
 
 
 class Stage(enum.Enum):
-    """What was said of a transaction."""
+    """The last report about a transaction."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -46,8 +46,8 @@ class Copying:
     Attributes:
         tid: The transaction.
         persisted: Its parts are durable here.
-        acks: Who has acknowledged it, on which disk.
-        stage: What was said of it.
+        acks: The replicas that have acknowledged it, each with its disk.
+        stage: The last report about it.
     """
 
     tid: Tid
@@ -62,7 +62,7 @@ class CopiesState:
 
     Attributes:
         disks: The disk of each other member.
-        open: The open transactions, in the order of their tids: it does not matter which was first.
+        open: The open transactions, in the order of their tids: their order of arrival does not matter.
     """
 
     disks: tuple[tuple[ReplicaId, str], ...]
@@ -70,13 +70,12 @@ class CopiesState:
 
 
 class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
-    """Counts the durable copies of this home's sealed transactions.
+    """The count of durable copies of this home's sealed transactions.
 
     Args:
         home: This replica.
-        copies: Durable copies that a commit needs, the home's own among them. Nothing but an operator
-            lowers it.
-        disks: The other members with the disk that each has now.
+        copies: Durable copies that a commit needs, the home's own among them. Only an operator lowers it.
+        disks: The other members, each with its present disk.
         thorough: Check all invariants after every step.
     """
 
@@ -119,7 +118,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
         assert self.home not in self._disks, "the home counts as its own peer"
 
     def _react(self, events: tuple[msg.CopiesEvent, ...]) -> tuple[msg.CopiesInstruction, ...]:
-        """Take the events; those about transactions that are not open here change nothing."""
+        """Process the events; an event about a transaction that is not open here changes nothing."""
         if len(events) == 1:
             return self._take(events[0])
         return tuple(said for event in events for said in self._take(event))
@@ -145,7 +144,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
     def _sealed(self, tid: Tid, parts: tuple[PartMeta, ...]) -> tuple[msg.CopiesInstruction, ...]:
         if str(tid) in self._open:
             return ()
-        if not parts:  # nothing to copy: a definition travels in the record itself
+        if not parts:  # nothing to copy: a definition is in the record itself
             self._open[str(tid)] = Copying(tid, persisted=True, stage=Stage.READY)
             return (msg.Ready(tid, (self.home,)),)
         self._open[str(tid)] = Copying(tid)
@@ -213,7 +212,7 @@ def csns_behind(csn: Csn, end: Csn, epoch_limit: int) -> int:
 def lagging(peers: Iterable[Peer], own: Csn, max_lag: int, *, epoch_limit: int) -> tuple[ReplicaId, ...]:
     """Return the replicas, alive and not struck, that are more than ``max_lag`` CSNs behind ``own``.
 
-    A home delays new commits while there is one (rule apply).
+    A home delays new commits while such a replica exists (rule apply).
     """
     return tuple(
         peer.replica

@@ -1,14 +1,15 @@
 """Checksums of a part's byte range: one XXH3-128 over the whole, and one XXH3-64 per block of 256 KiB. Pure.
 
-The whole travels with the part (log entry, wire, ETag) and is compared at every transfer; the blocks stay
-in the catalog, apart from what they protect, and are compared at every read (docs/protocol.md#bytes).
+The whole checksum is sent with the part (log entry, wire, ETag) and is compared at every transfer. The block
+digests stay in the catalog, separate from the bytes they protect, and are compared at every read
+(docs/protocol.md#bytes).
 """
 
 from __future__ import annotations
 
 import xxhash
 
-#: What is hashed: anything contiguous that :class:`memoryview` takes is wrapped by the caller.
+#: The input of a hash; a caller wraps anything else that is contiguous into a :class:`memoryview`.
 Bytes = bytes | bytearray | memoryview
 
 #: Bytes of one block. The last block of a range may be shorter.
@@ -20,7 +21,7 @@ CHECKSUM_DIGITS = 32
 
 
 class RangeDigest:
-    """Both checksums of one range, computed while its bytes pass by in pieces of any size."""
+    """Both checksums of one range, computed while its bytes arrive in pieces of any size."""
 
     def __init__(self) -> None:
         self._whole = xxhash.xxh3_128()
@@ -30,11 +31,11 @@ class RangeDigest:
 
     @property
     def length(self) -> int:
-        """Bytes seen so far."""
+        """Bytes processed so far."""
         return self._length
 
     def update(self, data: Bytes) -> None:
-        """Take the next bytes of the range."""
+        """Process the next bytes of the range."""
         self._whole.update(data)
         view = memoryview(data).cast("B")
         position = 0
@@ -48,11 +49,11 @@ class RangeDigest:
                 self._block.reset()
 
     def checksum(self) -> str:
-        """Return the XXH3-128 of the bytes seen so far, 32 hexadecimal digits."""
+        """Return the XXH3-128 of the bytes processed so far, 32 hexadecimal digits."""
         return self._whole.hexdigest()
 
     def blocks(self) -> bytes:
-        """Return the digests of the blocks seen so far, 8 bytes each, an unfinished last one included."""
+        """Return the digests of the blocks so far, 8 bytes each, an unfinished last one included."""
         return bytes(self._blocks) + (self._block.digest() if self._length % BLOCK_BYTES else b"")
 
 

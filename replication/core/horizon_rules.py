@@ -1,15 +1,15 @@
-"""The horizon: below it no snapshot is promised, so what was removed there may be deleted. Pure.
+"""The horizon: below it no snapshot is promised, so parts removed there may be deleted. Pure.
 
 Any agent may raise ``csn/horizon``, at most to the smallest of
 
-* the CSN of every pin: what clients were promised on every replica;
+* the CSN of every pin: the promises to clients on every replica;
 * ``progress.oldest`` of every replica that is neither struck nor removed: the oldest S of its live
-  transactions and snapshots, at most its snapshot CSN. So it bounds what begins there later as well, and what
-  a replica that lags may still have to apply or fetch;
+  transactions and snapshots, at most its snapshot CSN. So it also bounds the transactions that begin there
+  later, and the parts that a lagging replica may still have to apply or fetch;
 * the CSN that was the newest one ``history_retention_s`` ago.
 
-A pin has expired when the version of its znode did not change for its ttl by the monotonic clock of the one
-who looks (F20). It is deleted with that version: a renewal that came meanwhile saves it.
+A pin has expired when the version of its znode did not change for its ttl by the monotonic clock of the
+observer (F20). The pin is deleted at that version: a renewal that arrives meanwhile saves it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tidelock.csnlog.core.store import Node
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What holds the horizon back, at which CSN.
+    """A bound of the horizon: its cause and its CSN.
 
     Attributes:
         csn: The horizon may rise to it, not above it.
         kind: ``pin``; ``oldest``: live transactions or snapshots of a replica, or that it has applied no
-            more; ``retention``; ``asked``: nobody wanted more.
+            more; ``retention``; ``asked``: no higher horizon was requested.
         name: Id of the pin, or of the replica.
     """
 
@@ -40,19 +40,19 @@ class Bound:
     name: str = ""
 
     def describe(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the bound as JSON."""
         return {"csn": self.csn, "kind": self.kind, "name": self.name}
 
 
 def bounds(
     pins: Mapping[str, Csn], progress: Mapping[ReplicaId, Progress], *, kept: Bound
 ) -> Sequence[Bound]:
-    """Return all that bounds the horizon, the lowest first.
+    """Return all bounds of the horizon, the lowest first.
 
     Args:
         pins: CSNs of the pins, by id.
-        progress: What the replicas have published that are neither struck nor removed.
-        kept: History that is kept whether anybody uses it or not.
+        progress: The published progress of the replicas that are neither struck nor removed.
+        kept: The bound of history that is kept even if it is not used.
     """
     found = [
         *(Bound(csn, "pin", pin) for pin, csn in pins.items()),
@@ -63,9 +63,9 @@ def bounds(
 
 
 def collectable(removal_csn: Csn | None, horizon: Csn) -> bool:
-    """Tell whether a part may be deleted: no S that is promised, none that lives, sees it.
+    """Return whether a part may be deleted: no promised S and no live S sees it.
 
-    A snapshot S sees a part until its removal; S is at least the horizon. When the part was created does not
+    A snapshot S sees a part until its removal; S is at least the horizon. The creation of the part does not
     matter (rule horizon; created at 5, removed at 20, read at 10).
     """
     return removal_csn is not None and removal_csn <= horizon
@@ -79,9 +79,9 @@ class _Seen:
 
 
 class PinWatch:
-    """What one observer has seen of the pins. Pure: the time is the caller's.
+    """The pins as one observer has seen them. Pure: the time is the caller's.
 
-    CSN and ttl of a pin never change, its version tells of renewals. So a pin is read when it is new, and
+    CSN and ttl of a pin never change; its version shows renewals. So a pin is read when it is new, and
     again when its ttl has passed since its version was last seen to change.
     """
 
@@ -94,23 +94,23 @@ class PinWatch:
         return {pin: seen.state.csn for pin, seen in self._seen.items()}
 
     def listed(self, names: Iterable[str], now: float) -> list[str]:
-        """Take the names that are there; returns those to be read."""
+        """Process a list of the existing pins; return the pins that have to be read."""
         present = set(names)
         self._seen = {pin: seen for pin, seen in self._seen.items() if pin in present}
         return sorted(pin for pin in present if pin not in self._seen or self._is_over(pin, now))
 
     def read(self, pin: str, node: Node, now: float) -> None:
-        """Take what a pin's znode holds. An older version than before comes from a server that lags."""
+        """Process the data of a pin's znode. An older version than before comes from a lagging server."""
         known = self._seen.get(pin)
         if known is None or node.version > known.version:
             self._seen[pin] = _Seen(codec.decode_pin(node.data), node.version, now)
 
     def gone(self, pin: str) -> None:
-        """Take that a pin is not there any more."""
+        """Note that a pin does not exist any more."""
         self._seen.pop(pin, None)
 
     def expired(self, now: float) -> dict[str, int]:
-        """Versions of the pins that nobody renews, read since :meth:`listed` at ``now``."""
+        """Return the versions of the pins that are not renewed, read since :meth:`listed` at ``now``."""
         return {pin: seen.version for pin, seen in self._seen.items() if self._is_over(pin, now)}
 
     def _is_over(self, pin: str, now: float) -> bool:

@@ -1,7 +1,7 @@
-"""The removal locks of one boot of a replica, as far as it knows: held, committed, to be given back. Pure.
+"""The removal locks of one boot of a replica, as far as it knows: held, committed, to be released. Pure.
 
-Pure. A lock stands here before the request that makes it is sent, so that whatever becomes of the request, of
-its answer, or of who waits for it, somebody knows what may be there.
+A lock is entered in the book before the request that makes it is sent. So the book lists every lock that may
+exist, whatever happens to the request, to its answer, or to its caller.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class OwnLock:
 
     Attributes:
         znode: Its path.
-        tid: Its holder, of this life or a former one.
-        scope: What it covers.
-        certain: Whether it stands. If not it may, and has to be read: the end of a request that makes or
-            deletes it is not known.
+        tid: Its holder, of this boot or a former one.
+        scope: The parts or rows that it covers.
+        certain: Whether the lock exists. If not, it may exist and has to be read: the end of a request that
+            makes or deletes it is not known.
     """
 
     znode: str
@@ -32,14 +32,14 @@ class OwnLock:
 
 
 class Book:
-    """The locks of this replica by what is to become of them."""
+    """The locks of this replica, grouped by what will happen to them."""
 
     def __init__(self) -> None:
-        #: Of transactions that are not decided, by path.
+        #: Locks of transactions that are not decided, by path.
         self._held: dict[Tid, dict[str, OwnLock]] = {}
-        #: Of committed transactions: they stay until the tail has passed the CSN.
+        #: Locks of committed transactions: they are kept until the tail has passed the CSN.
         self._committed: dict[Tid, tuple[Csn, dict[str, OwnLock]]] = {}
-        #: To be deleted.
+        #: Locks to be deleted.
         self._leaving: dict[str, OwnLock] = {}
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class Book:
         return sum(map(len, self._held.values())) + committed + len(self._leaving)
 
     def held(self, tid: Tid) -> tuple[OwnLock, ...]:
-        """Return what an undecided transaction holds."""
+        """Return the locks of an undecided transaction."""
         return tuple(self._held.get(tid, {}).values())
 
     def sends(self, locks: Iterable[OwnLock]) -> None:
@@ -56,12 +56,12 @@ class Book:
             self._held.setdefault(lock.tid, {})[lock.znode] = lock
 
     def stand(self, locks: Iterable[OwnLock]) -> None:
-        """Note that these, which were sent, stand."""
+        """Note that these locks, which were sent, exist."""
         for lock in locks:
             self._held[lock.tid][lock.znode] = replace(lock, certain=True)
 
     def forget(self, locks: Iterable[OwnLock]) -> None:
-        """Note that these do not stand, and will not."""
+        """Note that these locks do not exist, and will not."""
         for lock in locks:
             held = self._held.get(lock.tid, {})
             held.pop(lock.znode, None)
@@ -69,7 +69,7 @@ class Book:
                 self._held.pop(lock.tid, None)
 
     def leave(self, locks: Iterable[OwnLock]) -> None:
-        """Those of these that are held are not wanted any more: they are to be deleted."""
+        """Note those of these locks that are held as to be deleted: they are not needed any more."""
         for lock in list(locks):
             known = self._held.get(lock.tid, {}).get(lock.znode)
             if known is not None:
@@ -77,7 +77,7 @@ class Book:
                 self._leaving[lock.znode] = known
 
     def reclaim(self, tid: Tid, znode: str) -> bool:
-        """Keep a lock after all that was to be deleted; whether it was, and no delete of it is under way."""
+        """Keep a lock that was to be deleted; return whether it was, and no delete of it is under way."""
         lock = self._leaving.get(znode)
         if lock is None or lock.tid != tid:
             return False
@@ -86,38 +86,38 @@ class Book:
         return True
 
     def is_leaving(self, znode: str) -> bool:
-        """Tell whether a lock is to be deleted, and nobody is about it."""
+        """Return whether a lock is to be deleted, and no delete of it is under way."""
         return znode in self._leaving
 
     def commit(self, tid: Tid, csn: Csn) -> None:
-        """The transaction is committed: its locks stay until the tail has passed its CSN."""
+        """Note that the transaction is committed: its locks are kept until the tail has passed its CSN."""
         if locks := self._held.pop(tid, None):
             self._committed[tid] = (csn, locks)
 
     def adopt(self, locks: Iterable[OwnLock], committed: Iterable[tuple[Csn, OwnLock]]) -> None:
-        """Take over locks of former lives: those that are to be deleted, and those of committed removals."""
+        """Take over locks of former boots: those that are to be deleted, and those of committed removals."""
         self.put_back(locks)
         for csn, lock in committed:
             self._committed.setdefault(lock.tid, (csn, {}))[1][lock.znode] = lock
 
     def pass_tail(self, tail: Csn) -> None:
-        """Locks of what was committed below the tail are to be deleted."""
+        """Note that locks of transactions committed below the tail are to be deleted."""
         for tid, (csn, locks) in list(self._committed.items()):
             if csn < tail:
                 del self._committed[tid]
                 self._leaving |= locks
 
     def claim(self, znodes: Iterable[str] | None = None) -> tuple[OwnLock, ...]:
-        """Take out what is to be deleted (all of it, or these), so that nobody else deletes it meanwhile."""
+        """Take out the locks to be deleted (all, or these), so that no other task deletes them meanwhile."""
         wanted = list(self._leaving) if znodes is None else [one for one in znodes if one in self._leaving]
         return tuple(self._leaving.pop(znode) for znode in wanted)
 
     def put_back(self, locks: Iterable[OwnLock]) -> None:
-        """These were claimed, and are still to be deleted."""
+        """Put back locks that were claimed and are still to be deleted."""
         self._leaving |= {lock.znode: lock for lock in locks}
 
     def copy(self) -> Book:
-        """Return a book that changes apart from this one."""
+        """Return a copy that changes independently of this book."""
         twin = Book()
         twin._held = {tid: dict(locks) for tid, locks in self._held.items()}
         twin._committed = {tid: (csn, dict(locks)) for tid, (csn, locks) in self._committed.items()}
@@ -125,7 +125,7 @@ class Book:
         return twin
 
     def state(self) -> Hashable:
-        """Return the whole of it as one hashable value."""
+        """Return the whole book as one hashable value."""
         held = frozenset(lock for locks in self._held.values() for lock in locks.values())
         committed = frozenset(
             (csn, lock) for csn, locks in self._committed.values() for lock in locks.values()

@@ -1,12 +1,13 @@
-"""The rules of removal locks: names, what covers what, who stands in whose way, how many to a request. Pure.
+"""The rules of removal locks: names, coverage, conflicts, and the number of locks in a request. Pure.
 
-Pure. A transaction that removes parts holds locks in ZooKeeper (docs/protocol.md, "Locks"): one for each
-part, or one wide lock for a whole table, a partition or a range of keys. The shell that takes them and gives
-them back is :mod:`tidelock.replication.locks.removal_locks`.
+A transaction that removes parts holds locks in ZooKeeper (docs/protocol.md, "Locks"): one for each
+part, or one wide lock for a whole table, a partition or a range of keys. The shell that takes and releases
+them is :mod:`tidelock.replication.locks.removal_locks`.
 
-What finds whom: everyone who locks parts raises the version of ``locks/<table>`` and looks at the wide locks
-afterwards; everyone who makes a wide lock does so only while that version is the one it has listed the parts'
-locks at. So of two whose scopes overlap, the later one sees the earlier one.
+How two lockers find each other: a transaction that locks parts raises the version of ``locks/<table>`` and
+looks at the wide locks afterwards. A transaction that makes a wide lock does so only while that version is
+the version at which it has listed the parts' locks. So of two whose scopes overlap, the later one sees the
+earlier one.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
 from tidelock.csnlog.core.store import Create, Op, multi_bytes
 from tidelock.errors import CorruptError, SerializationConflictError
 
-#: Most locks that are made or deleted with one request (rule removals).
+#: Most locks that one request makes or deletes (rule removals).
 LOCKS_PER_MULTI_MAX = 1000
 #: Share of a request's bytes that is planned with. The rest is for the fence, and for the cluster's root,
-#: which stands in front of every path.
+#: which precedes every path.
 _BYTES_SHARE = 0.5
 
 
@@ -45,12 +46,12 @@ class OnePart:
 
 @dataclass(frozen=True, slots=True)
 class WholeTable:
-    """All parts of a table, those that others are just adding too."""
+    """All parts of a table, including those that other transactions are just adding."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnePartition:
-    """All parts of a partition; ``path`` as in the catalog, or the first segments of it."""
+    """All parts of a partition; ``path`` as in the catalog, or its first segments."""
 
     path: str
 
@@ -60,7 +61,7 @@ class Keys:
     """The rows with a key from ``low`` to ``high``, both included.
 
     Bounds are JSON values that compare with each other (numbers, texts, lists of such); None = no bound.
-    A range of keys stands in the way of other ranges only: who adds rows removes no part.
+    A range of keys conflicts with other ranges only: a transaction that adds rows removes no part.
     """
 
     low: Any = None
@@ -73,12 +74,12 @@ Scope = OnePart | Wide
 
 @dataclass(frozen=True, slots=True)
 class LockAsk:
-    """What a statement wants to lock in one table.
+    """The locks that a statement requests in one table.
 
     Attributes:
         table: Full table name.
         parts: Parts with the paths of their partitions.
-        wide: What it locks above parts.
+        wide: The locks above parts.
     """
 
     table: TableName
@@ -88,7 +89,7 @@ class LockAsk:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """One lock as it stands in ZooKeeper."""
+    """One lock as it is stored in ZooKeeper."""
 
     znode: str
     table: TableName
@@ -107,7 +108,7 @@ class LockLimits:
         multi_bytes_max: Largest request.
         compaction_lock_wait_s: How long a user's statement waits for a compaction.
         connect_wait_s: How long a statement waits for a connection to ZooKeeper.
-        scan_interval_s: Shortest time between two looks for locks of silent replicas.
+        scan_interval_s: Shortest time between two scans for locks of silent replicas.
     """
 
     locks_max: int
@@ -119,7 +120,7 @@ class LockLimits:
 
 
 def overlap(one: Scope, other: Scope) -> bool:
-    """Tell whether two transactions must not both hold these."""
+    """Return whether two transactions must not both hold these scopes."""
     match one, other:
         case (Keys(), Keys()):
             return _at_most(one.low, other.high) and _at_most(other.low, one.high)
@@ -138,7 +139,7 @@ def overlap(one: Scope, other: Scope) -> bool:
 
 
 def covers(held: Scope, wanted: Scope) -> bool:
-    """Tell whether who holds the first need not lock the second."""
+    """Return whether the holder of the first scope need not lock the second."""
     match held, wanted:
         case (Keys(), Keys()):
             below = held.low is None or (
@@ -163,7 +164,7 @@ def _within(path: str, above: str) -> bool:
 
 
 def _at_most(low: Any, high: Any, *, unsure: bool = True) -> bool:
-    """Compare two bounds, None being none; ``unsure`` where they do not compare."""
+    """Compare two bounds, None meaning no bound; return ``unsure`` if they cannot be compared."""
     if low is None or high is None:
         return True
     try:
@@ -182,7 +183,7 @@ def create_op(table: TableName, scope: Scope, tid: Tid, *, merge: bool) -> Creat
 
 
 def _form(table: TableName, scope: Scope, tid: Tid) -> tuple[str, LockState]:
-    """Path and data of a lock."""
+    """Return path and data of a lock."""
     match scope:
         case OnePart(part, path):
             return tree.lock(table, part), LockState(str(tid), path=path)
@@ -196,11 +197,11 @@ def _form(table: TableName, scope: Scope, tid: Tid) -> tuple[str, LockState]:
 
 
 def read_lock(table: TableName, znode: str, data: bytes) -> LockInfo:
-    """Read a lock from its path and its bytes.
+    """Decode a lock from its path and its bytes.
 
     Raises:
         UpgradeNeededError: A newer version has made it.
-        CorruptError: It is none.
+        CorruptError: It is not a lock.
     """
     state = codec.decode_lock(data)
     directory, _, name = znode.rpartition("/")
@@ -226,7 +227,7 @@ def _scope(name: str, state: LockState, *, wide: bool) -> Scope:
 
 
 def wanted(ask: LockAsk, held: Iterable[Scope]) -> tuple[tuple[OnePart, ...], tuple[Wide, ...]]:
-    """Return what of an ask one who holds this already has to lock: parts in their order, wide ones."""
+    """Return the scopes of ``ask`` that a holder of ``held`` still has to lock: parts in order, wide ones."""
     above = [one for one in held if not isinstance(one, OnePart)]
     mine = {one.part for one in held if isinstance(one, OnePart)}
     wide: list[Wide] = []
@@ -243,7 +244,7 @@ def wanted(ask: LockAsk, held: Iterable[Scope]) -> tuple[tuple[OnePart, ...], tu
 
 
 def batches(ops: Sequence[Op], bytes_max: int) -> Iterator[tuple[Op, ...]]:
-    """Split operations, in their order, into multis of at most 1,000 that stay well below so many bytes."""
+    """Split operations, in their order, into multis of at most 1,000 that stay well below ``bytes_max``."""
     room = int(bytes_max * _BYTES_SHARE)
     batch: list[Op] = []
     size = 0
@@ -262,22 +263,22 @@ def batches(ops: Sequence[Op], bytes_max: int) -> Iterator[tuple[Op, ...]]:
 
 
 class LockHolderState(enum.Enum):
-    """What the outcome of its holder makes of a lock that overlaps what is wanted."""
+    """The meaning of a lock that overlaps the requested scope, by the outcome of its holder."""
 
-    #: Its removal is part of what the statement sees: it is in nobody's way.
+    #: Its removal is part of what the statement sees: it is in no statement's way.
     SEEN = "seen"
-    #: Its removal is committed, and the statement does not see it: a conflict that no waiting mends.
+    #: Its removal is committed, and the statement does not see it: a conflict that waiting does not solve.
     COMMITTED = "committed"
     #: The holder is not decided.
     LIVE = "live"
-    #: The holder is aborted: the lock will go, or is to be evicted.
+    #: The holder is aborted: the lock will be deleted, or has to be evicted.
     DEAD = "dead"
 
 
 def standing(outcome: Outcome, at: Csn) -> tuple[LockHolderState, Csn]:
-    """Judge the holder of a lock by its outcome, for a statement that reads at ``at``; also returns its CSN.
+    """Judge the holder of a lock by its outcome, for a statement that reads at ``at``; also return its CSN.
 
-    Of a holder that is too old to tell the floor counts as its CSN: what it has committed is not above.
+    If the outcome is too old to tell, the floor counts as the CSN: the holder has committed nothing above it.
     """
     match outcome:
         case Committed(csn) | TooOld(csn):
@@ -288,7 +289,7 @@ def standing(outcome: Outcome, at: Csn) -> tuple[LockHolderState, Csn]:
 
 
 def may_go(found: LockHolderState, csn: Csn, tail: Csn, *, live: bool) -> bool:
-    """Tell whether nobody needs a lock any more; ``live``: count one of an undecided holder, as it may be."""
+    """Return whether a lock is no longer needed; ``live``: count a lock of an undecided holder too."""
     return (
         found is LockHolderState.DEAD
         or (csn != CSN_NONE and csn < tail)
@@ -305,10 +306,11 @@ def worth_waiting(
     wait_s: float,
     merge_wait_s: float,
 ) -> bool:
-    """Tell whether who met a lock should try again.
+    """Return whether a statement that met a lock should try again.
 
-    A compaction (``merge``) never waits; others wait for a compaction at least ``merge_wait_s``, and for
-    anybody ``wait_s``. Nobody waits for a lock whose holder is committed: it stays until the tail has passed.
+    A compaction (``merge``) never waits. Other statements wait for a compaction at least ``merge_wait_s``,
+    and for any holder ``wait_s``. No statement waits for a lock whose holder is committed: it stays until the
+    tail has passed.
     """
     if merge or found in {LockHolderState.COMMITTED, LockHolderState.SEEN}:
         return False

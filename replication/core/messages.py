@@ -1,6 +1,6 @@
-"""The events that the machines of replication take and the instructions that they give. Pure.
+"""The events that the machines of replication receive and the instructions that they issue. Pure.
 
-``brief`` stands for a message in the story of a machine (:mod:`tidelock.csnlog.core.machine`).
+``brief`` represents a message in the story of a machine (:mod:`tidelock.csnlog.core.machine`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ class RecordRead:
 
     @property
     def brief(self) -> tuple[str, Csn]:
-        """The number."""
+        """The name and the number."""
         return "RecordRead", self.record.csn
 
 
 @dataclass(frozen=True, slots=True)
 class PartHeld:
-    """A part or manifest is durable and verified here now, however it came."""
+    """A part or manifest is durable and verified here now, by whatever route it arrived."""
 
     part: PartId
 
 
 @dataclass(frozen=True, slots=True)
 class PartLost:
-    """A part or manifest was found damaged or gone."""
+    """A part or manifest was found damaged or missing."""
 
     part: PartId
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestRead:
-    """The entries that a held manifest holds. ``held``: those of their parts that are held."""
+    """The entries of a held manifest. ``held``: those of their parts that are held."""
 
     part: PartId
     entries: tuple[Entry, ...]
@@ -52,13 +52,13 @@ class ManifestRead:
 
     @property
     def brief(self) -> tuple[str, PartId, int]:
-        """The manifest, and how many entries it has."""
+        """The name, the manifest, and the number of its entries."""
         return "ManifestRead", self.part, len(self.entries)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The batch of the last :class:`Apply` is durable and visible; ``csn`` is its last."""
+    """The batch of the last :class:`Apply` is durable and visible; ``csn`` is its last CSN."""
 
     csn: Csn
 
@@ -68,7 +68,7 @@ class NotApplied:
     """The batch of the last :class:`Apply` could not be made durable; nothing of it is visible."""
 
 
-#: What has happened to the log or to parts.
+#: An event of the log or of parts.
 PrefixCommand = RecordRead | PartHeld | PartLost
 #: The result of an instruction.
 PrefixAnswer = ManifestRead | Applied | NotApplied
@@ -86,7 +86,7 @@ class FetchPart:
 
 @dataclass(frozen=True, slots=True)
 class ReadManifest:
-    """Read the entries out of this held manifest and come back with :class:`ManifestRead`."""
+    """Read the entries of this held manifest and answer with :class:`ManifestRead`."""
 
     part: PartId
 
@@ -99,7 +99,7 @@ class Apply:
 
     @property
     def brief(self) -> tuple[str, Csn, Csn]:
-        """First and last number."""
+        """The name, the first and the last number."""
         return "Apply", self.records[0].csn, self.records[-1].csn
 
 
@@ -125,14 +125,14 @@ PrefixInstruction = FetchPart | ReadManifest | Apply | Blocked | Unblocked
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A transaction of this home takes no more statements; ``parts`` is everything that it adds."""
+    """A transaction of this home accepts no more statements; ``parts`` is everything that it adds."""
 
     tid: Tid
     parts: tuple[PartMeta, ...]
 
     @property
     def brief(self) -> tuple[str, str, int]:
-        """The transaction, and how many parts it has."""
+        """The name, the transaction, and the number of its parts."""
         return "Sealed", str(self.tid), len(self.parts)
 
 
@@ -145,14 +145,14 @@ class PersistedAtHome:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A peer says what it holds. It is a state: a later answer may take a transaction back."""
+    """A peer reports what it holds. The report is a state: a later answer may withdraw a transaction."""
 
     held: Held
 
 
 @dataclass(frozen=True, slots=True)
 class DiskChanged:
-    """``replicas/<id>/session`` shows this disk; None = no member any more, or struck."""
+    """``replicas/<id>/session`` shows this disk; None = the replica is struck or no member any more."""
 
     replica: ReplicaId
     disk: str | None
@@ -160,7 +160,7 @@ class DiskChanged:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The commit timeout of the transaction is over."""
+    """The commit timeout of the transaction has passed."""
 
     tid: Tid
 
@@ -174,12 +174,12 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The log has decided the transaction; nobody waits for its copies any more."""
+    """The log has decided the transaction; its copies are not awaited any more."""
 
     tid: Tid
 
 
-#: All of these are commands: what the machine says is told to whoever waits, and has no answer.
+#: All of these are commands: an instruction of the machine goes to the callers that wait, and has no answer.
 CopiesEvent = Sealed | PersistedAtHome | Ack | DiskChanged | Deadline | RolledBack | Decided
 
 # ---------------------------------------------------------------------------- durable copies: instructions

@@ -1,4 +1,4 @@
-"""The values of replication: parts, sealed transactions, peers and what peers answer. Pure.
+"""The values of replication: parts, sealed transactions, peers and the answers of peers. Pure.
 
 :class:`PartMeta` and :class:`Held` travel between agents (docs/protocol.md#stage,
 :mod:`tidelock.wire.peers`). The rest stays inside one agent.
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def bytes_alone(part: PartId, length: int, checksum: str) -> PartMeta:
-    """Return all that is known of a part before its job is sealed: enough to move it."""
+    """Return the known facts of a part before its job is sealed: enough to transfer it."""
     return PartMeta(part, TableName(""), "", 0, length, checksum)
 
 
@@ -41,7 +41,7 @@ class PartBytes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SealedTid:
-    """A transaction that takes no more statements, with every part that it adds (its manifest included)."""
+    """A transaction that accepts no more statements, with every part that it adds (its manifest included)."""
 
     tid: Tid
     parts: tuple[PartMeta, ...]
@@ -49,7 +49,7 @@ class SealedTid:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the durable bytes of a part lie.
+    """The location of the durable bytes of a part.
 
     Attributes:
         file: Path relative to the data directory.
@@ -69,10 +69,10 @@ class Wanted:
     """A part that this replica lacks.
 
     Attributes:
-        meta: What it must be; length and checksum decide whether it is.
+        meta: Its metadata; length and checksum decide whether bytes are this part.
         tid: The transaction that added it.
         csn: The record that adds it, or None while the transaction is undecided (an early fetch).
-        holders: Replicas that had it when the record was written, the home first; others may have it by now.
+        holders: Replicas that had it when the record was written, the home first; others may have it now.
     """
 
     meta: PartMeta
@@ -90,8 +90,8 @@ class Peer:
         api: Address (``host:port``) of its protocol process.
         data: Address (``host:port``) of its reader workers.
         disk: Id of its data directory.
-        alive: Whether it shows a sign of life; never decides about safety.
-        struck: Whether it was struck off: nobody waits for it, and its copies do not count.
+        alive: Whether it shows a sign of life; this never decides about safety.
+        struck: Whether it was struck: no replica waits for it, and its copies do not count.
         snapshot: Its snapshot CSN as last published.
     """
 
@@ -112,7 +112,7 @@ class ResolvedRecord:
         csn: Its number.
         kind: COMMIT, or END and GENESIS, which only move the snapshot CSN.
         home: The replica that wrote it.
-        time_ms: Effective wall time (Unix, ms): never smaller than that of the CSN before.
+        time_ms: Effective wall time (Unix, ms): never smaller than the time of the CSN before.
         tids: Its transactions, without those that an earlier record has committed; manifests are resolved.
     """
 

@@ -1,23 +1,24 @@
-"""The executed prefix of the log: which records may be applied here, and what is missing. Pure.
+"""The executed prefix of the log: the records that may be applied here, and the missing parts. Pure.
 
 A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.replication.core.messages`.
 
 **Promises.** Records are applied in the order of the log without a gap, each only when every part that it
 adds is held here (I2, I9). A tid counts once, at its first record (I1). Effective times never decrease. A
-record that cannot be applied holds back all later ones, and ``Blocked`` says which part of which tid of which
-CSN is the reason.
+record that cannot be applied holds back all later ones, and ``Blocked`` names the part, tid and CSN that are
+the reason.
 
 **State.** :class:`PrefixState`: the snapshot CSN with its time, and the records that were read and are not
 applied, each with the parts that are missing and the manifests that are not read.
 
 **Events.** Commands: a record of the log, a part that is held or lost. Answers: a manifest that was read, a
-batch that was applied or not. What is held, and which tids the catalog knows, comes as data with the events:
-the shell looks it up and must not apply anything between that look and the step. **Instructions.** Parts to
-fetch, manifests to read, one batch at a time to apply, and whether something holds the log back.
+batch that was applied or not. The held parts, and the tids that the catalog knows, arrive as data with the
+events: the shell looks them up and must not apply anything between that look-up and the step.
+**Instructions.** Parts to fetch, manifests to read, one batch at a time to apply, and whether something holds
+the log back.
 
 **Invariants.** The records that wait follow the snapshot CSN in the order of the log. Every part that a
-record misses is awaited. The first record that waits is being applied, or something of it is missing.
+record misses is awaited. The first record that waits is being applied, or misses a part or manifest.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class WaitingState:
 
     Attributes:
         record: The record.
-        tids: Those of its transactions that count, with the entries of manifests that were read.
+        tids: Those of its transactions that count, with the entries of the manifests that were read.
         missing: Parts and manifests that are not held.
         unread: Manifests whose entries are not known, each with its tid.
     """
@@ -76,10 +77,10 @@ class PrefixState:
         applied: The snapshot CSN.
         time_ms: Its effective time.
         read: The last record that was read.
-        at_end: Whether that was an END record; None until the first one is read.
+        at_end: Whether that was an END record; None until the first record is read.
         waiting: The records that were read and are not applied, in their order.
         applying: The batch that is being applied.
-        blocked: What was said last of what holds the log back.
+        blocked: The last report of what holds the log back.
     """
 
     applied: Csn
@@ -92,7 +93,7 @@ class PrefixState:
 
 
 class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
-    """Turns records and parts, in whatever order they come, into batches to apply.
+    """The machine that turns records and parts, in whatever order they arrive, into batches to apply.
 
     Args:
         applied: The snapshot CSN of this replica.
@@ -115,9 +116,9 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         self._read = applied
         self._at_end: bool | None = None
         self._waiting: dict[Csn, _Waiting] = {}
-        #: The record that misses each part; follows from what waits.
+        #: The record that misses each part; derived from the waiting records.
         self._csn_of: dict[PartId, Csn] = {}
-        #: The tids that wait; follow from what waits.
+        #: The tids that wait; derived from the waiting records.
         self._tids: set[str] = set()
         self._applying: msg.Applied | None = None
 
@@ -128,7 +129,7 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
 
     @property
     def missing(self) -> int:
-        """Number of their parts that are not held."""
+        """Number of parts that these records miss."""
         return len(self._csn_of)
 
     def find(self, tid: str) -> Csn | None:
@@ -194,10 +195,10 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         assert self.blocked is None or self.blocked.csn in self._waiting, f"{self.blocked} does not wait"
 
     def _react(self, events: tuple[msg.PrefixEvent, ...]) -> tuple[msg.PrefixInstruction, ...]:
-        """Take the events; what is to be applied is decided after the last of them.
+        """Process the events; the batch to apply is decided after the last of them.
 
         Raises:
-            CorruptError: A record is missing from the log; the agent stops, it never skips (I15).
+            CorruptError: A record is missing from the log; the agent stops and never skips it (I15).
         """
         done = [said for event in events for said in self._take(event)]
         return (*done, *self._next())
@@ -296,7 +297,7 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         for done in [number for number in self._waiting if number <= csn]:
             item = self._waiting.pop(done)
             self._tids.difference_update(tid.tid for tid in item.tids)
-            # Found damaged after it had been made visible: repaired, not waited for.
+            # Found damaged after the record was made visible: the part is repaired, not waited for.
             for part in item.missing:
                 del self._csn_of[part]
             self.time_ms = max(self.time_ms, item.record.record.time_ms)

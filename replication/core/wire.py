@@ -1,7 +1,7 @@
 """The bytes of a push: ``POST /peer/v1/stage`` (docs/protocol.md#stage). Pure.
 
 A big-endian uint32 with the length of the header, the header as msgpack, then the bytes of the inline parts
-in the order of the header. Parts that are not inline are fetched by the receiver. Pure: no input or output.
+in the order of the header. Parts that are not inline are fetched by the receiver.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import PartMeta, SealedTid
 
 #: Largest header; about 15,000 parts with statistics of 1 KiB each. A server allows this and push_bytes_max.
-#: Part of the protocol and not a setting: a home must know what every peer takes.
+#: It is part of the protocol and not a setting: a home must know what every peer accepts.
 HEADER_BYTES_MAX = 16 << 20
-#: Buffers below this size are joined before they are sent: a system call each would cost more than the copy.
+#: Buffers below this size are joined before they are sent: a system call for each would cost more than the
+#: copy.
 _JOIN_BYTES = 64 << 10
 
 _LENGTH = struct.Struct(">I")
@@ -31,11 +32,11 @@ class StageRequest:
     """A decoded push.
 
     Attributes:
-        home: Who pushes.
-        boot: Start number of its agent.
-        cluster_id: The cluster it belongs to; the receiver compares.
-        tids: What it has sealed.
-        inline: Bytes of those parts that came along; length and checksum are right.
+        home: The replica that pushes.
+        boot: Boot number of its agent.
+        cluster_id: The cluster it belongs to; the receiver compares it.
+        tids: The transactions that it has sealed.
+        inline: Bytes of the parts that were sent inline; length and checksum are right.
         damaged: Tids whose inline bytes do not match a checksum, with the reason; to be answered as refused.
     """
 
@@ -78,10 +79,10 @@ def encode(
     """Return the body of a push as buffers to send one after the other; large parts are not copied.
 
     Args:
-        inline: Bytes of those parts of ``tids`` that travel along.
+        inline: Bytes of those parts of ``tids`` that are sent inline.
 
     Raises:
-        TooLargeError: The header is larger than a peer takes; push fewer transactions at a time.
+        TooLargeError: The header is larger than a peer accepts; push fewer transactions at a time.
     """
     header = _Header(
         home=home,
@@ -125,7 +126,7 @@ def _joined(buffers: Iterable[bytes]) -> Iterable[bytes]:
 
 
 def decode(body: bytes) -> StageRequest:
-    """Read a push; nothing in it can make more be allocated than ``body`` itself.
+    """Decode a push; its content cannot cause a larger allocation than ``body`` itself.
 
     Raises:
         BadRequestError: It is cut, too long, malformed or contradicts itself.

@@ -1,17 +1,17 @@
-"""Takes removal locks in ZooKeeper and gives them back (rule removals).
+"""The removal locks of a replica in ZooKeeper: taken and released (rule removals).
 
-The rules are in :mod:`tidelock.replication.core.lock_rules`, what this replica holds in
-:mod:`tidelock.replication.core.lock_book`. What is promised:
+The rules are in :mod:`tidelock.replication.core.lock_rules`, the locks that this replica holds in
+:mod:`tidelock.replication.core.lock_book`. The promises are:
 
-* Of two transactions whose scopes overlap at most one gets its locks: the first locker. The other hears of a
-  conflict at once. Both may only be refused where a third one stands in the way of one of them.
+* Of two transactions whose scopes overlap at most one gets its locks: the first locker. The other gets a
+  conflict at once. Both may be refused only if a third one is in the way of one of them.
 * A lock is deleted only under the session version of its holder's replica: by this replica under its own
   fence, or under the version that it has just written itself into the session znode of a silent replica
   (F5). The lock of a committed removal stays until the tail has passed its CSN.
-* Whatever becomes of a request, its answer or its caller: a lock of this life stands in the book until it is
-  known to be gone, and goes with :meth:`Locks.sweep` if not before.
+* Whatever happens to a request, its answer or its caller: a lock of this boot is in the book until it is
+  known to be deleted, and :meth:`Locks.sweep` deletes it if nothing did before.
 
-What is not promised is that no part was removed: a lock is taken first, then the catalog is asked for
+The locks do not promise that no part was removed: a lock is taken first, then the catalog is asked for
 removals above the statement's CSN. A lock may be taken whose former holder's removal the tail has passed.
 """
 
@@ -32,22 +32,23 @@ from tidelock.replication.locks.taker import InTheWayError, LockTaker
 
 
 class Locks:
-    """The removal locks of one replica in one life; lives in one event loop.
+    """The removal locks of one replica in one boot; belongs to one event loop.
 
     Args:
         replica: The own id.
-        boot: The own life.
+        boot: The own boot.
         store: The replica's session to ZooKeeper, for reads.
         fenced: Sends a multi under the own fence: :meth:`tidelock.csnlog.log.CsnLog.fenced`.
-        outcome: Says what became of a transaction: the own session's word on its living ones, the log, the
-            catalog. It must not call a tid aborted that may still commit. It may raise UnavailableError.
-        fence_home: Fences the present life of a replica that has been silent for long, and returns the data
+        outcome: Returns the outcome of a transaction, by the own session's knowledge of its living ones, the
+            log and the catalog. It must not call a tid aborted that may still commit. It may raise
+            UnavailableError.
+        fence_home: Fences the present boot of a replica that has been silent for long, and returns the data
             version that this very call has written to its session znode; None if it did not.
         silent: The replicas that ``fence_home`` would fence.
         clock: Monotonic seconds.
         limits: The bounds.
         pause: Waits for so many seconds.
-        book: What is held already; for those who run the methods again from their beginning.
+        book: The locks that are held already; for callers that run the methods again from their beginning.
     """
 
     def __init__(
@@ -86,31 +87,33 @@ class Locks:
             outcome=outcome,
             limits=limits,
         )
-        #: How many calls of take() run for a transaction, and those that were given back meanwhile.
+        #: The number of calls of take() that run for each transaction, and the transactions released
+        #: meanwhile.
         self._taking: dict[Tid, int] = {}
         self._ended: set[Tid] = set()
 
     @property
     def held(self) -> int:
-        """How many locks this replica holds, those of committed removals and those about to go included."""
+        """The number of locks of this replica, including committed removals and locks to be deleted."""
         return len(self._book)
 
     async def take(
         self, tid: Tid, ask: LockAsk, *, at: Csn, merge: bool = False, wait_s: float = 0.0
     ) -> None:
-        """Lock parts, or more than parts, for a transaction of this home; what it holds already stays held.
+        """Lock parts, or more than parts, for a transaction of this home; its earlier locks stay held.
 
-        When this returns no other transaction that overlaps is undecided, and none is committed above ``at``
-        as far as locks tell: **then ask the catalog** for removals (for ranges of keys: for any change) above
-        ``at``, since locks go when the tail has passed. When it raises, all that *this call* has taken is
-        given back; what earlier calls have taken stays until :meth:`release`.
+        When this returns, no other transaction that overlaps is undecided, and none is committed above ``at``
+        as far as locks show: **then ask the catalog** for removals (for ranges of keys: for any change) above
+        ``at``, since locks are deleted when the tail has passed. When it raises, all locks that *this call*
+        has taken are released; the locks of earlier calls stay until :meth:`release`.
 
         Args:
             tid: The transaction.
             ask: What to lock; see :class:`~tidelock.replication.core.lock_rules.LockAsk`.
-            at: The CSN that the statement reads at. Who is committed up to there is in nobody's way.
-            merge: It is a compaction: it never waits, and others wait for it.
-            wait_s: How long to wait for other transactions. For a compaction a user's statement waits at
+            at: The CSN that the statement reads at. A holder that is committed up to there is in no one's
+                way.
+            merge: The caller is a compaction: it never waits, and others wait for it.
+            wait_s: How long to wait for other transactions. A user's statement waits for a compaction at
                 least ``compaction_lock_wait_s`` whatever this is.
 
         Raises:
@@ -156,10 +159,10 @@ class Locks:
                 self._ended.discard(tid)
 
     async def release(self, tid: Tid) -> None:
-        """Give back everything that a transaction holds which is not committed, and never will be.
+        """Release everything that a transaction holds which is not committed, and never will be.
 
-        Never raises: what ZooKeeper does not take now goes with :meth:`sweep`. A :meth:`take` that still runs
-        for it gives back what it gets.
+        Never raises: :meth:`sweep` deletes the locks that ZooKeeper does not delete now. A :meth:`take` that
+        still runs for the transaction releases what it gets.
         """
         if tid in self._taking:
             self._ended.add(tid)
@@ -170,16 +173,17 @@ class Locks:
         self._book.commit(tid, csn)
 
     async def sweep(self, tail: Csn) -> None:
-        """Delete what nobody needs any more: a chore, and the first thing after a start. Never raises.
+        """Delete locks that are no longer needed: a background task, also run at a start. Never raises.
 
-        Locks that could not be given back; those of this replica's former lives that were never committed;
-        those of removals that are committed below ``tail`` (csn/tail, as read from ZooKeeper: every replica
-        that can commit has applied them); from time to time the same for replicas that have long been silent.
+        These are locks that could not be released; locks of this replica's former boots that were never
+        committed; locks of removals that are committed below ``tail`` (csn/tail, as read from ZooKeeper:
+        every replica that can commit has applied them); from time to time the same for replicas that have
+        long been silent.
         """
         await self._janitor.sweep(tail)
 
     async def locked_parts(self, table: TableName) -> frozenset[PartId]:
-        """Return the parts of a table that somebody has locked, a moment ago: no promise, just a hint.
+        """Return the parts of a table that were locked a moment ago: no promise, just a hint.
 
         Raises:
             UnavailableError: There is no connection to ZooKeeper now.
@@ -187,7 +191,7 @@ class Locks:
         return await self._zookeeper.locked_parts(self._zookeeper.call(0.0), table)
 
     async def listed(self) -> list[LockInfo]:
-        """Return all locks of the cluster, by table and name. What cannot be read is left out, and logged.
+        """Return all locks of the cluster, by table and name. An unreadable lock is left out, and logged.
 
         Raises:
             UnavailableError: ZooKeeper could not be read.
@@ -195,9 +199,9 @@ class Locks:
         return await self._zookeeper.scan(self._zookeeper.call(self._limits.connect_wait_s))
 
     async def _release(self, tid: Tid, *, others: int) -> None:
-        """Give back what a transaction holds, while so many (other) calls of take() run for it.
+        """Release the locks of a transaction, while ``others`` (other) calls of take() run for it.
 
-        What is under way for those is for them to give back: nobody else may delete what is not certain.
+        Those calls release the locks that they have under way: no other task may delete what is not certain.
         """
         self._book.leave([lock for lock in self._book.held(tid) if lock.certain or not others])
         await self._janitor.give_back()

@@ -1,8 +1,8 @@
-"""The requests that removal locks need of ZooKeeper: what is read is as new as it must be, what is sent ends.
+"""The requests of removal locks to ZooKeeper: reads are as new as they must be, sent requests end.
 
 A read decides something only in a session in which a write of the same call was acknowledged before: another
-session may show an older state (Z7). So each call carries the session of its last write, and
-makes a write that changes nothing where it has none.
+session may show an older state (Z7). So each call carries the session of its last write, and makes a write
+that changes nothing if it has none.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LOCK: Final = faults.step("replication.lock")
 T = TypeVar("T")
 MultiResult = Ok[tuple[object, ...]] | Refused | Unknown
 
-#: How often a request is made again because something moved between a look and a write.
+#: How often a request is repeated because something changed between a read and a write.
 ROUNDS: Final = 50
-#: Pause before a request is repeated that found no connection, or a lock that is just going.
+#: Pause before a request is repeated that found no connection, or a lock that is just being deleted.
 RETRY_S: Final = 0.05
 #: Reads under way at once.
 _READS: Final = 64
@@ -44,10 +44,10 @@ class Call:
     """One call from outside.
 
     Attributes:
-        until: When it waits for a connection no longer, by the clock.
+        until: When it stops waiting for a connection, by the clock.
         session: The session in which its last write was acknowledged, and whose reads are at least as new. 0
-            = none: a write has to come before a read that decides something.
-        made: What it has locked, or has tried to without knowing how that ended, by path.
+            = none: a write has to precede a read that decides something.
+        made: The locks that it has made, or has tried to make with an unknown outcome, by path.
     """
 
     until: float
@@ -75,15 +75,15 @@ class LockStore:
         self.store = store
         self.pause = pause
         self._fenced, self._clock = fenced, clock
-        #: Multis under way, whoever still waits for them.
+        #: Multis under way, whether or not a caller still waits for them.
         self._flying: set[asyncio.Future[MultiResult]] = set()
-        #: Wide locks by name. A name is never used again, so what was read once stays true.
+        #: Wide locks by name. A name is never used again, so a lock that was read once stays valid.
         self._wide: dict[TableName, dict[str, LockInfo]] = {}
-        #: Partitions of the parts that were locked when a table was looked at last.
+        #: Partitions of the parts that were locked at the last read of a table.
         self._partitions: dict[TableName, dict[PartId, str]] = {}
 
     def call(self, patience_s: float) -> Call:
-        """Begin a call that waits so many seconds for a connection."""
+        """Begin a call that waits at most ``patience_s`` seconds for a connection."""
         return Call(self._clock() + patience_s)
 
     async def connected(self, call: Call) -> None:
@@ -96,7 +96,7 @@ class LockStore:
             await self.pause(RETRY_S)
 
     async def send(self, call: Call, ops: tuple[Op, ...]) -> MultiResult:
-        """Send a multi that runs to its end, and is known until then, even if the caller is cancelled."""
+        """Send a multi that runs to its end, and is tracked until then, even if the caller is cancelled."""
         session = self.store.session
         flying = asyncio.ensure_future(self._fly(ops))
         self._flying.add(flying)
@@ -110,7 +110,7 @@ class LockStore:
         return result
 
     async def landed(self, call: Call) -> None:
-        """Wait for the end of all multis under way; until then no read tells what they will have done."""
+        """Wait for the end of all multis under way; until then no read shows what they will have done."""
         if self._flying:
             await asyncio.wait(set(self._flying))
             call.session = 0
@@ -129,7 +129,7 @@ class LockStore:
         return result
 
     async def see(self, call: Call) -> None:
-        """Make sure that what is read next is at least as new as this moment: by a write in its session."""
+        """Make sure that the next read is at least as new as this moment: by a write in its session."""
         for _ in range(ROUNDS):
             await self.connected(call)
             session = self.store.session
@@ -160,7 +160,7 @@ class LockStore:
         raise _unreadable()
 
     async def fresh_wide_locks(self, call: Call, table: TableName) -> list[LockInfo]:
-        """The wide locks of a table, those included that were made before the last write of the call."""
+        """Return the wide locks of a table, including those that were made before the call's last write."""
         for _ in range(ROUNDS):
             names = await self.read(call, lambda: self.store.children(tree.wide_dir(table)), fresh=True)
             locks = await self.wide_locks(call, table, names or ())
@@ -169,7 +169,7 @@ class LockStore:
         raise _unreadable()
 
     async def wide_locks(self, call: Call, table: TableName, names: Sequence[str]) -> list[LockInfo]:
-        """Wide locks by their names; only those are read that were never read before."""
+        """Return the wide locks with these names; only locks that were never read before are read."""
         directory, known = tree.wide_dir(table), dict(self._wide.get(table, {}))
         new = [f"{directory}/{name}" for name in names if f"{directory}/{name}" not in known]
         known |= {lock.znode: lock for lock in await self.read_locks(call, table, new)}
@@ -180,10 +180,10 @@ class LockStore:
     async def part_locks(
         self, call: Call, table: TableName, names: Sequence[str], scope: Scope
     ) -> list[LockInfo]:
-        """The locks of a table's parts, by their names, that overlap a scope.
+        """Return the locks of a table's parts, by their names, that overlap a scope.
 
-        Holders come and go, but a part stays in its partition: of those that were read before only the ones
-        in question are read again.
+        Holders change, but a part stays in its partition: of the locks that were read before, only those
+        whose parts overlap the scope are read again.
         """
         directory, known = tree.lock_dir(table), self._partitions.get(table, {})
         parts = [PartId(name) for name in names if name != tree.WIDE]
@@ -198,7 +198,7 @@ class LockStore:
     async def read_locks(
         self, call: Call, table: TableName, znodes: Iterable[str], *, lenient: bool = False
     ) -> list[LockInfo]:
-        """Read locks; those that are gone are left out, and ``lenient`` those that cannot be understood."""
+        """Read locks; deleted ones are left out, and with ``lenient`` also those that cannot be decoded."""
         left = list(znodes)
         found: list[LockInfo] = []
         while left:
@@ -221,7 +221,7 @@ class LockStore:
         return await self.read(call, lambda: self.store.children(znode)) or ()
 
     async def scan(self, call: Call, table: TableName | None = None) -> list[LockInfo]:
-        """All locks of a table, or of all tables, by their paths."""
+        """Return all locks of a table, or of all tables, by their paths."""
         tables = await self._children(call, tree.LOCKS) if table is None else (table,)
         found: list[LockInfo] = []
         for name in map(TableName, sorted(tables)):
@@ -232,17 +232,17 @@ class LockStore:
         return found
 
     async def locked_parts(self, call: Call, table: TableName) -> frozenset[PartId]:
-        """The parts of a table that have locks."""
+        """Return the parts of a table that have locks."""
         names = await self._children(call, tree.lock_dir(table))
         return frozenset(PartId(name) for name in names if name != tree.WIDE)
 
     async def stands(self, call: Call, lock: OwnLock) -> bool:
-        """Tell whether a lock of ours is there, when nothing that was sent before can land any more."""
+        """Return whether a lock of ours exists, when nothing that was sent before can be applied any more."""
         node = await self.read(call, lambda: self.store.get(lock.znode), fresh=True)
         return node is not None and codec.decode_lock(node.data).tid == str(lock.tid)
 
     async def make_directories(self, call: Call, table: TableName) -> None:
-        """Make the directories of a table's locks. They are never deleted, so their versions never repeat."""
+        """Create the directories of a table's locks; never deleted, so that their versions never repeat."""
         await self.send(call, (Create(tree.lock_dir(table)), Create(tree.wide_dir(table))))
 
 

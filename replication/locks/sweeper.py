@@ -1,8 +1,8 @@
-"""Deletes removal locks: the own ones, and those of others that are gone for good.
+"""The deletion of removal locks: the own ones, and those of other replicas that have ended for good.
 
-A lock is deleted only in a multi that checks the session version of its holder's replica (F5):
-the own fence for the own locks, those of former lives included; for others the version that this replica
-has just written itself into the session znode of one that has long been silent.
+A lock is deleted only in a multi that checks the session version of its holder's replica (F5): the own fence
+for the own locks, those of former boots included; for other replicas' locks the version that this replica has
+just written itself into the session znode of a replica that has long been silent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log: Final = structlog.get_logger("locks")
 
 
 class LockSweeper:
-    """Takes locks away; see :class:`tidelock.replication.locks.removal_locks.Locks` for what it is given."""
+    """The lock sweeper; :class:`tidelock.replication.locks.removal_locks.Locks` describes its arguments."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class LockSweeper:
         self._clock, self._limits = clock, limits
         self._sweeping = asyncio.Lock()
         self._adopting = asyncio.Lock()
-        #: What former lives have left is in the book.
+        #: Whether the locks that former boots have left are in the book.
         self._adopted = False
-        #: When to look for locks of silent replicas next.
+        #: When to scan for locks of silent replicas next.
         self._scan_at = clock()
 
     async def sweep(self, tail: Csn) -> None:
@@ -75,7 +75,7 @@ class LockSweeper:
     # -- own ones ------------------------------------------------------------------------------------------
 
     async def give_back(self, znodes: Collection[str] | None = None) -> None:
-        """Delete what is to be deleted, or these of it; what does not go now stays in the book."""
+        """Delete the locks that are to be deleted, or these of them; a remaining lock stays in the book."""
         left = {lock.znode: lock for lock in self._book.claim(znodes)}
         try:
             await self._delete(left)
@@ -87,7 +87,7 @@ class LockSweeper:
             self._book.put_back(left.values())
 
     async def _delete(self, left: dict[str, OwnLock]) -> None:
-        """Delete locks of this replica, former lives' included; takes out of ``left`` what is gone."""
+        """Delete locks of this replica, former boots' included; remove the deleted ones from ``left``."""
         call = self._zookeeper.call(0.0)
         for _ in range(ROUNDS):
             await self._read_uncertain(call, left)
@@ -107,7 +107,7 @@ class LockSweeper:
                     break
 
     async def _read_uncertain(self, call: Call, left: dict[str, OwnLock]) -> None:
-        """Find out which locks stand of those that may; only what was read to be ours is ever deleted."""
+        """Find out which uncertain locks exist; only a lock that was read as ours is ever deleted."""
         uncertain = [lock for lock in left.values() if not lock.certain]
         if not uncertain:
             return
@@ -119,7 +119,7 @@ class LockSweeper:
                 del left[lock.znode]
 
     async def _adopt(self) -> None:
-        """Once, take over what former lives of this replica have left: nothing of it can be made any more."""
+        """Once, take over the locks that former boots have left: no more of them can be made."""
         async with self._adopting:
             if self._adopted:
                 return
@@ -140,7 +140,7 @@ class LockSweeper:
     # -- others' -------------------------------------------------------------------------------------------
 
     async def evict(self, lock: LockInfo) -> bool:
-        """Have a lock deleted whose holder was not committed, if that may be; whether to look again."""
+        """Delete a lock whose holder was not committed, if allowed; return whether to look again."""
         if lock.tid.home != self._replica:
             return await self._clear(lock.tid.home, CSN_NONE, table=lock.table)
         if lock.tid.boot < self._boot:
@@ -151,7 +151,7 @@ class LockSweeper:
         return not self._book.is_leaving(lock.znode)
 
     async def _clear_silent(self, tail: Csn) -> None:
-        """Delete what replicas that have long been silent have left and nobody needs."""
+        """Delete the locks of long-silent replicas that are no longer needed."""
         silent = self._silent()
         if not silent or self._clock() < self._scan_at:
             return
@@ -164,11 +164,11 @@ class LockSweeper:
             await self._clear(home, tail)
 
     async def _clear(self, home: ReplicaId, tail: Csn, table: TableName | None = None) -> bool:
-        """Delete the locks of a silent replica that nobody needs, of one table or all; whether that is done.
+        """Delete the unneeded locks of a silent replica, of one table or all; return whether that is done.
 
-        The version that this call has written itself gives it alone the right to delete them, until somebody
-        raises it again: two who merely had read the same version could both delete a lock, the second one
-        after a third has taken it (F5).
+        Only the version that this call has written itself gives it the right to delete them, until the fence
+        is raised again. Two replicas that merely had read the same version could both delete a lock, the
+        second one after a third has taken it (F5).
         """
         session = self._zookeeper.store.session
         version = await self._fence_home(home)
@@ -177,7 +177,7 @@ class LockSweeper:
         call = self._zookeeper.call(0.0)
         left = [lock for lock in await self._zookeeper.scan(call, table) if lock.tid.home == home]
         verdicts = await self._verdicts(left)
-        if self._zookeeper.store.session != session:  # what was read may be older than the write
+        if self._zookeeper.store.session != session:  # the reads may be older than the write
             return False
         doomed: list[Op] = [
             Delete(lock.znode, 0) for lock in left if may_go(*verdicts[lock.tid], tail, live=False)
@@ -192,7 +192,7 @@ class LockSweeper:
         return not any(found is LockHolderState.LIVE for found, _ in verdicts.values())
 
     async def _verdicts(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[LockHolderState, Csn]]:
-        """What became of the holders; of those that are committed also the CSN."""
+        """Return the outcomes of the holders; of those that are committed also the CSN."""
         return {
             tid: standing(await self._outcome(tid), CSN_NONE) for tid in sorted({lock.tid for lock in locks})
         }

@@ -1,6 +1,6 @@
-"""Makes removal locks: of parts with an intention mark and a look afterwards, wide ones behind a look.
+"""The making of removal locks: locks of parts with an intention mark, then a look; wide ones after a look.
 
-The order of reads and writes is all that keeps two transactions from locking the same; see
+Only the order of reads and writes keeps two transactions from locking the same scope; see
 :mod:`tidelock.replication.core.lock_rules`.
 """
 
@@ -37,7 +37,7 @@ from tidelock.replication.locks.sweeper import LockSweeper
 
 
 class InTheWayError(Exception):
-    """A lock of another transaction overlaps what is wanted; ``csn`` of a committed one, else CSN_NONE."""
+    """A lock of another transaction overlaps the request; ``csn`` of a committed holder, else CSN_NONE."""
 
     def __init__(self, lock: LockInfo, found: LockHolderState, csn: Csn) -> None:
         super().__init__()
@@ -46,14 +46,14 @@ class InTheWayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A lock that is to be made, and the operation for it."""
+    """A lock that is to be made, and its operation."""
 
     lock: OwnLock
     op: Create
 
 
 class LockTaker:
-    """Takes all locks of an ask, or none; :class:`~.removal_locks.Locks` describes the arguments."""
+    """Takes all locks of a request, or none; :class:`~.removal_locks.Locks` describes the arguments."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class LockTaker:
         self._gates: weakref.WeakValueDictionary[TableName, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def take(self, tid: Tid, ask: LockAsk, at: Csn, *, merge: bool) -> None:
-        """Lock all of an ask, or nothing; InTheWayError, or errors as of :meth:`~.locks.Locks.take`."""
+        """Lock all of ``ask``, or nothing; raises InTheWayError, or errors as :meth:`~.locks.Locks.take`."""
         held = [lock for lock in self._book.held(tid) if lock.certain]
         here = f"{tree.lock_dir(ask.table)}/"  # partitions of other tables may have the same names
         parts, wide = wanted(ask, [lock.scope for lock in held if lock.znode.startswith(here)])
@@ -97,7 +97,7 @@ class LockTaker:
             raise
 
     async def _lock_parts(self, call: Call, new: list[_New], table: TableName, at: Csn) -> None:
-        """Make the locks, each multi with the intention mark; when all are there look at the wide ones."""
+        """Make the locks, each multi with the intention mark; when all exist, look at the wide locks."""
         node = await self._zookeeper.read(call, lambda: self._zookeeper.store.exists(tree.lock_dir(table)))
         self._require_room(table, (node.children if node is not None else 0) + len(new))
         mark, by_path = SetData(tree.lock_dir(table)), {one.op.path: one for one in new}
@@ -118,7 +118,7 @@ class LockTaker:
         raise _busy(table)
 
     async def _lock_wide(self, call: Call, new: _New, table: TableName, at: Csn) -> None:
-        """Make a wide lock while nothing moves that was looked at before."""
+        """Make a wide lock while nothing changes that was read before."""
         async with self._gates.setdefault(table, asyncio.Lock()):
             for _ in range(ROUNDS):
                 await self._zookeeper.connected(call)
@@ -139,8 +139,8 @@ class LockTaker:
         """Read what a lock of a wide scope depends on: versions first, then the locks; None = look again.
 
         Returns:
-            The operations that hold only while that has not moved, how many locks the table has, and those
-            that overlap.
+            The operations that hold only while these versions have not changed, the number of locks of the
+            table, and the locks that overlap.
         """
         store, directory, above = self._zookeeper.store, tree.lock_dir(table), tree.wide_dir(table)
         session = store.session
@@ -171,7 +171,7 @@ class LockTaker:
     async def _create(
         self, call: Call, first: tuple[Op, ...], batch: list[_New], table: TableName, at: Csn
     ) -> bool:
-        """Make locks with one multi behind other operations; False when a version in those has moved."""
+        """Make locks with one multi after other operations; False when a version in those has changed."""
         for _ in range(ROUNDS):
             if not batch:
                 return True
@@ -208,7 +208,7 @@ class LockTaker:
         raise _busy(table)
 
     async def _is_ours(self, call: Call, new: _New, table: TableName, at: Csn) -> bool:
-        """Find out who holds a lock that exists: this transaction, or nobody any more (False: try again)."""
+        """Return whether this transaction holds an existing lock; False = the lock was deleted: try again."""
         node = await self._zookeeper.read(call, lambda: self._zookeeper.store.get(new.lock.znode), fresh=True)
         if node is None:
             return False
@@ -219,14 +219,14 @@ class LockTaker:
         if self._book.reclaim(lock.tid, lock.znode):
             call.made[lock.znode] = new.lock
             return True
-        await self._zookeeper.pause(RETRY_S)  # another call is just making it, or it is just going
+        await self._zookeeper.pause(RETRY_S)  # another call is just making it, or it is just being deleted
         return any(one.certain and one.znode == lock.znode for one in self._book.held(lock.tid))
 
     async def _has_evicted(self, locks: list[LockInfo], at: Csn) -> bool:
-        """Tell whether some of these, which overlap what is wanted, were deleted; False = none is in the way.
+        """Return whether some of these overlapping locks were deleted; False = no lock is in the way.
 
         Raises:
-            InTheWayError: One is.
+            InTheWayError: A lock is in the way.
         """
         seen: set[Tid] = set()
         for lock in locks:
@@ -240,7 +240,7 @@ class LockTaker:
         return False
 
     async def _evict(self, lock: LockInfo, found: LockHolderState, csn: Csn) -> None:
-        """Have a lock deleted whose holder is gone; InTheWayError if it is not to be."""
+        """Delete a lock whose holder has ended; raise InTheWayError if it is not to be deleted."""
         undecided = found in {LockHolderState.LIVE, LockHolderState.DEAD}
         if not undecided or not await self._janitor.evict(lock):
             raise InTheWayError(lock, found, csn)

@@ -82,6 +82,25 @@ def test_it_survives_who_started_it(start: Starter) -> None:
     assert not psutil.pid_exists(process.pid) or psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
 
 
+def test_who_started_a_process_that_lives_on_ends_without_a_warning(tmp_path: Path) -> None:
+    """To outlive its starter is what such a process is for, and nothing that was left open."""
+    script = textwrap.dedent(
+        f"""\
+        from pathlib import Path
+        from tidelock import processes
+        folder = Path({str(tmp_path)!r})
+        processes.start(["sleep", "600"], pid_file=folder / "pid", log=folder / "out", folder=folder)
+        """
+    )
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    process = processes.load(tmp_path / "pid")
+    assert process is not None
+    assert processes.alive(process)
+    processes.kill(process)
+    assert done.stderr == ""
+
+
 def test_a_stubborn_process_is_killed(start: Starter) -> None:
     """A process that ignores SIGTERM is killed when its grace is over."""
     process = start("sh", "-c", STUBBORN)

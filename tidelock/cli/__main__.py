@@ -1,4 +1,4 @@
-"""`python -m tidelock.cli` is `tidelock`, also where its script is not on the PATH."""
+"""`python -m tidelock.cli` is `tidelock`, also if its script is not on the PATH."""
 
 from __future__ import annotations
 

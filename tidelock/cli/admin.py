@@ -17,7 +17,7 @@ from tidelock.errors import TidelockError
 
 #: Value of a partition column that means null, as in the folder's name.
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-#: Pause between two looks at how far the work is.
+#: Pause between two checks of the progress of the work.
 _LOOK_S: Final = 1.0
 
 

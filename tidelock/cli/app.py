@@ -14,7 +14,7 @@ from tidelock.errors import TidelockError
 
 
 class _Root(TyperGroup):
-    """The root group; it turns what a command raises into an exit code (see `exits`)."""
+    """The root group; it converts the error of a command to an exit code (see `exits`)."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. With `--debug` an error keeps its traceback."""

@@ -1,4 +1,4 @@
-"""What the exit code of a command says: the one table, shown in docs/command-line.md too."""
+"""The meaning of the exit codes of commands: the one table, shown in docs/command-line.md too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130, "interrupted (Ctrl-C)"
 
     def __new__(cls, code: int, meaning: str) -> Self:
-        """A code with its meaning."""
+        """Create a code with its meaning."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
@@ -43,7 +43,7 @@ class Exit(IntEnum):
 
 
 def exit_of(error: BaseException) -> Exit:
-    """Return the exit code for what a command ended with."""
+    """Return the exit code for the error that ended a command."""
     match error:
         case BadRequestError() | ConfigError():
             return Exit.USAGE
@@ -64,5 +64,5 @@ def exit_of(error: BaseException) -> Exit:
 
 
 def table() -> str:
-    """The table as text, one line for each code."""
+    """Return the table as text, one line for each code."""
     return "\n".join(f"{code.value:>4}  {code.meaning}" for code in Exit)

@@ -19,7 +19,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.cluster.local import READY_TIMEOUT_S, STOP_GRACE_S
 from tidelock.errors import UnavailableError
 
-#: How often the foreground looks whether its ZooKeeper still runs, in seconds.
+#: How often the foreground process checks that its ZooKeeper still runs, in seconds.
 _LOOK_INTERVAL_S: Final = 0.5
 
 Where = Annotated[Path, typer.Option("--data-dir", help="Folder of the cluster.")]
@@ -86,7 +86,7 @@ def down(
 def agent(context: typer.Context) -> None:
     """Run one agent in the foreground; `tidelock agent --help` lists its settings."""
     command = [sys.executable, "-m", "tidelock.replica_agent.main", *context.args]
-    os.execv(sys.executable, command)  # noqa: S606 - the agent takes the place of this process
+    os.execv(sys.executable, command)  # noqa: S606 - the agent replaces this process
 
 
 def zookeeper(

@@ -41,7 +41,7 @@ def status(target: Target, as_json: Json = False) -> None:
 
 
 def _of_agents(told: dict[str, Any]) -> dict[str, Any]:
-    """The status that an agent tells, in the form of a local cluster's."""
+    """Return the status that an agent reports, in the form of the status of a local cluster."""
     replicas = [
         {
             "id": row["id"],

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, and never both on one stream.
+"""Output of commands: tables for people, JSON for programs, and never both on one stream.
 
 Results go to standard output. Progress, hints and errors go to standard error, so a result can be piped.
 """
@@ -13,23 +13,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-#: Width of tables that no terminal shows: nothing is cut off for want of room.
+#: Width of tables that no terminal shows: no cell is cut off for lack of room.
 _WIDTH_PIPED: Final = 200
 
 
 def out() -> Console:
-    """The console for results."""
+    """Return the console for results."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDTH_PIPED)
 
 
 def err() -> Console:
-    """The console for everything else."""
+    """Return the console for everything else."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a result for programs; what JSON does not know (decimals, dates) as text."""
+    """Print a result for programs; values that JSON cannot express (decimals, dates) as text."""
     out().print(json.dumps(value, indent=2, default=str), markup=False, soft_wrap=True)
 
 
@@ -53,7 +53,7 @@ def say(text: str) -> None:
 
 
 def hint(text: str) -> None:
-    """Tell something beside the result."""
+    """Print a hint beside the result."""
     err().print(text, style="dim", markup=False)
 
 
@@ -63,7 +63,7 @@ def complain(text: str) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """Return a number of bytes as text for people."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":  # noqa: PLR2004 - what the units mean

@@ -138,7 +138,7 @@ def _utc(at: datetime | None) -> datetime | None:
 
 
 def _value(text: str) -> Any:
-    """A parameter: what JSON makes of it, or the text."""
+    """Return a parameter: its value as JSON, or the text if it is no JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which cluster a command talks to: `--data-dir`, `--url` or `--zk`, the same on all commands."""
+"""The cluster that a command uses: `--data-dir`, `--url` or `--zk`, the same options on all commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelock.client import Database, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError
 
-#: Where `tidelock up` makes a cluster, and where the other commands look for one, when nothing is said.
+#: Default folder in which `tidelock up` creates a cluster, and in which the other commands find it.
 FOLDER_DEFAULT: Final = Path("tidelock-data")
 
 Folder = Annotated[
@@ -47,7 +47,7 @@ class Target:
     timeout_s: float
 
     def local(self) -> LocalCluster | None:
-        """The local cluster, if that is what is named; ConfigError when its folder holds none."""
+        """Return the local cluster if the options name one; ConfigError if its folder holds no cluster."""
         if sum(option is not None for option in (self.folder, self.url, self.zk)) > 1:
             raise BadRequestError("give one of --data-dir, --url and --zk")
         if self.url is not None or self.zk is not None:
@@ -55,12 +55,12 @@ class Target:
         return LocalCluster.open(self.folder or FOLDER_DEFAULT)
 
     def connect(self) -> Database:
-        """Connect to it.
+        """Connect to the cluster.
 
         Raises:
             BadRequestError: More than one cluster is named, or an address has another form.
-            ConfigError: There is no cluster in the folder.
-            UnavailableError: Nobody answers.
+            ConfigError: The folder holds no cluster.
+            UnavailableError: No agent answers.
         """
         cluster = self.local()
         if cluster is not None:
@@ -72,7 +72,7 @@ class Target:
 
 
 def on_target(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a cluster; it gets them as its argument `target`."""
+    """Add the options that name a cluster to a command, which receives them as its argument `target`."""
     signature = inspect.signature(command, eval_str=True)
     options = {
         "folder": (Folder, None),

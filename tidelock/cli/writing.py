@@ -166,12 +166,12 @@ def parse_column(text: str) -> pa.Field:
 
 
 def schema_of(path: Path) -> pa.Schema:
-    """The columns of a Parquet file; BadRequestError when it is none."""
+    """Return the columns of a Parquet file; BadRequestError if the file is no Parquet file."""
     return open_rows(path).schema
 
 
 def _work(arguments: list[str]) -> dict[str, list[Path]]:
-    """What to insert into which table."""
+    """Return the files to insert, by table."""
     work: dict[str, list[Path]] = {}
     if "=" in arguments[0]:
         for text in arguments:
@@ -207,7 +207,7 @@ def _insert(tx: Transaction, table: str, files: list[Path]) -> int:
 
 
 def _count(files: list[Path]) -> int:
-    """Rows by the files' own metadata."""
+    """Return the number of rows according to the files' own metadata."""
     try:
         return sum(pq.read_metadata(path).num_rows for path in parquet_files(files))
     except (OSError, pa.ArrowInvalid) as error:

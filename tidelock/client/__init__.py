@@ -9,9 +9,9 @@
     with db.snapshot() as snap:
         snap.sql("select count(*) from orders")
 
-It holds no part of the protocol: agents decide, the client asks. What it does promise is about what it tells:
-a commit that it reports as refused is certainly not visible, one that it reports as done is durable, and
-where neither is known it says so (`tidelock.errors`).
+It holds no part of the protocol: the client sends requests, the agents decide. The client promises that its
+reports are exact: a commit that it reports as refused is certainly not visible, a commit that it reports as
+done is durable, and if neither is known it reports that (`tidelock.errors`).
 """
 
 from __future__ import annotations

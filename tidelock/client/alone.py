@@ -1,4 +1,4 @@
-"""Statements that are transactions of their own, begun again while that is certain to count only once."""
+"""Autocommit statements, repeated only while a repetition certainly takes effect once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelock.errors import (
 
 T = TypeVar("T")
 
-#: What a transaction of one statement may end with and simply be begun again: it is certainly not committed.
+#: Errors after which an autocommit statement begins again: its transaction is certainly not committed.
 _BEGIN_AGAIN: Final = (
     UnavailableError,
     FencedError,
@@ -36,12 +36,12 @@ _BEGIN_AGAIN: Final = (
 
 
 class End(TypedDict, total=False):
-    """How a statement that is a transaction of its own ends.
+    """Options for the end of an autocommit statement.
 
     Attributes:
         label: Unique name of this piece of work, see `Database.begin`.
         wait: See `Transaction.commit`.
-        timeout_s: How long it may be begun again, and its outcome be asked for; default: the client's.
+        timeout_s: How long to repeat the statement and to request its outcome; default: the client's.
     """
 
     label: str | None
@@ -50,7 +50,7 @@ class End(TypedDict, total=False):
 
 
 class AutocommitStatements:
-    """The statements; part of `Database`."""
+    """The autocommit statements; part of `Database`."""
 
     _connection: Connection
 
@@ -67,11 +67,11 @@ class AutocommitStatements:
         wait: Wait = "home",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Insert rows as a transaction of its own.
+        """Insert rows in a separate transaction.
 
-        It is begun again, on another replica if need be, while that is certain to insert the rows only once
-        and the rows can be read again (a reader gives them once), for at most `timeout_s` (default: the
-        client's).
+        The transaction is begun again, on another replica if need be, for at most `timeout_s` (default: the
+        client's). That happens only while the rows are certain to be inserted once, and only if the rows can
+        be read again (a reader yields them once).
 
         Raises as `Transaction.insert` and `Transaction.commit`.
         """
@@ -84,39 +84,39 @@ class AutocommitStatements:
         )
 
     def drop_partition(self, table: str, partition: Mapping[str, Any], **end: Unpack[End]) -> CommitResult:
-        """As `Transaction.drop_partition`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.drop_partition`, in a separate transaction, begun again as in `insert`."""
         return self._alone(lambda tx: tx.drop_partition(table, partition), again=True, **end)
 
     def truncate(self, table: str, **end: Unpack[End]) -> CommitResult:
-        """As `Transaction.truncate`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.truncate`, in a separate transaction, begun again as in `insert`."""
         return self._alone(lambda tx: tx.truncate(table), again=True, **end)
 
     def move_partition(
         self, table: str, partition: Mapping[str, Any], into: str, **end: Unpack[End]
     ) -> CommitResult:
-        """As `Transaction.move_partition`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.move_partition`, in a separate transaction, begun again as in `insert`."""
         return self._alone(lambda tx: tx.move_partition(table, partition, into), again=True, **end)
 
     def replace_partition(
         self, table: str, partition: Mapping[str, Any], data: Data, **end: Unpack[End]
     ) -> CommitResult:
-        """As `Transaction.replace_partition`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.replace_partition`, in a separate transaction, begun again as in `insert`."""
         return self._alone(
             lambda tx: tx.replace_partition(table, partition, data), again=repeatable(data), **end
         )
 
     def delete(self, table: str, where: str, params: Params = (), **end: Unpack[End]) -> CommitResult:
-        """As `Transaction.delete`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.delete`, in a separate transaction, begun again as in `insert`."""
         return self._alone(lambda tx: tx.delete(table, where, params), again=True, **end)
 
     def update(
         self, table: str, values: Values, where: str | None = None, params: Params = (), **end: Unpack[End]
     ) -> CommitResult:
-        """As `Transaction.update`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.update`, in a separate transaction, begun again as in `insert`."""
         return self._alone(lambda tx: tx.update(table, values, where, params), again=True, **end)
 
     def upsert(self, table: str, data: Data, *, on: Sequence[str], **end: Unpack[End]) -> CommitResult:
-        """As `Transaction.upsert`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.upsert`, in a separate transaction, begun again as in `insert`."""
         return self._alone(lambda tx: tx.upsert(table, data, on=on), again=repeatable(data), **end)
 
     def merge(
@@ -131,7 +131,7 @@ class AutocommitStatements:
         params: Params = (),
         **end: Unpack[End],
     ) -> CommitResult:
-        """As `Transaction.merge`, as a transaction of its own, begun again as in `insert`."""
+        """As `Transaction.merge`, in a separate transaction, begun again as in `insert`."""
         return self._alone(
             lambda tx: tx.merge(
                 table,
@@ -155,7 +155,7 @@ class AutocommitStatements:
         wait: Wait = "home",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Run one statement as a transaction; `again`: repeat it while it is certain to count only once."""
+        """Run one statement as a transaction; `again`: repeat it while it certainly takes effect once."""
         limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
 
         def once() -> CommitResult:
@@ -167,7 +167,7 @@ class AutocommitStatements:
 
 
 def _again(call: Callable[[], T], limit_s: float) -> T:
-    """Call until it succeeds, fails for good, or the time is over."""
+    """Repeat a call until it succeeds, fails for good, or the time is over."""
     deadline = time.monotonic() + limit_s
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_BEGIN_AGAIN),

@@ -1,4 +1,4 @@
-"""Arguments that may be given in several forms."""
+"""Conversion of arguments that callers may pass in several forms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def milliseconds(at: datetime | int | None) -> int | None:
 
 
 def plain(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a partition as JSON has them: dates and decimals as their texts."""
+    """Return the values of a partition in JSON's form: dates and decimals as their texts."""
     return {
         name: str(value) if isinstance(value, date | Decimal) else value for name, value in partition.items()
     }

@@ -1,8 +1,9 @@
-"""The audit of a cluster: every replica is asked for its own, then all are compared at one CSN.
+"""The audit of a cluster: every replica audits itself, then all are compared at one CSN.
 
-At that CSN, which all of them have applied and which is pinned meanwhile, each tells a digest of every
-table's parts and one of the outcomes that all still keep. Equal CSN, equal digests (I8, I10). Where they
-differ, the parts of the table are listed, and the range of CSNs is halved until one commit is left.
+All replicas have applied that CSN, and it is pinned meanwhile. Each replica reports a digest of every table's
+parts and a digest of the outcomes that all still keep. Equal CSN, equal digests (I8, I10). If the digests of
+parts differ, the parts of the table are listed. If those of outcomes differ, the range of CSNs is halved
+until one commit is left.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ T = TypeVar("T")
 REPLICAS: Final = "replicas"
 #: How long a client waits for an audit by default, in seconds; agents end theirs by `audit_timeout_s`.
 TIMEOUT_S: Final = 3700.0
-#: Parts that differ and are named, for each table.
+#: Number of differing parts that are named, for each table.
 _PARTS_NAMED: Final = 100
-#: Commits whose outcomes differ and that are named.
+#: Number of commits with differing outcomes that are named.
 _OUTCOMES_NAMED: Final = 10
-#: What a finding may name.
+#: The things that a finding may name.
 _NAMED: Final = ("table", "part", "file", "znode", "tid", "csn")
 _REPORT: Final = "keep the agents' logs and data directories, and report it; do not restart the replica"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that should not be (docs/operations.md, "Audit").
+    """A contradiction or leftover that an audit has found (docs/operations.md, "Audit").
 
     Attributes:
         check: The check that has found it.
-        fault: What kind of difference it is.
+        fault: The kind of difference.
         severity: "error": two things contradict each other; "warning": something is left over.
-        expected: What should be.
-        found: What is.
-        next_step: What to do about it.
-        replicas: The replicas that it is about, or that have found it.
-        about: What it names of `table`, `part`, `file`, `znode`, `tid`, `csn`.
+        expected: The state that should exist.
+        found: The state that exists.
+        next_step: What an operator should do about it.
+        replicas: The replicas that it concerns, or that have found it.
+        about: The names among `table`, `part`, `file`, `znode`, `tid`, `csn` that it concerns.
     """
 
     check: str
@@ -64,14 +65,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAudit:
-    """What was looked at on one replica.
+    """The extent of the audit of one replica.
 
     Attributes:
-        csn: Up to this CSN catalog and log were compared.
-        log_from: From this CSN on.
-        seconds: How long it took.
-        checks: How many things each check has looked at.
-        left_out: Findings that are counted, but not told.
+        csn: Last CSN at which catalog and log were compared.
+        log_from: First CSN at which they were compared.
+        seconds: Duration of the audit.
+        checks: Number of things that each check has examined.
+        left_out: Number of findings that are counted, but not reported.
     """
 
     csn: int
@@ -88,10 +89,10 @@ class AuditReport:
     Attributes:
         csn: The CSN at which replicas were compared; None if fewer than two could be.
         deep: Whether all bytes were read.
-        replicas: What was looked at on each replica that answered.
+        replicas: The audit of each replica that answered.
         silent: Replicas that did not answer, with the reason. Nothing is known of them.
-        not_compared: Why replicas could not be compared with each other; None if they were, or there is one.
-        findings: What should not be, errors first.
+        not_compared: Why replicas could not be compared; None if they were, or if only one exists.
+        findings: All findings, errors first.
     """
 
     csn: int | None
@@ -103,14 +104,14 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """Whether every replica was looked at, and nothing was found."""
+        """Whether every replica was audited, and nothing was found."""
         return not (self.findings or self.silent or self.not_compared)
 
 
 def audit(
     connection: Connection, pin: Callable[[int], Snapshot], *, deep: bool, timeout_s: float
 ) -> AuditReport:
-    """Audit all replicas that the client may ask; `pin` opens a snapshot.
+    """Audit all replicas that the client may use; `pin` opens a snapshot.
 
     Raises:
         UnavailableError: No replica answers.
@@ -152,7 +153,7 @@ def audit(
 
 
 def _of_all(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T | UnavailableError]:
-    """Ask all at once."""
+    """Send a request to all replicas at the same time."""
 
     def one(member: Member) -> T | UnavailableError:
         try:
@@ -184,7 +185,7 @@ def _finding(row: Told, replica: str) -> Finding:
 
 
 def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Make one of what several replicas have found alike, as they do in ZooKeeper; errors first."""
+    """Merge equal findings of several replicas, e.g. those about ZooKeeper, into one; errors first."""
     alike: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
         key = (one.check, one.fault, one.expected, one.found, *sorted(one.about.items()))
@@ -206,7 +207,7 @@ def _merged(findings: Iterable[Finding]) -> list[Finding]:
 def _compare(
     connection: Connection, pin: Callable[[int], Snapshot], members: Sequence[Member]
 ) -> tuple[int, list[Finding]]:
-    """Compare replicas at the largest CSN that all have; returns it with the differences."""
+    """Compare replicas at the largest CSN that all have applied; return that CSN with the differences."""
 
     def applied(member: Member) -> int:
         return connection.small("GET", "/status", answer=StatusAnswer)(member).snapshot_csn
@@ -214,7 +215,7 @@ def _compare(
     csn = min(_each(applied, members))
     try:
         snapshot = pin(csn)
-    except SnapshotTooOldError as error:  # a replica is behind what the others promise
+    except SnapshotTooOldError as error:  # a replica is behind the horizon of the others
         raise StandbyError(
             f"a replica is at CSN {csn}, which is below the horizon ({error.message})"
         ) from error
@@ -233,7 +234,7 @@ def _each(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T]:
 
 
 class _Comparison:
-    """Replicas at one CSN."""
+    """The comparison of replicas at one CSN."""
 
     def __init__(self, connection: Connection, members: Sequence[Member], csn: int) -> None:
         self._connection, self._members, self._csn = connection, members, csn
@@ -241,7 +242,7 @@ class _Comparison:
         self._floor = max(answer.outcome_floor for answer in self._digests.values())
 
     def _ask(self, path: str, answer: type[T], **query: Any) -> dict[str, T]:
-        """Ask all replicas; the answers by their ids."""
+        """Send a request to all replicas; return the answers by replica id."""
 
         def ask(member: Member) -> T:
             transport = self._connection.transport
@@ -263,7 +264,7 @@ class _Comparison:
         return found
 
     def _parts(self, table: str) -> list[Finding]:
-        """Name the parts that not all replicas show alike."""
+        """Return findings for the parts that not all replicas show alike."""
         shown = {
             replica: {row.part: (row.path, row.rows, row.length, row.checksum) for row in rows}
             for replica, rows in self._ask("/parts", list[PartInfo], csn=self._csn, table=table).items()
@@ -282,7 +283,7 @@ class _Comparison:
             )
             for part in differing[:_PARTS_NAMED]
         ]
-        # Parts alike, digests not: what lists do not show, e.g. which transaction has made a part.
+        # The parts are equal, the digests differ in what lists do not show, e.g. the tid that made a part.
         return found or [self._difference("parts_differ", self._digests_of(table), table=table)]
 
     def _digests_of(self, table: str) -> dict[str, Any]:
@@ -306,7 +307,7 @@ class _Comparison:
         return found
 
     def _outcomes(self, above: int, to: int) -> dict[str, str]:
-        """Ask for a range of outcomes; for less of it, or nothing, where one forgets them meanwhile."""
+        """Request digests of a range of outcomes; of less, or nothing, if a replica drops some meanwhile."""
         answers: dict[str, Digests] = {}
         while above < to:
             answers = self._ask("/audit/digests", Digests, csn=to, above=above, tables=0)
@@ -320,7 +321,7 @@ class _Comparison:
         }
 
     def _difference(self, fault: str, told: Mapping[str, Any], **about: Any) -> Finding:
-        """Say what most replicas show, and which ones show something else."""
+        """Return a finding that states what most replicas show, and which replicas differ."""
         (most, _), *_ = Counter(told.values()).most_common(1)
         others = {name: value for name, value in told.items() if value != most}
         return Finding(

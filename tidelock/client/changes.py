@@ -1,4 +1,4 @@
-"""Statements of a transaction that change rows: what they ask an agent for."""
+"""Statements of a transaction that change rows, and the requests that they send to an agent."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Changes:
         Args:
             table: `name` or `namespace.name`.
             where: A condition in SQL over the columns of the table, with `?` for each of `params`. Rows for
-                which it is NULL stay. Subqueries see all tables.
+                which it is NULL remain. Subqueries see all tables.
             params: Values of its parameters.
 
         Raises:
             BadRequestError: The condition is wrong.
             SerializationConflictError: Another transaction removes a part with such rows, or has done so
                 since this one's snapshot (`part`, `holder` in its details).
-            UnknownTableError: There is no such table at this transaction's snapshot.
-            TooLargeError: It needs more memory or time than a replica gives to one statement.
-            TransactionClosedError: The transaction takes no statements.
+            UnknownTableError: The table does not exist at this transaction's snapshot.
+            TooLargeError: The statement needs more memory or time than a replica allows for one statement.
+            TransactionClosedError: The transaction accepts no statements.
             UnavailableError: The home did not answer. After each of these errors: rollback() only.
         """
         return self._change("delete", table, lambda: DeleteRequest(where, list(params)))
@@ -63,29 +63,29 @@ class Changes:
         Args:
             table: `name` or `namespace.name`.
             values: New values by column. A string is SQL over the old row (`{"n": "n + ?"}`); None, bool,
-                int, float, Decimal, date, datetime and bytes stand for themselves. To store a text pass it as
+                int, float, Decimal, date, datetime and bytes are values. To store a text pass it as
                 a parameter (`{"name": "?"}`) or quote it (`{"name": "'ann'"}`).
             where: As in `delete`; None = all rows.
-            params: Those of `values` in their order, then those of `where`.
+            params: Parameters of `values` in their order, then those of `where`.
 
         Raises:
             SchemaMismatchError: A new value does not fit its column (`column` in its details).
-            TidelockError: Others, as `delete`.
+            TidelockError: Other errors, as `delete`.
         """
         return self._change("update", table, lambda: UpdateRequest(_literals(values), where, list(params)))
 
     def upsert(self, table: str, data: Data, *, on: Sequence[str]) -> ChangeResult:
-        """Insert rows, each in the place of the row with the same key, if there is one.
+        """Insert rows; each one replaces the row with the same key, if that exists.
 
         Args:
             table: `name` or `namespace.name`.
-            data: Rows with all columns of the table, as in `insert`; no key may come twice.
+            data: Rows with all columns of the table, as in `insert`; no key may occur twice.
             on: Columns of the key. A key with a null equals no other: such rows are inserted.
 
         Raises:
             SchemaMismatchError: The rows do not fit the table.
-            BadRequestError: A key comes twice among the rows (`key` in its details).
-            TidelockError: Others, as `delete` and `insert`.
+            BadRequestError: A key occurs twice among the rows (`key` in its details).
+            TidelockError: Other errors, as `delete` and `insert`.
         """
         names = [on] if isinstance(on, str) else list(on)
         return self._merge("upsert", table, data, lambda: f"on={quote(','.join(names), safe='')}")
@@ -101,7 +101,7 @@ class Changes:
         when_not_matched_insert: Values | bool | None = True,
         params: Params = (),
     ) -> ChangeResult:
-        """Bring rows into a table by key. In SQL they are `source`, and the rows of the table are `target`.
+        """Merge rows into a table by key. In SQL they are `source`, and the rows of the table are `target`.
 
         Args:
             table: `name` or `namespace.name`.
@@ -109,16 +109,16 @@ class Changes:
                 table may be used in SQL.
             on: Columns of the key. A key with a null equals no other.
             when_matched_update: New values of rows of the table whose key is among the rows, as in `update`;
-                True: those that the rows have.
+                True: the values of the given rows.
             when_matched_delete: Such rows are deleted instead where this condition is true.
             when_not_matched_insert: Values of new rows for rows whose key is not in the table, SQL over
                 `source` (columns left out become null); True: all columns of the table. None: they are left
                 out.
-            params: Those of the update, of the delete condition, and of the insert, in this order.
+            params: Parameters of the update, of the delete condition, and of the insert, in this order.
 
         Raises:
-            BadRequestError: SQL is wrong, or a row of the table meets several rows (`key` in its details).
-            TidelockError: Others, as `upsert`.
+            BadRequestError: SQL is wrong, or a row of the table matches several rows (`key` in its details).
+            TidelockError: Other errors, as `upsert`.
         """
 
         def spec() -> str:
@@ -173,7 +173,7 @@ def _literals(values: Values) -> dict[str, Value]:
 
 
 def _literal(column: str, value: Any) -> Value:
-    """Return a new value as an agent takes it: SQL as it is, anything else as a literal."""
+    """Return a new value in the agent's form: SQL unchanged, anything else as a literal."""
     match value:
         case str():
             return value

@@ -1,4 +1,4 @@
-"""What a client's database, transactions and snapshots share."""
+"""The connection that the database, transactions and snapshots of one client share."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class HighestCsn:
         self._lock = threading.Lock()
 
     def note(self, csn: int | None) -> None:
-        """Take note of a CSN; None says nothing."""
+        """Record a CSN; None is ignored."""
         with self._lock:
             self._csn = max(self._csn, csn or 0)
 
     def at_least(self, min_csn: int | None) -> int | None:
-        """The `min_csn` to send: the caller's or the one seen, whichever is higher; None for neither."""
+        """Return the `min_csn` to send: the higher of the caller's and the recorded CSN; None for neither."""
         return max(self._csn, min_csn or 0) or None
 
 
@@ -46,11 +46,11 @@ class Connection:
         self.highest_csn = HighestCsn()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle for another process; what is open stays with this one."""
+        """Pickle for another process; open transactions and snapshots remain with this one."""
         return _restored, (self.transport, self.members, self.highest_csn.at_least(None))
 
     def ask(self, method: str, path: str, *, answer: type[T], first: First = None, **options: Any) -> T:
-        """Send a small, repeatable request to one replica after the other; the first answer counts."""
+        """Send a small, repeatable request to one replica after the other; return the first answer."""
         return self.members.ask(self.small(method, path, answer=answer, **options), first=first)
 
     def ask_and_tell(
@@ -63,7 +63,7 @@ class Connection:
     def small(
         self, method: str, path: str, *, answer: type[T], timeout_s: float | None = None, **options: Any
     ) -> Callable[[Member], T]:
-        """A request that an agent answers at once, or after its own waiting bound; or within `timeout_s`."""
+        """Return a request that an agent answers at once, after its waiting bound or within `timeout_s`."""
         return lambda member: self.transport.call(
             member.api,
             method,

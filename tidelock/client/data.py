@@ -1,9 +1,8 @@
-"""Rows to insert: from Arrow, pandas or Parquet files to an Arrow IPC stream, in bounded memory.
+"""Conversion of rows from Arrow, pandas or Parquet files to an Arrow IPC stream, in bounded memory.
 
-Nothing is checked here that an agent checks: it alone knows the table. Two things are changed on the way,
-    both
-without changing a value: dictionary-encoded columns are decoded, because a stream without dictionaries can be
-cut anywhere, and pandas' nanosecond timestamps become microseconds, because tables have no nanoseconds.
+This module does not repeat the checks of an agent: the agent alone knows the table. It makes two conversions,
+and neither changes a value: dictionary-encoded columns are decoded, because a stream without dictionaries can
+be cut anywhere, and pandas' nanosecond timestamps become microseconds, because tables have no nanoseconds.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ Data = Any
 
 
 def repeatable(data: Data) -> bool:
-    """Whether the rows can be read a second time: a reader or another stream gives them once."""
+    """Return whether the rows can be read a second time: a reader or another stream yields them once."""
     return isinstance(data, pa.Table | pa.RecordBatch | str | Path | Sequence) or _is_pandas(data)
 
 
 def open_rows(data: Data) -> pa.RecordBatchReader:
-    """Return the rows as a reader that decodes them as it is read.
+    """Return the rows as a reader that decodes them while it is read.
 
     Raises:
         BadRequestError: The object holds no rows; a file is missing or no Parquet file.
@@ -113,9 +112,9 @@ def _in_microseconds(field: pa.Field) -> pa.Field:
 
 
 def parquet_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files that paths stand for: a file itself, of a folder all `*.parquet` that Spark would read.
+    """Return the files for paths: a file itself, or all `*.parquet` of a folder that Spark would read.
 
-    BadRequestError when there is none.
+    BadRequestError if no file is found.
     """
     files: list[Path] = []
     for path in map(Path, paths):
@@ -132,7 +131,7 @@ def parquet_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def _hidden(path: Path) -> bool:
-    """Whether Spark would not read it: unfinished files of a running job, and metadata."""
+    """Return whether Spark would skip a path: unfinished files of a running job, and metadata."""
     return any(part.startswith(("_", ".")) for part in path.parts)
 
 

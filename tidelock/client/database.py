@@ -53,18 +53,18 @@ def connect(
 
     Args:
         url: `http://host:port` of one agent (the others are learnt from it), or several of them in the order
-            to be tried, or `zk://host:port,host:port/root` to learn all agents from ZooKeeper; one that is
-            alive is preferred, by chance.
-        replica: Work with this replica only, and never go on to another.
-        token: The shard's shared secret, where the agents have one.
-        timeout_s: How long to wait for an agent that says nothing, and for the outcome of a commit.
+            to be tried, or `zk://host:port,host:port/root` to learn all agents from ZooKeeper; then a random
+            replica among those that are alive is preferred.
+        replica: Work with this replica only, and never switch to another.
+        token: The shard's shared secret, if the agents have one.
+        timeout_s: How long to wait for the answer of a silent agent, and for the outcome of a commit.
         connect_timeout_s: How long to wait for a connection.
         query_timeout_s: How long to wait for the first rows of a query; it must exceed the agents'
             `sql_timeout_s`.
 
     Raises:
-        BadRequestError: `url` or the token has another form, or there is no such replica.
-        ConfigError: A zk:// address cannot be used, or there is no cluster below its root.
+        BadRequestError: `url` or the token has another form, or the replica does not exist.
+        ConfigError: A zk:// address cannot be used, or no cluster exists below its root.
         AccessDeniedError: The token is missing or wrong.
         UnavailableError: No agent answers.
     """
@@ -79,14 +79,14 @@ def connect(
 
 
 class Database(AutocommitStatements, Joining):
-    """A cluster, seen by one client; made by `connect`. Any number of threads may use it.
+    """A cluster as one client sees it; made by `connect`. Any number of threads may use it.
 
-    It never goes back in time: it carries the highest CSN that it has committed or read, on whichever
-    replica, and every transaction and snapshot that it begins contains that (I11). All methods raise
-    UnavailableError when no replica that may be asked can answer.
+    It never goes back in time: it remembers the highest CSN that it has committed or read on any replica,
+    and every transaction and snapshot that it begins contains that CSN (I11). All methods raise
+    UnavailableError when no replica that the client may use can answer.
 
-    It can be pickled, with its token: then another process has a client of its own, which has seen what this
-    one has.
+    It can be pickled, with its token: another process then has a separate client that continues from the
+    same highest CSN.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -110,21 +110,21 @@ class Database(AutocommitStatements, Joining):
             schema: Columns in their order; a field that is not nullable makes a required column.
             partition_by: Columns whose values become folders; identity only.
             sort_by: Columns by which the rows of a file are sorted.
-            properties: `compaction` (on, off); `unique_key`, columns with commas between them of which no
-                two rows have the same values, and `on_duplicate` (refuse, replace).
-            derived_from: Table whose inserts this one follows: what `derived_sql` makes of the rows of each
-                insert is inserted here, in the same transaction.
+            properties: `compaction` (on, off); `unique_key`, columns separated by commas, in which no two
+                rows have the same values, and `on_duplicate` (refuse, replace).
+            derived_from: Table whose inserts this one follows: the result of `derived_sql` over the rows of
+                each insert is inserted here, in the same transaction.
             derived_sql: One SELECT; `inserted` are the rows.
 
         Raises:
-            TableExistsError: There is one of this name.
-            UnsupportedTypeError: A column's type is not one that all readers understand alike; the message
-                maps it.
+            TableExistsError: A table of this name exists.
+            UnsupportedTypeError: Not all readers understand a column's type alike; the message suggests
+                another type.
             BadRequestError: A name or column list is wrong, or `derived_sql` or its columns.
-            UnknownTableError: There is no table `derived_from`.
+            UnknownTableError: The table `derived_from` does not exist.
             TableChangedError: The definition of `derived_from` changed meanwhile; call again.
-            NotCommittedError: It was not created, as a commit is not possible now; call again.
-            CommitUnknownError: The answer was lost; `table(name)` shows whether it exists.
+            NotCommittedError: The table was not created, as a commit is not possible now; call again.
+            CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
         """
         body = CreateTableRequest(
             name=name,
@@ -163,28 +163,29 @@ class Database(AutocommitStatements, Joining):
         """Begin a transaction; a context manager that commits at the end and rolls back on an exception.
 
         Args:
-            label: Unique name of this piece of work: a second run under it is refused with the first one's
-                CSN, here at once where that is known, by the commit in any case.
-            batch: The label is a streaming query's, and this the number of its batch: batches count once
-                each, in their order.
+            label: Unique name of this piece of work: a second run under it is refused with the CSN of the
+                first, here if that CSN is known already, and by the commit in any case.
+            batch: Number of the batch, if the label belongs to a streaming query: each batch takes effect
+                once, in order.
             isolation: "snapshot": all reads see what was committed at `begin`. "read_committed": each
                 statement sees what was committed when it began. "serializable": as snapshot, and the commit
-                is refused (SerializationConflictError) if anything that was read has changed since.
+                is refused (SerializationConflictError) if any rows that were read have changed since.
             min_csn: Its snapshot must contain this CSN; what this client has seen is contained anyway.
             fresh: Its snapshot must contain every commit that was acknowledged anywhere before this call.
             lease: How long the home waits for a sign of life, e.g. "60s" (or seconds); default: the agent's.
             meta: Up to 1 KiB of own data (JSON), kept in the commit record.
-            key: For several processes that work in one transaction: whoever begins with the same key, which
-                the caller chooses and never uses again, gets the same one while it is open, as the
-                first has begun it: `min_csn`, `fresh` and `lease` of the others do not change it. All of them
-                go to the same home as long as that answers. Each keeps it alive; one commits.
+            key: For several processes that work in one transaction. The caller chooses the key and never uses
+                it again. Each process that begins with the same key receives the same transaction while it is
+                open, as the first process has begun it: `min_csn`, `fresh` and `lease` of the others do not
+                change it. All of them use the same home as long as that answers. Each keeps the transaction
+                alive; one commits.
 
         Raises:
             LabelExistsError: The label, or this batch or a later one, was committed before; `csn` and `tid`
                 of that run are in its details, and for streams `batch`, the newest one.
             BadRequestError: An argument is out of range; or a label of a streaming query without a batch, or
                 the other way; or `key` was given with another label or isolation.
-            TransactionClosedError: The transaction of this key takes no statements any more.
+            TransactionClosedError: The transaction of this key accepts no statements any more.
             NoSuchCsnError: `min_csn` is above the end of the log.
             StandbyError: No replica has reached `min_csn` within its waiting bound.
         """
@@ -204,14 +205,14 @@ class Database(AutocommitStatements, Joining):
                 "POST", "/transactions", answer=Begun, first=first, body=body
             )
         except LabelExistsError as error:
-            self._connection.highest_csn.note(error.details.get("csn"))  # the caller takes it for its own
+            self._connection.highest_csn.note(error.details.get("csn"))  # the caller treats it as its own
             raise
         return Transaction(self._connection, home, begun)
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
     ) -> pa.Table:
-        """Return rows of a table at a snapshot of its own; arguments and errors as in `Snapshot.scan`."""
+        """Return rows of a table at a separate snapshot; arguments and errors as in `Snapshot.scan`."""
         with self.snapshot() as snapshot:
             return snapshot.read(table, columns, where, params)
 
@@ -233,8 +234,8 @@ class Database(AutocommitStatements, Joining):
             lease: How long it stays readable after this client's last sign of life, e.g. "60s" (or seconds);
                 default: the agent's.
 
-        With none of them: the newest CSN that is applied on as many replicas as a commit has copies, and that
-        contains everything this client has committed or read.
+        Without `csn`, `at` and `min_csn`: the newest CSN that is applied on as many replicas as a commit has
+        copies, and that contains everything this client has committed or read.
 
         Raises:
             NoSuchCsnError: Above the end of the log.
@@ -259,9 +260,9 @@ class Database(AutocommitStatements, Joining):
 
         Args:
             table: `name` or `namespace.name`.
-            from_csn: The changes begin behind it: with the rows at this CSN they give those at `to_csn`.
-            to_csn: The last one; default: the newest when they are read, not below what this client has seen.
-            pinned: The caller holds a snapshot at `from_csn` or below, so that none has to be taken.
+            from_csn: The changes begin after it: applied to the rows at this CSN they give those at `to_csn`.
+            to_csn: The last CSN; default: the newest when they are read, not below what this client has seen.
+            pinned: The caller holds a snapshot at `from_csn` or below, so no pin has to be made.
 
         Raises nothing by itself; its methods raise the errors that `Changes` lists.
         """
@@ -285,7 +286,7 @@ class Database(AutocommitStatements, Joining):
         return self._at_csn(f"/tables/{segment(name)}", csn, dict[str, Any])
 
     def outcome(self, tid: str) -> Outcome:
-        """Return how a transaction ended, whichever replica and client it was of.
+        """Return the outcome of a transaction of any replica and client.
 
         BadRequestError when `tid` is no transaction id.
         """
@@ -294,15 +295,16 @@ class Database(AutocommitStatements, Joining):
         return outcome
 
     def label(self, label: str) -> LabelStatus | None:
-        """Return what is committed under a label, by any client; None for one that is free.
+        """Return the newest commit under a label, by any client; None for a label that is free.
 
-        It contains every commit that was acknowledged before the call. A label is free again some time after
-        its last commit: `outcome_retention_s`, that of a streaming query `stream_label_retention_s`.
+        The answer contains every commit that was acknowledged before the call. A label is free again some
+        time after its last commit: `outcome_retention_s`, or `stream_label_retention_s` for the label of a
+        streaming query.
 
         Raises:
-            TooLargeError: It is longer than `label_bytes_max`.
-            BadRequestError: It is empty.
-            UnavailableError: No replica can tell now.
+            TooLargeError: The label is longer than `label_bytes_max`.
+            BadRequestError: The label is empty.
+            UnavailableError: No replica can answer now.
         """
         found = self._connection.ask("GET", f"/labels/{segment(label)}", answer=LabelAnswer)
         if found.tid is None:
@@ -339,13 +341,13 @@ class Database(AutocommitStatements, Joining):
     def kill(self, tid: str) -> None:
         """Roll back an open transaction of any client; harmless when it is rolled back already.
 
-        Its home alone can do that. Nothing of it becomes visible; its owner is told with the next statement.
+        Only its home can do that. Its changes never become visible; its owner's next statement is refused.
 
         Raises:
-            TransactionClosedError: It is committed, or its commit was asked for and may still succeed.
-            UnknownTransactionError: It ended long ago, or with a former life of its home: see `outcome`.
-            UnavailableError: Its home does not answer; what is open there ends with its lease or its home.
-            BadRequestError: `tid` is no transaction id, or there is no such replica.
+            TransactionClosedError: It is committed, or its commit was requested and may still succeed.
+            UnknownTransactionError: It ended long ago, or with an earlier boot of its home: see `outcome`.
+            UnavailableError: Its home does not answer; the transaction ends with its lease or its home.
+            BadRequestError: `tid` is no transaction id, or no such replica exists.
         """
         home = self._connection.members.find(home_of(tid))
         try:
@@ -355,15 +357,15 @@ class Database(AutocommitStatements, Joining):
             raise
 
     def raise_horizon(self, csn: int | None = None, *, drop_pins: bool = False) -> dict[str, Any]:
-        """Give history up: below the horizon nothing can be read, and what was removed is deleted.
+        """Raise the horizon: below it nothing can be read, and parts removed before it are deleted.
 
         Args:
-            csn: How far; None = as far as it goes. The retention of history does not count.
+            csn: The new horizon; None = as high as possible. The retention of history does not count.
             drop_pins: End the snapshots of clients that are below it.
 
         Returns:
-            `horizon`, and what keeps it from rising (`holding_back`: `csn`, `kind`, `name`). The transactions
-            that are open hold it back, and replicas that have applied less.
+            `horizon`, and what keeps it from rising (`holding_back`: `csn`, `kind`, `name`). Open
+            transactions hold it back, and replicas that have applied less.
         """
         body = HorizonRequest(csn, drop_pins)
         return self._connection.ask("POST", "/admin/horizon", answer=dict[str, Any], body=body)
@@ -375,7 +377,7 @@ class Database(AutocommitStatements, Joining):
 
         Args:
             table: `name` or `namespace.name`.
-            partition: Only this one: every partition column with its value; None is null.
+            partition: The only partition to merge: every partition column with its value; None is null.
             timeout_s: Return after this time at the latest, and begin no further merge then.
 
         Returns:
@@ -383,7 +385,7 @@ class Database(AutocommitStatements, Joining):
             left to merge.
 
         Raises:
-            UnknownTableError, BadRequestError: No such table, or `partition` does not name one.
+            UnknownTableError, BadRequestError: No such table, or `partition` names no partition.
         """
         body = OptimizeRequest(
             table=table,
@@ -407,25 +409,25 @@ class Database(AutocommitStatements, Joining):
         return self._connection.ask("GET", "/log", answer=list[dict[str, Any]], query=query)
 
     def explain(self, tid: str) -> dict[str, Any]:
-        """Return the story of a transaction, told by its home if it answers.
+        """Return the history of a transaction, from its home if that answers.
 
-        State, record, parts and where they lie, what it waits for (docs/protocol.md, GET /explain).
+        It shows state, record, parts, their holders, and what it waits for (docs/protocol.md, GET /explain).
         """
         path = f"/explain/{segment(tid)}"
         return self._connection.ask("GET", path, answer=dict[str, Any], first=home_of(tid))
 
     def audit(self, *, deep: bool = False, timeout_s: float = TIMEOUT_S) -> AuditReport:
-        """Prove that files, catalog, log and locks of every replica agree, or tell where they do not.
+        """Check that files, catalog, log and locks of every replica agree, and report every difference.
 
-        Every replica looks at itself (GET /audit), then all are compared at one CSN. Nothing is changed, but
-        parts that are found damaged are fetched again from another replica.
+        Every replica audits itself (GET /audit), then all are compared at one CSN. Nothing is changed, except
+        that damaged parts are fetched again from another replica.
 
         Args:
             deep: Read the bytes of all parts and compare them with their checksums.
             timeout_s: How long to wait for each replica.
 
         Raises:
-            UnavailableError: No replica answers; one that does not is named in the report.
+            UnavailableError: No replica answers. If some answer, the report names those that do not.
         """
         return audit(self._connection, self.snapshot, deep=deep, timeout_s=timeout_s)
 
@@ -433,12 +435,12 @@ class Database(AutocommitStatements, Joining):
     def seen_csn(self) -> int:
         """The highest CSN that this client has committed or read, 0 for none.
 
-        Another client that is to see the same passes it as `min_csn`.
+        Another client passes it as `min_csn` to see at least the same state.
         """
         return self._connection.highest_csn.at_least(None) or 0
 
     def close(self) -> None:
-        """Close the connections; what is still open is not renewed any more and ends with its lease."""
+        """Close the connections; open transactions and snapshots are not renewed, and end with the lease."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -456,7 +458,7 @@ class Database(AutocommitStatements, Joining):
         return answer
 
     def _newest(self) -> int:
-        """The newest CSN of the replica that answers, or what this client has seen, whichever is higher."""
+        """Return the higher of the newest CSN of the replica that answers and the highest seen CSN."""
         return (
             self._connection.highest_csn.at_least(
                 self._connection.ask("GET", "/status", answer=StatusAnswer).snapshot_csn
@@ -466,7 +468,7 @@ class Database(AutocommitStatements, Joining):
 
 
 def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:
-    """The scheme and the addresses to begin with."""
+    """Return the scheme and the addresses of the first agents."""
     schemes, addresses = set(), []
     for url in urls:
         parts = urlsplit(url)

@@ -1,8 +1,8 @@
-"""Asking for a commit until its outcome is known: the one call of the client whose lost answer matters.
+"""Requesting a commit until its outcome is known: the one call of the client whose lost answer matters.
 
 commit() is idempotent by tid, so it is repeated at the transaction's home. When the home does not answer, or
-has forgotten the transaction because it was started anew, any replica can tell the outcome from the log. Only
-what is certain is returned or raised; when the time is over the answer is CommitUnknownError, never a guess.
+has forgotten the transaction because it was restarted, any replica can read the outcome from the log. Only
+a certain outcome is returned or raised; when the time is over, CommitUnknownError is raised, never a guess.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tidelock.wire.transactions import CommitAnswer, CommitRequest, OutcomeAnswe
 #: Pause before a repeat, with full jitter, in seconds.
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
-#: One attempt may take this part of the whole time, so that a silent home leaves time to ask the others.
+#: One attempt may take this part of the whole time, so that a silent home leaves time to try the others.
 ATTEMPTS_MIN = 3
 
-#: Refusals of this very request, which say nothing about an earlier one whose answer was lost.
+#: Refusals of this very request: they imply nothing about an earlier request whose answer was lost.
 OF_THE_REQUEST = (AccessDeniedError, BadRequestError)
-#: Answers of a home that does not hold the transaction any more: the log knows.
+#: Errors of a home that does not hold the transaction any more: the outcome is in the log.
 FORGOTTEN = (UnknownTransactionError, FencedError)
 
 
 def home_of(tid: str) -> str:
-    """The replica where a transaction was begun; BadRequestError when the text is no tid."""
+    """Return the replica where a transaction was begun; BadRequestError if the text is no tid."""
     fields = tid.split("-")
     if len(fields) != 4:  # noqa: PLR2004 - see the message
         raise BadRequestError(
@@ -53,16 +53,16 @@ def home_of(tid: str) -> str:
 
 
 def ask_outcome(connection: Connection, tid: str, *, applied_on: str | None = None) -> Outcome:
-    """Return how a transaction ended, told by its home if it answers, by any other replica if not.
+    """Return the outcome of a transaction, from its home if that answers, otherwise from any other replica.
 
     Args:
-        connection: Of the client.
+        connection: Connection of the client.
         tid: The transaction.
-        applied_on: "copies" or "all": a commit must be applied there, and the replica that answers waits for
-            that within its own bound.
+        applied_on: "copies" or "all": the replicas on which a commit must be applied. The replica that
+            answers waits for that within its own bound.
 
     Raises:
-        CommitUnknownError: It is committed (`csn`), but not applied there in time.
+        CommitUnknownError: The transaction is committed (`csn`), but was not applied there in time.
     """
     query = None
     if applied_on is not None:
@@ -85,13 +85,13 @@ def decide(
     """Commit a transaction; errors as in `Transaction.commit`.
 
     Args:
-        connection: Of the client.
+        connection: Connection of the client.
         home: The transaction's home.
         tid: The transaction.
-        wait: Where it is to be applied.
+        wait: Where the commit is to be applied.
         timeout_s: How long to try.
-        label: Where the transaction takes its label only now.
-        batch: Likewise.
+        label: The label, if the transaction receives it only now.
+        batch: The batch of that label.
     """
     decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s)
     retrying = tenacity.Retrying(
@@ -107,10 +107,10 @@ def decide(
 
 
 class _UndecidedError(Exception):
-    """This attempt decided nothing; its cause says why."""
+    """An attempt that did not learn the outcome; the cause of the error says why."""
 
     def final(self, tid: str, timeout_s: float) -> CommitUnknownError:
-        """The error for the caller when no attempt is left."""
+        """Return the error for the caller when no attempt is left."""
         cause = self.__cause__
         if isinstance(cause, CommitUnknownError):
             return cause
@@ -122,7 +122,7 @@ class _UndecidedError(Exception):
 
 
 class _Decider:
-    """The attempts to decide one transaction."""
+    """The attempts to learn the outcome of one transaction."""
 
     def __init__(
         self,
@@ -137,17 +137,17 @@ class _Decider:
         self._tid = tid
         self._request = request
         self._attempt_s = timeout_s / ATTEMPTS_MIN
-        self._lost = False  # whether an earlier request may have been carried out
+        self._lost = False  # whether an earlier request may have run
         self.deadline = time.monotonic() + timeout_s
 
     def attempt(self) -> CommitResult:
-        """Ask the home once, and the log if the home does not say; _UndecidedError when neither knows."""
+        """Try the home once, then the log if the home does not answer; _UndecidedError if neither knows."""
         transport = self._connection.transport
         left_s = max(0.1, min(self._attempt_s, self.deadline - time.monotonic()))
         body = msgspec.structs.replace(self._request, timeout_s=left_s)
         margin_s = transport.timeouts.connect_s
         try:
-            home = self._connection.members.find(self._home.id)  # it may have come back at another address
+            home = self._connection.members.find(self._home.id)  # it may have restarted at another address
             answer = transport.call(
                 home.api,
                 "POST",
@@ -171,8 +171,8 @@ class _Decider:
         return commit_result(answer)
 
     def _by_outcome(self, cause: TidelockError) -> CommitResult:
-        # "home" was to be sure that the home has applied it. Without the home the session's highest CSN takes
-        # care that this client reads its own commit.
+        # "home" asks that the home has applied the commit. Without the home, the highest CSN of this client
+        # makes sure that the client reads its own commit.
         applied_on = None if self._request.wait == "home" else self._request.wait
         try:
             outcome = ask_outcome(self._connection, self._tid, applied_on=applied_on)
@@ -201,6 +201,6 @@ class _Decider:
 
 
 def undecided_csn(error: CommitUnknownError) -> int | None:
-    """The CSN of a transaction that is committed, but not yet applied where the caller wanted it."""
+    """Return the CSN of a transaction that is committed, but not yet applied where the caller wanted it."""
     csn: Any = error.details.get("csn")
     return csn if isinstance(csn, int) else None

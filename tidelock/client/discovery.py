@@ -1,7 +1,8 @@
-"""From a ZooKeeper address to the addresses of agents.
+"""Discovery of the addresses of agents from a ZooKeeper address.
 
-The one place outside the agents that imports their inside, and only when an address of the form zk:// is
-given: one module imports kazoo, and it is theirs (docs/adr/0003-client-discovery.md).
+This is the only module of the client that imports modules of the agents, and only for an address of the form
+zk://. A single module of the product imports kazoo, and it belongs to the agents
+(docs/adr/0003-client-discovery.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The change feed of a table: what commits have added and removed, as parts and as rows."""
+"""The change feed of a table: the parts and the rows that commits have added and removed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """What the commit at one CSN has done to a table. A rewritten part is in `removed`, its heir in `added`.
+    """The changes of a table by the commit at one CSN. A rewritten part is in `removed`, its heir in `added`.
 
     Attributes:
         csn: The CSN.
         time: Its effective time (UTC).
-        tids: Its transactions that have changed the table; several can share one CSN.
+        tids: The transactions of the CSN that have changed the table; several can share one CSN.
         added: Parts that are visible from this CSN on.
         removed: Parts that were visible before.
     """
@@ -50,8 +50,8 @@ class ChangePage:
     """The change sets of one answer.
 
     Attributes:
-        to: They are all that came up to this CSN.
-        complete: Nothing was left out for the sake of a limit.
+        to: The page holds all change sets up to this CSN.
+        complete: Whether nothing was left out because of a limit.
         sets: In the order of their CSNs.
     """
 
@@ -63,21 +63,21 @@ class ChangePage:
 class Changes:
     """The changes of a table in (from_csn, to_csn]; made by `Database.changes`.
 
-    What it tells of stays readable while it tells, and as a context manager to the end of the block: it pins
-    `from_csn`, unless the caller has done so. Every method raises:
+    The parts of the changes remain readable while a method reads them, and inside a `with` block until its
+    end: the object pins `from_csn`, unless the caller has done so. Every method raises:
 
     Raises:
         SnapshotTooOldError: `from_csn` is below the horizon of the table, `min_csn`. Never fewer changes.
-        UnknownTableError: There is no such table at `to_csn`.
+        UnknownTableError: The table does not exist at `to_csn`.
         NoSuchCsnError: A CSN is above the end of the log.
         StandbyError: No replica has reached `to_csn` within its waiting bound.
         UnavailableError: No answer.
 
     Attributes:
         table: Its name.
-        from_csn: CSN behind which they begin.
-        to_csn: CSN up to which they go. Where it was not given it is None until the changes are read, and
-            `page` goes as far as the replica is that answers.
+        from_csn: CSN after which the changes begin.
+        to_csn: CSN up to which the changes go. If it was not given, it is None until the changes are read,
+            and `page` goes up to the snapshot CSN of the replica that answers.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class Changes:
         bytes_max: int | None = None,
         wait_s: float | None = None,
     ) -> ChangePage:
-        """Return as many change sets as fit, but at least one where there is one: one answer of an agent.
+        """Return one answer of an agent: as many change sets as fit, but at least one if any exists.
 
-        It pins nothing; what it names stays readable for a while after the answer (`unpinned_ttl_s`).
+        It pins nothing; the named parts remain readable for a while after the answer (`unpinned_ttl_s`).
 
         Args:
-            after: Begin behind this CSN; default `from_csn`.
+            after: Begin after this CSN; default `from_csn`.
             files_max: Most parts, added and removed ones together; default and limit: the agents'.
             bytes_max: Most bytes of these parts, likewise.
-            wait_s: Without `to_csn`: how long the agent is to wait when it has nothing above `after`, for
-                those who follow a table; at most its `wait_bound_s`.
+            wait_s: Without `to_csn`: how long the agent waits when it has nothing above `after`, for a
+                program that follows a table; at most its `wait_bound_s`.
         """
         query = {
             "from": self.from_csn if after is None else after,
@@ -126,7 +126,7 @@ class Changes:
         return ChangePage(answer.to, answer.complete, tuple(map(_change_set, answer.sets)))
 
     def sets(self, *, files_max: int | None = None, bytes_max: int | None = None) -> Iterator[ChangeSet]:
-        """Return all change sets in the order of their CSNs, asked for page by page; see `page`."""
+        """Return all change sets in the order of their CSNs, requested page by page; see `page`."""
         for page in self._pages(files_max, bytes_max):
             yield from page.sets
 
@@ -135,11 +135,12 @@ class Changes:
 
         Columns: those of the table, then `_change_type` ("insert" or "delete"; in a table with a unique key
         "update_preimage" and "update_postimage" for one key), `_commit_csn` and `_commit_time` (UTC). Rows
-        that a commit has only moved from one part to another are no change: for each CSN it is the bag of
-        rows before minus the bag of rows after, and the other way round. Those of one CSN are in no order.
+        that a commit has only moved from one part to another are no change: the rows deleted at a CSN are the
+        bag of rows before minus the bag of rows after, and the inserted rows are the reverse. The rows of one
+        CSN are in no order.
 
         Raises:
-            TooLargeError: The changes of a commit need more memory, disk or time than an agent gives to a
+            TooLargeError: The changes of a commit need more memory, disk or time than an agent allows for one
                 statement.
         """
         with contextlib.closing(self._streams(self._open)) as streams:
@@ -148,11 +149,11 @@ class Changes:
                     yield from stream
 
     def to_table(self) -> pa.Table:
-        """Return the changed rows; see `to_batches`. An answer that is cut is asked for again elsewhere."""
+        """Return the changed rows; see `to_batches`. A truncated answer is requested from another replica."""
         return pa.concat_tables(self._streams(self._read))
 
     def close(self) -> None:
-        """Give back what holds the parts; harmless when that was done."""
+        """Release the pin that keeps the parts readable; harmless when it was released."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -167,7 +168,7 @@ class Changes:
         self.close()
 
     def _streams(self, read: Callable[[int, int, Member], T]) -> Generator[T, None, None]:
-        """Read the rows page by page: at least one, which tells the columns."""
+        """Read the rows page by page: at least one page, which names the columns."""
         after, told = self.from_csn, False
         for page in self._pages(None, None):
             if page.sets or (page.complete and not told):
@@ -196,7 +197,7 @@ class Changes:
                 after, complete = page.to, page.complete
 
     def _pinned(self) -> Snapshot | None:
-        """Pin `from_csn`; None where it is too old, but for a table that may keep its history for longer."""
+        """Pin `from_csn`; None if it is too old to pin (a table may still keep its history for longer)."""
         if self._pin is None:
             return None
         try:

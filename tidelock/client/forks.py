@@ -1,9 +1,9 @@
-"""What happens to a client when its process forks (multiprocessing, Spark's Python workers).
+"""Behaviour of a client when its process forks (multiprocessing, Spark's Python workers).
 
 A child inherits sockets and locks, but no threads. Sharing a socket would mix two processes' answers, and a
-lock may be held by a thread that the child does not have. So whatever holds sockets, locks or threads is
-registered here and starts anew in the child. Transactions and snapshots stay with the parent, whose heartbeat
-keeps them alive; a child may work on them, but it keeps nothing alive on its own.
+lock may be held by a thread that the child does not have. So every object that holds sockets, locks or
+threads is registered here and replaces them in the child. Transactions and snapshots remain with the parent,
+whose heartbeat keeps them alive. A child may use them, but it does not keep them alive itself.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Protocol
 
 
 class ForkAware(Protocol):
-    """Something that cannot be shared with a child process."""
+    """An object that cannot be shared with a child process."""
 
     def after_fork(self) -> None:
-        """Start anew, in the child, without waiting for anything of the parent."""
+        """Reset the object in the child, without waiting for anything of the parent."""
 
 
 _registered: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 def register(item: ForkAware) -> None:
-    """Call `item.after_fork()` in every child that this process forks, as long as the item lives."""
+    """Call `item.after_fork()` in every child that this process forks, as long as the item exists."""
     _registered.add(item)
 
 

@@ -1,10 +1,10 @@
-"""A transaction that another process has begun, by a token of it: what the token allows, and nothing else.
+"""A transaction of another process, joined by a token: the token limits what is allowed.
 
     token = tx.token(rights=["append", "heartbeat"], tables=["orders"])     # where it was begun
     part = tidelock.join(tx.url, token)                                     # anywhere
     part.insert("orders", rows)
 
-Nothing here keeps the transaction alive by itself, and nothing ends it unless it is told to: that is up to
+Nothing here keeps the transaction alive by itself, and nothing ends it without a call: both are the job of
 the program that has begun it.
 """
 
@@ -43,12 +43,12 @@ from tidelock.wire.transactions import Begun, CommitAnswer, CommitRequest, EndAn
 
 T = TypeVar("T")
 
-#: A commit is asked for again within this part of the whole time.
+#: A commit is requested again within this part of the whole time.
 _ATTEMPTS_MIN: Final = 3
 
 
 def tid_of(token: str) -> str:
-    """Return the transaction that a token is for, as it says itself; only its home can verify that.
+    """Return the tid that is written in a token; only the home of the transaction can verify it.
 
     Raises:
         TokenForgedError: It is no token.
@@ -66,17 +66,17 @@ def tid_of(token: str) -> str:
 def join(
     url: str, token: str, *, timeout_s: float = 60.0, connect_timeout_s: float = 2.0
 ) -> JoinedTransaction:
-    """Join a transaction by a token of it.
+    """Join a transaction by its token.
 
     Args:
-        url: Of its home, as `Transaction.url` gives it: `http://host:port`.
+        url: Address of its home, as `Transaction.url` returns it: `http://host:port`.
         token: From `Transaction.token`.
         timeout_s: How long to wait for an answer, and for the outcome of a commit.
         connect_timeout_s: How long to wait for a connection.
 
     Raises:
         BadRequestError: `url` has another form.
-        TokenForgedError: It is no token. Whether it is good is found by the first request.
+        TokenForgedError: The text is no token. Only the first request shows whether a token is valid.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
@@ -88,16 +88,16 @@ def join(
 
 
 class Joining:
-    """Transactions that others have begun; part of `Database`."""
+    """Access to transactions that other processes have begun; part of `Database`."""
 
     _connection: Connection
 
     def join(self, token: str) -> JoinedTransaction:
-        """Join a transaction by a token of it (`Transaction.token`): what that allows, and nothing else.
+        """Join a transaction by its token (`Transaction.token`), which limits what is allowed.
 
         Raises:
-            TokenForgedError: It is no token.
-            BadRequestError: Its home is no replica of this cluster.
+            TokenForgedError: The text is no token.
+            BadRequestError: The home of the transaction is no replica of this cluster.
         """
         home = self._connection.members.find(home_of(tid_of(token)))
         return JoinedTransaction(self._connection.transport.with_token(token), home.api, token)
@@ -108,10 +108,11 @@ class Joining:
         From here on this client keeps it alive; the other one should not use it any more.
 
         Raises:
-            TransactionClosedError: It takes no statements (`state`).
-            UnknownTransactionError: It ended long ago, or with a former life of its home: see `outcome`.
+            TransactionClosedError: The transaction accepts no statements (`state`).
+            UnknownTransactionError: The transaction ended long ago, or with an earlier boot of its home: see
+                `outcome`.
             UnavailableError: Its home does not answer.
-            BadRequestError: `tid` is no transaction id, or there is no such replica.
+            BadRequestError: `tid` is no transaction id, or no such replica exists.
         """
         home = self._connection.members.find(home_of(tid))
         path = f"/transactions/{segment(tid)}/heartbeat"
@@ -129,11 +130,11 @@ class Joining:
 class JoinedTransaction(Reader):
     """A transaction of another process; made by `join` and `Database.join`. Any number of threads may use it.
 
-    Reading (`read`, `scan`, `sql`) wants the right "read".
+    Reading (`read`, `scan`, `sql`) requires the right "read".
 
     Every method raises, besides its own errors:
-        TokenForgedError, TokenForeignError, TokenExpiredError: The token is not good here.
-        TokenFinishedError: The transaction takes nothing more.
+        TokenForgedError, TokenForeignError, TokenExpiredError: The token is not valid here.
+        TokenFinishedError: The transaction accepts no more requests.
         TokenRightError: The token does not allow this, or not in this table.
         UnavailableError: The home does not answer.
 
@@ -153,24 +154,24 @@ class JoinedTransaction(Reader):
     def insert(self, table: str, data: Data) -> InsertResult:
         """Stage rows; right "append". Arguments and errors as in `Transaction.insert`.
 
-        Where the answer is lost the rows may be staged all the same: then the transaction is to be rolled
-        back, since a repetition would add them twice.
+        If the answer is lost, the rows may be staged nevertheless. The transaction must then be rolled back,
+        since a repetition would add the rows twice.
         """
         path = f"{self._path}/rows/{segment(table)}"
         return self._transport.upload(self._home, path, ipc_stream(open_rows(data)), answer=InsertResult)
 
     def definition(self, table: str) -> dict[str, Any]:
-        """Return a table as it is for the transaction: columns, `partition_by`, `sort_by`; any right.
+        """Return a table as the transaction sees it: columns, `partition_by`, `sort_by`; any right.
 
         Raises:
-            UnknownTableError: There is no such table at its snapshot.
+            UnknownTableError: The table does not exist at the snapshot of the transaction.
         """
         return self._call("GET", f"/tables/{segment(table)}", answer=dict[str, Any])
 
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT inside the transaction, over the tables of the token; right "read".
 
-        Raises as `Transaction.sql`; one that is wrong leaves the transaction as it is.
+        Raises as `Transaction.sql`; a wrong statement leaves the transaction unchanged.
         """
         return self.collect({"sql": sql, "params": list(params)})
 
@@ -185,7 +186,7 @@ class JoinedTransaction(Reader):
         return self.stream(request).read_all()
 
     def heartbeat(self, timeout_s: float | None = None) -> float:
-        """Begin the lease anew and return its length in seconds; right "heartbeat"."""
+        """Renew the lease and return its length in seconds; right "heartbeat"."""
         return self._call("POST", "/heartbeat", answer=LeaseAnswer, timeout_s=timeout_s).lease_s
 
     def commit(self, *, wait: str = "home", timeout_s: float | None = None) -> CommitResult:
@@ -197,7 +198,7 @@ class JoinedTransaction(Reader):
 
         Raises:
             RefusedError: Certainly not committed, and rolled back.
-            CommitUnknownError: Not known in time; repeat it, or have `Database.outcome` asked for `tid`.
+            CommitUnknownError: Not known in time; repeat the call, or request `Database.outcome` of `tid`.
         """
         limit_s = self._transport.timeouts.answer_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
@@ -257,14 +258,14 @@ class JoinedTransaction(Reader):
 
 
 def _certain(error: TidelockError, *, lost: bool) -> bool:
-    """Tell whether an error of a commit says that it has not happened.
+    """Return whether an error of a commit implies that the transaction is not committed.
 
     Args:
-        error: The last one.
-        lost: An earlier request may have been carried out.
+        error: The last error.
+        lost: An earlier request may have run.
     """
     if isinstance(error, FORGOTTEN) or not isinstance(error, RefusedError | UnavailableError):
         return False
-    # "state": it tells of the transaction, and not of a token alone.
+    # "state" is present only if the error concerns the transaction, and not a token alone.
     of_the_request = isinstance(error, OF_THE_REQUEST) and "state" not in error.details
     return not (lost and (of_the_request or isinstance(error, UnavailableError)))

@@ -1,8 +1,8 @@
 """The heartbeat: one thread of a client that keeps all its open transactions and snapshots alive.
 
 It starts with the first lease and ends after the last. It holds a lease weakly, so a transaction that the
-program has lost is no longer kept alive and is rolled back by its home. It does not exist in a child process
-(see `forks`): what the parent opened, the parent keeps alive.
+program has lost is no longer kept alive and is rolled back by its home. The thread does not exist in a child
+process (see `forks`): the parent keeps alive the leases that the parent opened.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tidelock.errors import TidelockError, UnavailableError
 
 #: A lease is renewed when a third of it has passed, so two attempts may fail.
 RENEWALS_PER_LEASE = 3
-#: After a failed renewal it is tried again after this part of the lease.
+#: A failed renewal is repeated after this part of the lease.
 RETRIES_PER_LEASE = 10
 
 _log = logging.getLogger(__name__)
 
 
 class Lease(Protocol):
-    """What has to be renewed."""
+    """A lease that the heartbeat renews."""
 
     @property
     def lease_s(self) -> float:
@@ -33,14 +33,14 @@ class Lease(Protocol):
 
     @property
     def holder(self) -> str:
-        """The replica that renews it."""
+        """The replica that renews the lease."""
 
     def renew(self, timeout_s: float) -> None:
-        """Renew it, waiting at most so long for the answer.
+        """Renew the lease, waiting at most `timeout_s` for the answer.
 
         Raises:
             UnavailableError: The holder did not answer; try again.
-            TidelockError: It cannot be renewed any more.
+            TidelockError: The lease cannot be renewed any more.
         """
 
 
@@ -61,11 +61,11 @@ class Leases:
 
     @property
     def running(self) -> bool:
-        """Whether the thread runs."""
+        """Return whether the thread runs."""
         return self._thread is not None
 
     def add(self, lease: Lease, *, at_once: bool = False) -> None:
-        """Renew a lease from now on; with `at_once` one that began at a time that is not known."""
+        """Renew a lease from now on; `at_once`: immediately, since the start of the lease is not known."""
         first_s = 0.0 if at_once else lease.lease_s / RENEWALS_PER_LEASE
         with self._changed:
             self._due_s[weakref.ref(lease)] = time.monotonic() + first_s
@@ -75,13 +75,13 @@ class Leases:
             self._changed.notify_all()
 
     def remove(self, lease: Lease) -> None:
-        """Renew it no longer; nothing happens if it was not renewed."""
+        """Stop renewing a lease; harmless if it was not renewed."""
         with self._changed:
             self._due_s.pop(weakref.ref(lease), None)
             self._changed.notify_all()
 
     def clear(self) -> None:
-        """Renew nothing any longer."""
+        """Stop renewing all leases."""
         with self._changed:
             self._due_s.clear()
             self._changed.notify_all()
@@ -106,7 +106,7 @@ class Leases:
             del due  # or the last transaction of a program would never be collected
 
     def _renew(self, due: list[tuple[weakref.ref[Lease], Lease]]) -> None:
-        """Renew what is due; of a silent replica only one lease a round, or it would starve the others."""
+        """Renew the due leases; at most one a round on a silent replica, or it would starve the others."""
         silent: set[str] = set()
         for ref, lease in due:
             again_s = lease.lease_s / RENEWALS_PER_LEASE
@@ -129,7 +129,7 @@ class Leases:
                     self._due_s[ref] = time.monotonic() + again_s
 
     def _patience_s(self) -> float:
-        """Wait no longer for one lease than the shortest of all can bear."""
+        """Return how long to wait for one renewal: no longer than the shortest of all leases can bear."""
         with self._changed:
             lengths = [lease.lease_s for ref in list(self._due_s) if (lease := ref())]
         return min(lengths, default=1.0) / RENEWALS_PER_LEASE

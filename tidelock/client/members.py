@@ -1,9 +1,9 @@
-"""Which agents there are, and in which order to ask them.
+"""The agents that a client knows, and the order in which it sends requests to them.
 
-The order is: the replica that the client was connected to, then the others that are said to be alive, then
-the rest; one that has just failed to answer comes last for a while. A client pinned to a replica asks that
-one alone. Addresses are learnt from any agent's /status and learnt again when nobody answers, since an agent
-may come back at another port.
+The order is: the replica that the client was connected to, then the others that are reported alive, then the
+rest. A replica that has just failed to answer is last for a while. A client pinned to a replica sends
+requests to that replica alone. Addresses are read from any agent's /status, and read again when no agent
+answers, since an agent may restart at another port.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tidelock.errors import BadRequestError, StandbyError, UnavailableError
 from tidelock.wire.cluster import ReplicaStatus, StatusAnswer
 
 T = TypeVar("T")
-#: The replica to ask before all others, or several in their order.
+#: The replica to try before all others, or several replicas in their order.
 First = str | tuple[str, ...] | None
 
-#: Seconds an agent is given beyond its own waiting bound before another is asked (rule reader-options).
+#: Seconds to wait beyond the waiting bound of an agent before trying another one (rule reader-options).
 ANSWER_MARGIN_S = 3.0
 
 
@@ -35,9 +35,9 @@ class Member:
 
     Attributes:
         id: Its id.
-        api: Of its API, as this client reaches it.
-        data: Of its snapshot file system.
-        published: Of its API, as it says itself: for processes elsewhere.
+        api: Address of its API, as this client reaches it.
+        data: Address of its snapshot file system.
+        published: Address of its API, as the replica publishes it: for processes on other machines.
     """
 
     id: str
@@ -50,12 +50,12 @@ class Members:
     """The replicas of the cluster as this client sees them; thread-safe.
 
     Args:
-        seeds: Addresses to learn the others from, the preferred one first.
+        seeds: Addresses from which the others are learnt, the preferred one first.
         replica: The one replica to work with, or None for any.
 
     Raises:
         UnavailableError: No seed answers.
-        BadRequestError: There is no replica of that id.
+        BadRequestError: No replica has that id.
     """
 
     def __init__(self, transport: Transport, seeds: Sequence[str], *, replica: str | None) -> None:
@@ -86,11 +86,11 @@ class Members:
 
     @property
     def pinned(self) -> bool:
-        """Whether the client works with one replica only."""
+        """Return whether the client works with one replica only."""
         return self._pinned is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the addresses that are known; the others are learnt again."""
+        """Pickle the known addresses; the others are learnt again."""
         with self._lock:
             known = [self._members[replica].api for replica in self._order if replica in self._members]
         seeds = tuple(dict.fromkeys([*self._seeds, *known]))
@@ -98,13 +98,13 @@ class Members:
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for the answer to a small request while another replica could be asked instead."""
+        """Return how long to wait for the answer to a small request while another replica could be tried."""
         if self.pinned or len(self._members) <= 1:
             return self._transport.timeouts.answer_s
         return min(self._transport.timeouts.answer_s, self.wait_bound_s + ANSWER_MARGIN_S)
 
     def find(self, replica: str) -> Member:
-        """Return a replica by its id; BadRequestError when there is none."""
+        """Return a replica by its id; BadRequestError if no replica has it."""
         with self._lock:
             member = self._members.get(replica)
         if member is None:
@@ -112,16 +112,16 @@ class Members:
         return member
 
     def drawn_by(self, text: str) -> tuple[str, ...]:
-        """Return the replicas in the order that every client finds by the same text.
+        """Return the replicas in the order that every client computes from the same text.
 
-        Rendezvous hashing: of the others none moves when a replica is added or removed.
+        Rendezvous hashing: when a replica is added or removed, the order of the others does not change.
         """
         with self._lock:
             ids = list(self._members)
         return tuple(sorted(ids, key=lambda item: hashlib.sha256(f"{text}\0{item}".encode()).digest()))
 
     def in_order(self, first: First = None) -> list[Member]:
-        """Return the replicas to ask, `first` before all others unless it has just failed to answer."""
+        """Return the replicas to try, `first` before all others unless it has just failed to answer."""
         now = time.monotonic()
         ranks = {item: rank for rank, item in enumerate((first,) if isinstance(first, str) else first or ())}
         with self._lock:
@@ -134,14 +134,14 @@ class Members:
             return [self._members[item] for item in ids if item in self._members]
 
     def ask(self, call: Callable[[Member], T], *, first: First = None) -> T:
-        """Return the first answer; a replica that is unavailable or behind hands over to the next.
+        """Return the first answer; after a replica that is unavailable or behind the next one is tried.
 
-        Only for calls that may be carried out twice.
+        Only for calls that may run twice.
 
         Raises:
             StandbyError: All replicas that answer are behind.
             UnavailableError: No replica can answer.
-            TidelockError: What the first replica that could decide answered.
+            TidelockError: The error of the first replica that could decide.
         """
         failed: dict[str, UnavailableError] = {}
         tried: set[Member] = set()
@@ -162,7 +162,7 @@ class Members:
                 raise _summary(failed)
 
     def note(self, member: Member, error: UnavailableError | None) -> None:
-        """Remember whether a replica answered; one that did not is asked last for a while."""
+        """Record whether a replica answered; a replica that did not answer is tried last for a while."""
         silent = isinstance(error, NoConnectionError | NoAnswerError)
         with self._lock:
             if silent:
@@ -171,7 +171,7 @@ class Members:
                 self._suspect_until_s.pop(member.id, None)
 
     def _learn_again(self, tried: set[Member]) -> bool:
-        """Ask for the addresses anew; whether there is now one that was not tried."""
+        """Read the addresses again; return whether a replica is now known that was not tried."""
         try:
             self._learn()
         except UnavailableError:
@@ -179,7 +179,7 @@ class Members:
         return any(member not in tried for member in self.in_order())
 
     def _learn(self) -> None:
-        """Take the member list from the first address that answers; UnavailableError when none does."""
+        """Read the member list from the first address that answers; UnavailableError when no address does."""
         known = [member.api for member in self._members.values()]
         failed: dict[str, UnavailableError] = {}
         for address in dict.fromkeys((*self._seeds, *known)):
@@ -200,7 +200,7 @@ class Members:
     def _status_patience_s(self) -> float:
         if self._members or len(self._seeds) == 1:
             return self.patience_s
-        # Nothing is known of the cluster yet, but there are others to ask.
+        # Nothing is known of the cluster yet, but other seeds remain to be tried.
         return min(self._transport.timeouts.answer_s, 2 * ANSWER_MARGIN_S)
 
     def _take(self, address: str, status: StatusAnswer) -> None:
@@ -223,7 +223,7 @@ class Members:
 
 
 def _summary(failed: Mapping[str, UnavailableError]) -> UnavailableError:
-    """One error for the silence of all."""
+    """Return one error for a request that no replica answered."""
     if len(failed) == 1:
         return next(iter(failed.values()))
     reasons = "; ".join(f"{name}: {error.message}" for name, error in failed.items()) or "no address is known"

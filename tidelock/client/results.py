@@ -1,4 +1,4 @@
-"""What calls of the client return."""
+"""The values that the calls of the client return."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
 
 
 class TransactionState(StrEnum):
-    """Where a transaction stands, as far as this client knows."""
+    """The state of a transaction, as far as this client knows."""
 
-    #: It takes statements.
+    #: The transaction accepts statements.
     OPEN = "open"
-    #: A statement was refused: it takes rollback() only.
+    #: A statement was refused: the transaction accepts rollback() only.
     FAILED = "failed"
-    #: Its commit was asked for and is not decided, or the answer is not known yet.
+    #: Its commit was requested and is not decided, or the answer is not known yet.
     SEALED = "sealed"
     COMMITTED = "committed"
-    #: Nothing of it is, or ever will be, visible.
+    #: No change of the transaction is, or ever will be, visible.
     ROLLED_BACK = "rolled_back"
 
 
@@ -44,7 +44,7 @@ class Decision(StrEnum):
     ABORTED = "aborted"
     #: Not decided: its home may still commit it.
     RUNNING = "running"
-    #: Older than the outcomes that replicas keep.
+    #: The transaction is older than the outcomes that replicas keep.
     TOO_OLD = "too_old"
 
 
@@ -55,7 +55,7 @@ class CommitResult:
     Attributes:
         csn: None for a transaction that changed nothing.
         tid: The transaction.
-        time: The commit's effective time, which never runs backwards along the log (UTC); None if `csn` is.
+        time: The commit's effective time, which never decreases along the log (UTC); None if `csn` is None.
     """
 
     csn: int | None
@@ -75,14 +75,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class LabelStatus:
-    """What is committed under a label.
+    """The newest commit under a label.
 
     Attributes:
         label: The label.
-        batch: The newest batch where it is a streaming query's, else None.
-        tid: The transaction that committed under it last.
-        csn: Of that commit; None where the replica that answered does not know it any more.
-        time: Its effective time (UTC); None if `csn` is.
+        batch: The newest batch if the label belongs to a streaming query, else None.
+        tid: The transaction that committed under the label last.
+        csn: CSN of that commit; None if the replica that answered does not know it any more.
+        time: Effective time of that commit (UTC); None if `csn` is None.
     """
 
     label: str
@@ -93,7 +93,7 @@ class LabelStatus:
 
 
 def instant(time_ms: int | None) -> datetime | None:
-    """The UTC time for milliseconds since 1970; None for None and for 0, the agents' "not known"."""
+    """Return the UTC time for milliseconds since 1970; None for None and for 0, the agents' "not known"."""
     return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None
 
 

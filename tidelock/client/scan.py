@@ -1,4 +1,4 @@
-"""Reading rows: what transactions and snapshots have in common."""
+"""Reading of rows: the methods that transactions and snapshots share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Params = Sequence[Any]
 
 
 class Reader(ABC):
-    """Where a query is run: inside a transaction, or at a snapshot's CSN."""
+    """A place where queries run: inside a transaction, or at a snapshot's CSN."""
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
@@ -42,7 +42,7 @@ class Reader(ABC):
 
     @abstractmethod
     def stream(self, request: dict[str, Any]) -> BatchStream:
-        """Run a query and return its rows as they come."""
+        """Run a query and return its rows as they arrive."""
 
     @abstractmethod
     def collect(self, request: dict[str, Any]) -> pa.Table:
@@ -51,10 +51,10 @@ class Reader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Rows of a table, read when asked for, each time anew.
+    """The rows of a table; every call reads them again.
 
     Every method raises UnknownTableError, BadRequestError (a column or the condition is wrong),
-    UnavailableError (no answer, or one that was cut: never fewer rows) and CorruptError (bytes that do not
+    UnavailableError (no answer, or a truncated one: never fewer rows) and CorruptError (bytes that do not
     match their checksum).
     """
 
@@ -67,7 +67,7 @@ class Scan:
     def to_batches(self) -> BatchStream:
         """Return an iterator over record batches that holds one in memory at a time.
 
-        A stream that is not read to its end is to be closed with `.close()`.
+        Close a stream that is not read to its end with `.close()`.
         """
         return self.reader.stream(self._request())
 
@@ -80,8 +80,8 @@ class Scan:
         return self.to_table().to_pandas()
 
     def count(self) -> int:
-        """Return the number of rows; none of them is sent."""
-        # On lines of its own, so that a comment in it ends before the bracket.
+        """Return the number of rows; no row is sent."""
+        # On separate lines, so that a comment in the condition ends before the bracket.
         condition = f" where (\n{self.where}\n)" if self.where is not None else ""
         sql = f"select count(*) from {quoted(self.table)}{condition}"  # noqa: S608 - the caller's own condition
         rows = self.reader.collect({"sql": sql, "params": list(self.params)})
@@ -97,6 +97,6 @@ class Scan:
 
 
 def quoted(table: str) -> str:
-    """A table's full name for SQL: any word can be a name, also one that SQL has taken."""
+    """Return a table's full name, quoted for SQL: a name may be any word, also a reserved word of SQL."""
     table = table if "." in table else f"default.{table}"
     return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))

@@ -23,13 +23,13 @@ T = TypeVar("T")
 class Snapshot(Reader):
     """All tables at one CSN, pinned; made by `Database.snapshot`.
 
-    Until it is closed, every replica keeps what it needs. A background thread renews the pin; if the replica
-    that holds it dies, another takes it over at the same CSN. Reads go to the replica that holds the pin and,
-    unless the client is pinned to it, to the others when it does not answer: the same rows at the same CSN.
-    Thread-safe.
+    Until it is closed, every replica keeps the parts that it needs. A background thread renews the pin; if
+    the replica that holds it dies, another one pins the same CSN. Reads go to the replica that holds the pin.
+    When that replica does not answer, they go to the others, unless the client is pinned to it: the same CSN
+    has the same rows everywhere. Thread-safe.
 
     Attributes:
-        csn: What it reads.
+        csn: The CSN at which it reads.
         lease_s: How long the pin outlives the last sign of life of this client.
     """
 
@@ -54,7 +54,7 @@ class Snapshot(Reader):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the snapshot was closed."""
         return self._closed
 
     def tables(self) -> list[dict[str, Any]]:
@@ -88,8 +88,8 @@ class Snapshot(Reader):
         """Run one SELECT (DuckDB's SQL) over all tables on a replica's host and return its rows.
 
         Raises:
-            BadRequestError: The statement is wrong, or is no query.
-            TooLargeError: It needs more memory or time than a replica gives to one statement.
+            BadRequestError: The statement is wrong, or is not a query.
+            TooLargeError: The statement needs more memory or time than a replica allows for one statement.
             UnavailableError: No replica can serve it now.
         """
         return self.collect({"sql": sql, "params": list(params)})
@@ -100,10 +100,10 @@ class Snapshot(Reader):
         return f"webhdfs://{self._holder.data}/snapshots/{self.csn}"
 
     def path(self, table: str) -> str:
-        """Return the table's folder at this CSN, for any reader that knows WebHDFS.
+        """Return the table's folder at this CSN, for any reader that supports WebHDFS.
 
-        It leads to the one replica that holds the pin; `tidelock.spark` reads with failover.
-        UnknownTableError when there is no such table at this CSN.
+        The path leads to the one replica that holds the pin; `tidelock.spark` reads with failover.
+        UnknownTableError if the table does not exist at this CSN.
         """
         namespace, _, name = self.table(table)["name"].rpartition(".")
         return f"{self.root}/{namespace}/{name}"
@@ -113,21 +113,21 @@ class Snapshot(Reader):
         return self._ask(lambda member: self._open(member, request))
 
     def collect(self, request: dict[str, Any]) -> pa.Table:
-        """Run a query at this CSN and return all rows; an answer that is cut is asked for again elsewhere."""
+        """Run a query at this CSN and return all rows; a truncated answer is requested elsewhere again."""
         return self._ask(lambda member: self._open(member, request).read_all())
 
     def leave(self) -> None:
-        """End this object and leave the pin to its lease, for readers that know the CSN.
+        """End this object and leave the pin until its lease ends, for readers that know the CSN.
 
-        Nobody renews it any more; a replica that reads the CSN when it is over keeps it for a while by
-        itself (`unpinned_ttl_s`).
+        The pin is not renewed any more. A replica that reads the CSN after the end of the lease makes an
+        implicit pin for a while (`unpinned_ttl_s`).
         """
         with self._lock:
             self._closed = True
         self._connection.leases.remove(self)
 
     def close(self) -> None:
-        """Give the pin back; harmless when it was closed. Never raises: an unreachable pin ends by itself."""
+        """Release the pin; harmless when it was closed. Never raises: an unreachable pin ends by itself."""
         with self._lock:
             if self._closed:
                 return
@@ -137,7 +137,7 @@ class Snapshot(Reader):
         self._give_back(holder, pin)
 
     def renew(self, timeout_s: float) -> None:
-        """Renew the pin, or take a new one at the same CSN where that one is lost (see `leases.Lease`)."""
+        """Renew the pin, or make a new one at the same CSN if the pin is lost (see `leases.Lease`)."""
         path = f"/snapshots/{segment(self._pin)}/renew"
         try:
             self._connection.transport.call(
@@ -163,7 +163,7 @@ class Snapshot(Reader):
         except UnavailableError as error:
             self._connection.members.note(holder, error)
         except TidelockError:
-            pass  # it has ended already
+            pass  # the pin has ended already
 
     def __enter__(self) -> Self:
         return self

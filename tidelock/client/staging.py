@@ -1,4 +1,4 @@
-"""The folder that a transaction is written through by other processes: tokens, paths, the seal."""
+"""The folder through which other processes write to a transaction: tokens, paths, the seal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 class Staging:
-    """What a transaction offers to writers of files, e.g. Spark; part of `Transaction`."""
+    """The methods of a transaction for writers of files, e.g. Spark; part of `Transaction`."""
 
     tid: str
     snapshot_csn: int
@@ -28,14 +28,14 @@ class Staging:
         """Return the folder through which Spark writes to a table, as a part of this transaction.
 
         `df.write.mode("append").parquet(tx.path("orders"))`, with `partitionBy` as the table is partitioned.
-        The path holds a token with `rights` (see `token`): who knows it may write to that table until the
-        transaction ends. It is not for reading. See docs/spark-writes.md, and `tidelock.spark.write`, which
-        makes all settings itself.
+        The path holds a token with `rights` (see `token`): a process that knows the path may write to that
+        table until the transaction ends. It is not for reading. See docs/spark-writes.md, and
+        `tidelock.spark.write`, which makes all settings itself.
 
         Raises:
-            BadRequestError: It is no name of a table.
-            TransactionClosedError: The transaction takes no statements.
-            UnavailableError: The home does not answer; it may be repeated.
+            BadRequestError: `table` is no name of a table.
+            TransactionClosedError: The transaction accepts no statements.
+            UnavailableError: The home does not answer; the call may be repeated.
         """
         namespace, _, name = table.rpartition(".")
         namespace = namespace or DEFAULT_NAMESPACE
@@ -51,11 +51,11 @@ class Staging:
         """Return a token, with which other processes write to this transaction, or join it.
 
         Args:
-            rights: "append" to add rows, "replace" to remove those that are there (mode "overwrite"); "read"
-                to see what the transaction sees, "heartbeat" to keep it alive, "commit" to end it: these
-                three for who joins it (`tidelock.join`).
+            rights: "append" to add rows, "replace" to remove the existing rows (mode "overwrite"). For a
+                process that joins the transaction (`tidelock.join`): "read" to see what the transaction
+                sees, "heartbeat" to keep it alive, "commit" to end it.
             tables: Names; None = all.
-            ttl_s: Seconds after which it is worth nothing; with the end of the transaction it is at once.
+            ttl_s: Seconds after which the token expires; it is invalid at once when the transaction ends.
                 Default: the agents' `token_ttl_s`.
 
         Raises as `path`, and BadRequestError for a right that does not exist or a time out of range.
@@ -65,7 +65,7 @@ class Staging:
 
     @property
     def url(self) -> str:
-        """Address of the home, for `tidelock.join`: the one by which this client reaches it."""
+        """Address by which this client reaches the home, for `tidelock.join`."""
         return self._connection.transport.url_of(self._home.api)
 
     @property
@@ -74,30 +74,30 @@ class Staging:
         return self._connection.transport.url_of(self._home.published)
 
     def seal(self, table: str) -> InsertResult:
-        """End a write through `path` whose committer leaves no `_SUCCESS`, when that has returned.
+        """End a write through `path` whose committer leaves no `_SUCCESS`, after the write has returned.
 
-        Harmless after one that does: then nothing is left to be sealed (0 rows).
+        Harmless after a committer that leaves `_SUCCESS`: then nothing is left to be sealed (0 rows).
 
         Raises:
-            UnsealedWriteError: Tasks are still at work.
-            SchemaMismatchError: A file does not fit the table; the transaction takes rollback() only.
+            UnsealedWriteError: Tasks are still running.
+            SchemaMismatchError: A file does not fit the table; the transaction accepts rollback() only.
             TransactionClosedError, UnavailableError: As `path`.
         """
         return self._seal(table, SealRequest())
 
     def settle(self, table: str, job: str, files: Iterable[str]) -> InsertResult:
-        """End a job that writes through `path`, by naming the files that count; all others of it are dropped.
+        """End a job that writes through `path`: keep the named files and drop all other files of the job.
 
-        In the place of a committer's renames, for jobs whose tasks tell what they have written.
+        It replaces the renames of a committer, for jobs whose tasks report the files that they have written.
 
         Args:
             table: `name` or `namespace.name`.
-            job: Its UUID, as it stands in the names of its files.
-            files: Their places in the folder, each where a task attempt has left it.
+            job: UUID of the job, as in the names of its files.
+            files: Paths in the folder, each where a task attempt has left the file.
 
         Raises:
-            UnsealedWriteError: One of them is not there, or is still being written.
-            TidelockError: Others, as `seal`.
+            UnsealedWriteError: A file does not exist, or is still being written.
+            TidelockError: Other errors, as `seal`.
         """
         return self._seal(table, SealRequest(job, list(files)))
 
@@ -117,11 +117,11 @@ class Staging:
         )
 
     def definition(self, table: str) -> dict[str, Any]:
-        """Return a table as it is for this transaction: its columns, `partition_by`, `sort_by`, properties.
+        """Return a table as this transaction sees it: its columns, `partition_by`, `sort_by`, properties.
 
         Raises:
-            UnknownTableError: There is no such table at its snapshot.
-            UnavailableError: The home does not answer; it may be repeated.
+            UnknownTableError: The table does not exist at the snapshot of the transaction.
+            UnavailableError: The home does not answer; the call may be repeated.
         """
         path, query = f"/tables/{segment(table)}", {"csn": self.snapshot_csn}
         call = self._connection.transport.call

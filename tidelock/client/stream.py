@@ -1,8 +1,8 @@
-"""Rows that an agent sends: an Arrow IPC stream that ends well only when it is known to be whole.
+"""Rows that an agent sends: an Arrow IPC stream that ends without an error only when it is complete.
 
-Two marks must both be seen: the end marker of the IPC stream, which Arrow's reader does not insist on (it
-takes a stream that stops between two messages for a finished one), and the last chunk of the HTTP answer,
-which an agent leaves out when it fails in the middle.
+Two marks must both be received. The first is the end marker of the IPC stream: Arrow's reader does not
+require it, and accepts a stream that stops between two messages as finished. The second is the last chunk of
+the HTTP answer, which an agent leaves out when it fails in the middle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class _Body(io.RawIOBase):
-    """The bytes of an answer, remembering the last of them."""
+    """The bytes of an answer; the last of them are remembered."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         super().__init__()
@@ -43,10 +43,10 @@ class BatchStream(Iterator[pa.RecordBatch]):
 
     Args:
         response: The answer, unread.
-        address: Of the agent, for messages.
+        address: Address of the agent, for messages.
 
     Raises (also from `next`):
-        UnavailableError: The answer was cut.
+        UnavailableError: The answer was truncated.
         CorruptError: The bytes are no whole Arrow stream.
     """
 
@@ -72,11 +72,11 @@ class BatchStream(Iterator[pa.RecordBatch]):
         return pa.Table.from_batches(list(self), schema=self.schema)
 
     def close(self) -> None:
-        """Give up the rest of the answer; harmless when it has ended."""
+        """Abandon the rest of the answer; harmless when it has ended."""
         self._response.close()
 
     def _check_end(self) -> None:
-        """Raise unless the last message and the last chunk have come; then the connection is free again."""
+        """Raise unless the last message and the last chunk were received; then free the connection."""
         tail = self._body.tail
         if self._body.read():
             raise CorruptError(f"the agent at {self._address} sent bytes after the end of the rows")

@@ -47,9 +47,9 @@ from tidelock.wire.transactions import Begun, EndAnswer, LeaseAnswer
 T = TypeVar("T")
 Wait = Literal["home", "copies", "all"]
 
-#: Errors after which nothing of an open transaction is left at its home.
+#: Errors after which the home does not hold the transaction open any more.
 _GONE = (FencedError, TransactionClosedError, UnknownTransactionError)
-#: How every INSERT begins that an agent takes.
+#: The beginning of every INSERT that an agent accepts.
 _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 
@@ -58,14 +58,15 @@ class Transaction(Reader, Staging, Changes):
     """An open transaction; made by `Database.begin`.
 
     As a context manager it commits at the end of the block, and rolls back when the block raises. While it is
-    open a background thread keeps its lease; a program that dies loses it and the home rolls it back. Several
-    threads may insert at once. All its reads see its snapshot and its own inserts.
+    open, a background thread renews its lease. When the program dies, the lease ends and the home rolls the
+    transaction back. Several threads may insert at the same time. All reads see the snapshot of the
+    transaction and its own inserts.
 
     Attributes:
-        tid: Its id, unique for ever.
-        snapshot_csn: The CSN that it reads at.
+        tid: Its id, unique forever.
+        snapshot_csn: The CSN at which it reads.
         lease_s: How long its home waits for a sign of life.
-        csn: Of the commit; None before it, and for a transaction that changed nothing.
+        csn: CSN of the commit; None before the commit, and for a transaction that changed nothing.
     """
 
     def __init__(self, connection: Connection, home: Member, begun: Begun) -> None:
@@ -77,7 +78,7 @@ class Transaction(Reader, Staging, Changes):
         self._home = home
         self._lock = threading.Lock()
         self._state = TransactionState.OPEN
-        self._why: TidelockError | None = None  # what made it fail or end
+        self._why: TidelockError | None = None  # the error that made it fail or end
         self._result: CommitResult | None = None
         self._ended_by_caller = False  # commit() or rollback() was called
         connection.highest_csn.note(self.snapshot_csn)
@@ -88,16 +89,16 @@ class Transaction(Reader, Staging, Changes):
 
     @property
     def state(self) -> TransactionState:
-        """Where it stands, as far as this client knows."""
+        """The state of the transaction, as far as this client knows."""
         return self._state
 
     @property
     def holder(self) -> str:
-        """Its home: the replica where it was begun, and which alone can commit it."""
+        """Its home: the replica where it was begun, the only one that can commit it."""
         return self._home.id
 
     def insert(self, table: str, data: Data) -> InsertResult:
-        """Stage rows; nobody else sees them before the commit.
+        """Stage rows; no other transaction sees them before the commit.
 
         Args:
             table: `name` or `namespace.name`.
@@ -106,18 +107,18 @@ class Transaction(Reader, Staging, Changes):
                 them. Files and readers are sent piece by piece and never held in memory as a whole.
 
         Raises:
-            UnknownTableError: There is no such table at this transaction's snapshot.
+            UnknownTableError: The table does not exist at this transaction's snapshot.
             SchemaMismatchError: The rows do not fit the table.
             DuplicateKeyError: The table has a unique key and refuses duplicates; `key` (one, as text) and
-                `keys` (how many) are in its details.
+                `keys` (their number) are in its details.
             SerializationConflictError: The table has a unique key, and another transaction adds, or has added
                 since this one's snapshot, rows whose keys may be among these.
-            TooLargeError: A limit of the agent was passed.
+            TooLargeError: A limit of the agent was exceeded.
             DiskFullError: The home's disk is full.
             BadRequestError: `data` holds no rows that can be sent.
-            TransactionClosedError: The transaction takes no statements (LeaseExpiredError: its lease ran
+            TransactionClosedError: The transaction accepts no statements (LeaseExpiredError: its lease ran
                 out).
-            UnavailableError: The home did not answer; if rows had left, the transaction takes rollback()
+            UnavailableError: The home did not answer; if rows had left, the transaction accepts rollback()
                 only.
         """
         return self._insert(table, data, None)
@@ -143,7 +144,7 @@ class Transaction(Reader, Staging, Changes):
         Raises:
             SerializationConflictError: Another transaction removes rows of the partition, or has done so
                 since this one's snapshot (`part`, `holder` in its details).
-            UnknownTableError, BadRequestError: There is no such table, or `partition` does not name one.
+            UnknownTableError, BadRequestError: The table does not exist, or `partition` names no partition.
             TransactionClosedError: As in `insert`. After each of these errors: rollback() only.
         """
         return self._remove("drop_partition", table, PartitionRequest(plain(partition)))
@@ -157,16 +158,16 @@ class Transaction(Reader, Staging, Changes):
 
         Raises:
             BadRequestError: The tables differ in columns, partitions or sort order.
-            TidelockError: Others, as `drop_partition`.
+            TidelockError: Other errors, as `drop_partition`.
         """
         return self._remove("move_partition", table, MoveRequest(plain(partition), into))
 
     def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
-        """Put rows in the place of one partition, which they must all belong to.
+        """Replace the rows of one partition by other rows, which must all belong to it.
 
         Raises:
             SchemaMismatchError: The rows do not fit the table, or are of another partition.
-            TidelockError: Others, as `drop_partition` and `insert`.
+            TidelockError: Other errors, as `drop_partition` and `insert`.
         """
         self.drop_partition(table, partition)
         return self._insert(table, data, json.dumps(plain(partition)))
@@ -181,14 +182,15 @@ class Transaction(Reader, Staging, Changes):
     def sql(self, sql: str, params: Params = ()) -> pa.Table:
         """Run one SELECT (DuckDB's SQL) over all tables at this transaction's snapshot, with its own changes.
 
-        Or INSERT INTO table [(columns)] SELECT ...: the rows go to the table and never leave its home; the
-        result is one row with `rows_inserted` and `parts_added`.
+        INSERT INTO table [(columns)] SELECT ... is accepted too: the rows are staged for the table and never
+        leave the home; the result is one row with `rows_inserted` and `parts_added`.
 
         Raises:
-            UnsupportedInTransactionError: It is neither; the transaction can only be rolled back.
-            BadRequestError, UnknownTableError: It is wrong; the transaction can only be rolled back.
-            TooLargeError: It needs more memory or time than a replica gives to one statement.
-            UnavailableError: The home does not answer; it may be repeated.
+            UnsupportedInTransactionError: The statement is neither; the transaction can only be rolled back.
+            BadRequestError, UnknownTableError: The statement is wrong; the transaction can only be rolled
+                back.
+            TooLargeError: It needs more memory or time than a replica allows for one statement.
+            UnavailableError: The home does not answer; a SELECT may be repeated.
         """
         return self.collect({"sql": sql, "params": list(params)})
 
@@ -213,11 +215,11 @@ class Transaction(Reader, Staging, Changes):
         label: str | None = None,
         batch: int | None = None,
     ) -> CommitResult:
-        """Make everything visible at once. May be repeated: it returns the same result each time.
+        """Make all changes visible at once. The call may be repeated and returns the same result each time.
 
         Args:
             wait: Return when the commit is applied (readable) on the "home", on as many replicas as hold
-                "copies", or on "all" that are alive. Durable on `copies` replicas it is in any case.
+                "copies", or on "all" that are alive. It is durable on `copies` replicas in any case.
             timeout_s: How long to try to learn the outcome; default: the client's `timeout_s`.
             label: As in `Database.begin`, for a transaction that was begun without one.
             batch: As in `Database.begin`.
@@ -225,7 +227,7 @@ class Transaction(Reader, Staging, Changes):
         Raises:
             RefusedError: Certainly not committed, and rolled back; the class says why.
             CommitUnknownError: Not known in time whether it is committed, or (with `csn` in its details)
-                committed but not yet applied where `wait` asks. Repeat commit(), or ask `Database.outcome`.
+                committed but not yet applied where `wait` asks. Repeat commit(), or call `Database.outcome`.
         """
         with self._lock:
             self._ended_by_caller = True
@@ -253,7 +255,7 @@ class Transaction(Reader, Staging, Changes):
                 self._end(TransactionState.COMMITTED, csn=csn)
             raise
         except TidelockError as error:
-            # The home has not even looked at it; or a write of others, by a token, has made it fail there.
+            # The home has not begun the commit; or a write of another process, by a token, has made it fail.
             unseen = isinstance(error, BadRequestError | AccessDeniedError)
             if unseen and again:  # nor does that tell anything of the calls before
                 msg = (
@@ -272,12 +274,12 @@ class Transaction(Reader, Staging, Changes):
         return result
 
     def rollback(self) -> None:
-        """Forget everything; harmless when that has happened.
+        """Drop all changes of the transaction; harmless when it is rolled back already.
 
         Raises:
-            TransactionClosedError: It is committed, or its commit was asked for and may still succeed.
+            TransactionClosedError: It is committed, or its commit was requested and may still succeed.
             UnavailableError: The home does not answer. Nothing becomes visible in any case: the lease is not
-                renewed any more, and the home rolls back when it ends.
+                renewed any more, and the home rolls back when the lease ends.
         """
         self._ended_by_caller = True
         self._roll_back()
@@ -290,7 +292,7 @@ class Transaction(Reader, Staging, Changes):
         self._connection.leases.remove(self)
         try:
             self._roll_back_at_home()
-        except UnknownTransactionError:  # the home was started anew: nothing is left
+        except UnknownTransactionError:  # the home was restarted: nothing is left
             if self._state is TransactionState.SEALED:
                 raise
         except TidelockError as error:
@@ -299,7 +301,7 @@ class Transaction(Reader, Staging, Changes):
         self._end(TransactionState.ROLLED_BACK)
 
     def heartbeat(self) -> None:
-        """Renew the lease now; a background thread does it anyway as long as the process runs.
+        """Renew the lease now; a background thread renews it regularly as long as the process runs.
 
         Raises:
             TransactionClosedError: The transaction has ended (LeaseExpiredError: because its lease ran out).
@@ -326,9 +328,9 @@ class Transaction(Reader, Staging, Changes):
             raise ended
 
     def fail(self, error: BaseException) -> None:
-        """Leave rollback() only, because of an error from elsewhere: of a job that writes to `path`.
+        """Accept rollback() only from now on, because of an error elsewhere: of a job that writes to `path`.
 
-        After errors of its own methods that is so by itself. Nothing happens once it has ended.
+        Errors of the methods of this object do that by themselves. Nothing happens once it has ended.
         """
         with self._lock:
             if self._state is TransactionState.OPEN:
@@ -336,7 +338,7 @@ class Transaction(Reader, Staging, Changes):
                 self._why = error if isinstance(error, TidelockError) else RefusedError(repr(error))
 
     def _ended(self, state: str, why: Failure | None) -> TransactionClosedError:
-        """The error of a transaction that its home has ended meanwhile."""
+        """Return the error for a transaction that its home has ended meanwhile."""
         told = why and from_wire(TransactionClosedError.http_status, msgspec.structs.asdict(why))
         if isinstance(told, TransactionClosedError):
             return told
@@ -372,7 +374,7 @@ class Transaction(Reader, Staging, Changes):
         self._connection.small("POST", path, answer=EndAnswer)(self._home)
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
-        """Run a statement; after one that was refused or may be half done, only a rollback is left."""
+        """Run a statement; if it is refused or may be half done, only a rollback is left."""
         if self._state is not TransactionState.OPEN:
             raise self._closed()
         try:
@@ -382,7 +384,7 @@ class Transaction(Reader, Staging, Changes):
             raise
         except UnavailableError as error:
             self._connection.members.note(self._home, error)
-            # A read may be repeated. Rows that left and were not confirmed may be staged, or not, or in part.
+            # A read may be repeated. Rows that left unconfirmed may be staged wholly, in part, or not at all.
             if isinstance(error, NoAnswerError) and not reads:
                 self.fail(error)
             raise
@@ -391,7 +393,7 @@ class Transaction(Reader, Staging, Changes):
             raise
 
     def _lose(self, error: TidelockError) -> None:
-        """The home does not hold it open any more."""
+        """Record that the home does not hold the transaction open any more."""
         failed = error.details.get("state") == TransactionState.FAILED
         if failed:
             self.fail(error)

@@ -1,10 +1,11 @@
 """HTTP to agents: one request and its answer; each way to fail becomes an error that says what is certain.
 
-Nothing is repeated here: who calls knows whether that is safe. Three kinds of failure are told apart:
+Nothing is repeated here: the caller knows whether a repetition is safe. Three kinds of failure are
+distinguished:
 
 * the agent answered with an error: that error, rebuilt by `tidelock.errors.from_wire`;
 * the request certainly did not leave: `NoConnectionError`;
-* the request may have been carried out, but no whole answer came back: `NoAnswerError`.
+* the request may have run, but no whole answer was received: `NoAnswerError`.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ T = TypeVar("T")
 
 API: Final = "/api/v1"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
-#: Connections to one agent that are kept open for the next request; more are made when more threads ask at
-#: once.
+#: Connections to one agent that are kept open for the next request; more are opened when more threads send
+#: requests at the same time.
 CONNECTIONS_KEPT: Final = 64
 #: A body of rows up to this size is sent as a whole, with its length.
 WHOLE_BODY_BYTES_MAX: Final = 256 << 10
 
 
 class NoConnectionError(UnavailableError):
-    """There was no connection to the agent, so the request certainly did not leave."""
+    """No connection to the agent was established, so the request certainly did not leave."""
 
 
 class NoAnswerError(UnavailableError):
-    """The request left, and no whole answer came back: it may have been carried out, or may still be."""
+    """The request left, and no whole answer was received: the request may have run, or may still run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,10 @@ class Timeouts:
 
     Attributes:
         connect_s: For a connection to an agent.
-        answer_s: For an agent that says nothing; also the whole time for a commit and its repeats.
+        answer_s: For the answer of a silent agent; also the whole time for a commit and its repetitions.
         query_s: For the first rows of a query. It must exceed the agents' `sql_timeout_s`.
         change_s: For a statement that changes rows, which answers when they are written.
-        suspect_s: For so long an agent that did not answer is asked after all others.
+        suspect_s: The time for which an agent that did not answer is tried after all others.
     """
 
     connect_s: float = 2.0
@@ -71,7 +72,7 @@ class Transport:
         token: The shard's shared secret, the token of a transaction, or None.
 
     Raises:
-        BadRequestError: The token cannot stand in a header.
+        BadRequestError: The token cannot be sent in a header.
     """
 
     def __init__(self, *, scheme: str, token: str | None, timeouts: Timeouts) -> None:
@@ -94,7 +95,7 @@ class Transport:
         return pool
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it was made of, the token included."""
+        """Pickle the arguments of the transport, the token included."""
         made = functools.partial(Transport, scheme=self._scheme, token=self._token, timeouts=self.timeouts)
         return made, ()
 
@@ -103,7 +104,7 @@ class Transport:
         return f"{self._scheme}://{address}"
 
     def with_token(self, token: str) -> Transport:
-        """Return another one like this, for who shows a transaction's token in the place of the secret."""
+        """Return a copy of this transport that sends the token of a transaction instead of the secret."""
         return Transport(scheme=self._scheme, token=token, timeouts=self.timeouts)
 
     def after_fork(self) -> None:
@@ -128,19 +129,19 @@ class Transport:
         """Send a request with a JSON body, or none, and return the answer.
 
         Args:
-            address: Of the agent.
-            method: Of HTTP.
-            path: Below /api/v1.
-            answer: What the JSON answer is decoded to; fields that it does not know are left out.
+            address: Address of the agent.
+            method: HTTP method.
+            path: Path below /api/v1.
+            answer: Type to which the JSON answer is decoded; fields that it does not know are left out.
             body: A request of `tidelock.wire`.
             query: Parameters of the query string.
             timeout_s: How long to wait for the answer; default: `answer_s`.
 
         Raises:
-            BadRequestError: The body holds something that JSON cannot carry.
+            BadRequestError: The body holds a value that JSON cannot express.
             NoConnectionError: The request certainly did not leave.
-            NoAnswerError: No whole answer in time, or one of another form.
-            TidelockError: What the agent answered.
+            NoAnswerError: No whole answer in time, or an answer of another form.
+            TidelockError: The error that the agent answered.
         """
         response = self._send(
             address,
@@ -163,7 +164,7 @@ class Transport:
     ) -> T:
         """Send a body piece by piece, one in memory at a time; answer and errors as in `call`.
 
-        A small one is sent as a whole: chunks cost both sides a system call or more for each piece.
+        A small body is sent as a whole: chunks cost both sides a system call or more for each piece.
         """
         response = self._send(
             address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM,
@@ -172,7 +173,7 @@ class Transport:
         return _decoded(response, address, answer)
 
     def stream(self, address: str, path: str, body: msgspec.Struct) -> urllib3.BaseHTTPResponse:
-        """Send a JSON body and return the answer unread, with status 200; errors as in `call`.
+        """Send a JSON body and return the unread answer, which has status 200; errors as in `call`.
 
         The caller reads the answer to its end, or closes it.
         """
@@ -230,10 +231,10 @@ class Transport:
 
 
 def _pool_classes(send_s: float) -> dict[str, type[urllib3.HTTPConnectionPool]]:
-    """Connections that may take ``send_s`` for each piece of a body.
+    """Return classes of connections that may take ``send_s`` for each piece of a body.
 
-    urllib3 gives a body the time of a connection, or that of the answer before it. An agent that is busy with
-    the rows it has takes no more for longer than that.
+    urllib3 limits the sending of a body by the timeout of the connection, or by the timeout of the previous
+    answer. An agent that is busy with earlier rows may receive no bytes for longer than that.
     """
 
     class Plain(HTTPConnection):
@@ -259,12 +260,12 @@ def _pool_classes(send_s: float) -> dict[str, type[urllib3.HTTPConnectionPool]]:
 
 
 def segment(text: str) -> str:
-    """One segment of a path, with everything quoted that could end it."""
+    """Return text as one segment of a path, with every character quoted that could end the segment."""
     return quote(text, safe="")
 
 
 def _whole_or_chunks(chunks: Iterable[bytes | memoryview]) -> bytes | Iterable[bytes | memoryview]:
-    """The body as bytes if it is small, otherwise its pieces."""
+    """Return the body as bytes if it is small, otherwise its pieces."""
     pieces = iter(chunks)
     head: list[bytes | memoryview] = []
     size = 0
@@ -284,7 +285,7 @@ def _no_answer(address: str, error: Exception) -> NoAnswerError:
 
 
 def _cause(error: Exception) -> str:
-    """The reason in urllib3's words, without the objects that it prints around it."""
+    """Return the reason in urllib3's words, without the objects that urllib3 prints around it."""
     inner = next((item for item in error.args if isinstance(item, Exception)), error)
     return str(inner).rpartition(">: ")[2] or str(inner).rpartition(": ")[2] or type(inner).__name__
 
@@ -295,10 +296,10 @@ def _query(query: Mapping[str, Any] | None) -> str:
 
 
 def json_text(body: msgspec.Struct) -> str:
-    """Return a request as JSON, without the fields that are None or False: those say what their absence does.
+    """Return a request as JSON, without the fields that are None or False: an absent field means the same.
 
     Raises:
-        BadRequestError: It holds something that JSON cannot carry.
+        BadRequestError: The request holds a value that JSON cannot express.
     """
     values = {field.encode_name: getattr(body, field.name) for field in msgspec.structs.fields(body)}
     given = {name: value for name, value in values.items() if value is not None and value is not False}
@@ -337,7 +338,7 @@ def _decoded(response: urllib3.BaseHTTPResponse, address: str, answer: type[T]) 
 
 
 def _refusal(status: int, text: bytes, address: str) -> TidelockError:
-    """The error in an answer; a proxy's own error page becomes the nearest class that its status implies."""
+    """Return the error in an answer; the error page of a proxy becomes the nearest class for its status."""
     try:
         wire = json.loads(text)
     except ValueError:

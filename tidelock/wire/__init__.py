@@ -2,9 +2,10 @@
 
 May import: nothing of ours.
 Entry points: a module for each subject, with frozen msgspec structs.
-On failure: `msgspec.ValidationError` names the field that is wrong; the callers turn it into their errors.
+On failure: `msgspec.ValidationError` names the wrong field; the callers convert it to their errors.
 
-A request refuses unknown fields: an agent never ignores what it was asked for. An answer ignores them: an old
-client reads what a newer agent tells. A field without a default is there in every answer; one whose default
-is null, in a struct with `omit_defaults`, is left out where there is nothing to tell.
+A request with unknown fields is refused: an agent never ignores a part of a request. Unknown fields of an
+answer are ignored: an old client can read the answers of a newer agent. A field without a default is present
+in every answer. A field whose default is null, in a struct with `omit_defaults`, is left out if it has no
+value.
 """

@@ -1,4 +1,4 @@
-"""Bodies of /api/v1/audit: what an audit of a replica has found, and what replicas are compared by. Pure."""
+"""Bodies of /api/v1/audit: the findings of a replica, and the digests that compare replicas. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tidelock.wire.ids import Csn, ReplicaId
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     #: Two things contradict each other: something is lost, damaged or in the way.
     ERROR = "error"
-    #: Something is left over; nothing is wrong by it.
+    #: Something is left over and does no harm.
     WARNING = "warning"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One difference.
+    """One difference that an audit has found.
 
     Attributes:
         check: The check that has found it.
-        fault: What kind of difference it is, a name for programs (docs/operations.md, "Audit").
-        severity: How bad it is.
-        expected: What should be.
-        found: What is.
+        fault: The kind of difference, a name for programs (docs/operations.md, "Audit").
+        severity: Its severity.
+        expected: The state that should exist.
+        found: The state that exists.
         next_step: What an operator does about it.
-        table: Full table name, where one is concerned; likewise the others.
+        table: Full table name, if the finding concerns a table; the next attributes likewise.
         part: Part id.
         file: Path below the data directory.
         znode: Path below the cluster's root in ZooKeeper.
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """How a check ended: how many things it has looked at, and how many findings are reported."""
+    """The result of a check: how many things it has examined, and how many findings are reported."""
 
     check: str
     looked_at: int
@@ -63,14 +63,14 @@ class Report(msgspec.Struct, frozen=True):
 
     Attributes:
         replica: Its id.
-        csn: Up to this CSN catalog and log were compared.
-        log_from: From this CSN on; older records are deleted.
+        csn: Last CSN at which catalog and log were compared.
+        log_from: First CSN at which they were compared; older records are deleted.
         outcome_floor: Outcomes up to this CSN are not kept.
         deep: Whether all bytes were read.
-        seconds: How long it took.
-        checks: What was looked at.
+        seconds: Duration of the audit.
+        checks: The results of the checks.
         findings: The differences, the worst first; at most ``audit_findings_max``.
-        left_out: How many there are beyond that, at least.
+        left_out: Lower bound of the number of differences beyond those.
     """
 
     replica: ReplicaId
@@ -85,14 +85,14 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """How many things there are, and a digest (XXH3-128) of all that is known of them."""
+    """The number of things, and a digest (XXH3-128) of everything known about them."""
 
     count: int
     digest: str
 
 
 class Digests(msgspec.Struct, frozen=True):
-    """One replica at one CSN.
+    """The digests of one replica at one CSN.
 
     Attributes:
         replica: Its id.

@@ -11,7 +11,7 @@ class ChangedRowsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Body of POST /tables/{table}/changes/rows: `from` and `to`, or `csn`.
 
     Attributes:
-        since: The changes begin behind this CSN.
+        since: The changes begin after this CSN.
         to: The last CSN.
         csn: The changes of this commit alone.
     """
@@ -27,11 +27,11 @@ class ChangedPart(msgspec.Struct, frozen=True):
     Attributes:
         part: Its id.
         tid: The transaction that has added or removed it.
-        path: Its file in the snapshot file system of every replica, at a CSN that shows it. What a URL does
-            not take is not quoted.
+        path: Its file in the snapshot file system of every replica, at a CSN that shows it. Characters that
+            a URL does not allow are not quoted.
         partition: Values of the partition columns, which the file lacks; dates and decimals as text.
-        rows: Its rows.
-        length: Its bytes.
+        rows: Number of its rows.
+        length: Number of its bytes.
     """
 
     part: str
@@ -43,12 +43,12 @@ class ChangedPart(msgspec.Struct, frozen=True):
 
 
 class ChangeSetAnswer(msgspec.Struct, frozen=True):
-    """The work of the commit at one CSN on a table.
+    """The changes of a table by the commit at one CSN.
 
     Attributes:
         csn: The CSN.
         time_ms: Its effective time (Unix, ms).
-        tids: Its transactions that have changed the table.
+        tids: The transactions of the CSN that have changed the table.
         added: Parts that are visible from this CSN on.
         removed: Parts that were visible before.
     """
@@ -64,9 +64,9 @@ class ChangePageAnswer(msgspec.Struct, frozen=True):
     """The change sets of one answer.
 
     Attributes:
-        to: They are all that came up to this CSN.
-        complete: Nothing was left out for the sake of a limit.
-        sets: In the order of their CSNs.
+        to: The page holds all change sets up to this CSN.
+        complete: Whether nothing was left out because of a limit.
+        sets: The change sets in the order of their CSNs.
     """
 
     to: int

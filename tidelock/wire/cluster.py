@@ -1,4 +1,4 @@
-"""Bodies for people and monitoring: status, log, explain, health, and what operators order. Pure."""
+"""Bodies for people and monitoring: status, log, explain, health, and requests of operators. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: Its id.
-        api: Address (`host:port`) of its API, empty where it is not known.
-        data: Of its snapshot file system, likewise.
-        rack: Where it stands.
+        api: Address (`host:port`) of its API, empty if it is not known.
+        data: Address of its snapshot file system, empty if it is not known.
+        rack: The rack of its host.
         alive: Whether it shows a sign of life.
-        state: Of the replica that answers: the state of its agent; of others `alive` or `silent`.
+        state: For the replica that answers, the state of its agent; for the others `alive` or `silent`.
         snapshot_csn: The CSN up to which it has applied the log, as far as is known.
-        oldest: The oldest CSN in use there, where it has said so.
+        oldest: The oldest CSN in use there, if the replica has published it.
         open: The CSNs of its long transactions.
     """
 
@@ -48,9 +48,9 @@ class HorizonBound(msgspec.Struct, frozen=True):
     """The reason why the horizon does not rise further.
 
     Attributes:
-        csn: The horizon may rise to it, not above it.
-        kind: `pin`; `oldest`: what a replica has in use, or has not applied; `retention`; `asked`: nobody
-            wanted more.
+        csn: The horizon may rise to this CSN, not above it.
+        kind: `pin`; `oldest`: the oldest CSN that a replica uses, or has not applied; `retention`; `asked`:
+            no higher CSN was requested.
         name: Id of the pin, or of the replica.
     """
 
@@ -60,26 +60,26 @@ class HorizonBound(msgspec.Struct, frozen=True):
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a replica, and what it knows of the others.
+    """The state of a replica, and its knowledge of the others.
 
     Attributes:
         id: The replica that answers.
         cluster_id: Id of the cluster.
-        state: Of its agent (docs/protocol.md#agent-states).
-        reason: Why it is in this state, where there is something to say.
+        state: State of its agent (docs/protocol.md#agent-states).
+        reason: Why it is in this state, if a reason is known.
         boot: Start number of its agent.
         snapshot_csn: The CSN up to which it has applied the log.
         end_csn: The end of the log, as far as it has seen it.
-        cluster_csn: The CSN that all replicas have applied which are not struck, as far as is known.
+        cluster_csn: The CSN that all replicas that are not struck have applied, as far as is known.
         waiting_for: What keeps it from applying the next record.
         replicas: All replicas.
-        tables: How many tables there are.
-        copies: On so many replicas a commit is durable.
-        wait_bound_s: How long it waits for a CSN before it sends a client on, in seconds.
-        open_transactions: How many transactions are open here.
+        tables: Number of tables.
+        copies: Number of replicas on which a commit is durable.
+        wait_bound_s: How long it waits for a CSN before it refers a client to another replica, in seconds.
+        open_transactions: Number of transactions that are open here.
         horizon: Below this CSN nothing can be read.
-        tail: Where the log that is kept begins.
-        pins: How many pins there are, as it has last seen them.
+        tail: CSN at which the kept log begins.
+        pins: Number of pins that it has last seen.
         holding_back: What keeps the horizon from rising.
     """
 
@@ -130,7 +130,7 @@ class DefinedTable(msgspec.Struct, frozen=True, tag="DefineTable", tag_field="ac
 
 
 class ManifestInfo(msgspec.Struct, frozen=True):
-    """The part that holds the entries of a large transaction, and how many there are."""
+    """The part that holds the entries of a large transaction, and their number."""
 
     part: str
     length: int
@@ -143,13 +143,13 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
 
     Attributes:
         tid: Its id.
-        entries: What it has done; empty where `manifest` names the part that says it.
-        manifest: Of a large transaction.
+        entries: Its actions; empty if `manifest` names the part that holds them.
+        manifest: The manifest of a large transaction.
         holders: Replicas that had durable copies when the record was written, the home first.
         label: Its label.
         data_change: False for a merge: no row is different after it.
         meta: The user's own data.
-        batch: The number of its batch where the label is a streaming query's.
+        batch: The number of its batch if the label belongs to a streaming query.
     """
 
     tid: str
@@ -169,7 +169,7 @@ class LogEntry(msgspec.Struct, frozen=True):
         csn: Its CSN.
         kind: `end` closes an epoch, `genesis` begins the log.
         home: The replica that wrote it.
-        time_ms: By its clock (Unix, ms).
+        time_ms: Time by the clock of the home (Unix, ms).
         tids: The transactions that become visible with it.
     """
 
@@ -186,12 +186,12 @@ class ExplainedPart(msgspec.Struct, frozen=True):
     Attributes:
         part: Its id.
         table: Name of its table.
-        path: Of its partition.
-        rows: Its rows.
-        length: Its bytes.
+        path: Path of its partition.
+        rows: Number of its rows.
+        length: Number of its bytes.
         state: `held`, `wanted` or `quarantined`.
-        file: Where it lies below the data directory; null if it is not held.
-        csn: Of the commit; null before it is applied.
+        file: Its path below the data directory; null if it is not held.
+        csn: CSN of the commit; null before the commit is applied.
     """
 
     part: str
@@ -205,16 +205,16 @@ class ExplainedPart(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The story of a transaction.
+    """The history of a transaction.
 
     Attributes:
         tid: Its id.
-        home: Where it was begun.
+        home: The replica where it was begun.
         snapshot_csn: The CSN at which it was begun.
         outcome: `committed`, `aborted`, `running` or `tooold`.
-        csn: Of the commit.
+        csn: CSN of the commit.
         asked: The replica that answers.
-        here: What it is there, if that is its home and still knows it.
+        here: Its state there, if that replica is its home and still knows it.
         parts: Its parts there.
         replicas: The CSN that each replica has applied, as far as is known.
         waiting_for: What keeps this replica from applying the next record.
@@ -233,7 +233,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The state of an agent, and why it is in it."""
+    """The state of an agent, and the reason for it."""
 
     state: str
     reason: str
@@ -244,9 +244,9 @@ class OptimizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         table: `name` or `namespace.name`.
-        partition: Only this one: each partition column with its value.
+        partition: The only partition to merge: each partition column with its value.
         timeout_s: No merge begins after this time, in seconds.
-        min_csn: Parts up to this CSN take part.
+        min_csn: Parts up to this CSN are merged.
     """
 
     table: str
@@ -259,11 +259,11 @@ class OptimizeAnswer(msgspec.Struct, frozen=True):
     """The merges that were made.
 
     Attributes:
-        groups: Merges.
-        parts_before: Parts of the table, or of the partition, before.
-        parts_after: And after.
+        groups: Number of merges.
+        parts_before: Number of parts of the table, or of the partition, before the merges.
+        parts_after: The number after the merges.
         bytes: Bytes of the parts that were merged.
-        done: Whether nothing more can be merged; else the time was over.
+        done: Whether nothing more can be merged; false if the time was over.
         csn: The CSN that this replica has applied now.
     """
 
@@ -276,14 +276,14 @@ class OptimizeAnswer(msgspec.Struct, frozen=True):
 
 
 class HorizonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /admin/horizon: `csn` null: as far as it goes; `drop_pins`: end the pins below it."""
+    """Body of POST /admin/horizon: `csn` null: as high as possible; `drop_pins`: end the pins below it."""
 
     csn: int | None = None
     drop_pins: bool = False
 
 
 class HorizonAnswer(msgspec.Struct, frozen=True):
-    """The horizon as it is now, and what keeps it from rising further."""
+    """The current horizon, and the bound that keeps it from rising further."""
 
     horizon: int
     holding_back: HorizonBound

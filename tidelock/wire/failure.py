@@ -8,11 +8,11 @@ import msgspec
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error, as `tidelock.errors.from_wire` takes it.
+    """An error in the form that `tidelock.errors.from_wire` accepts.
 
     Attributes:
         error: Name of its class in `tidelock.errors`.
-        message: What was expected, what was found, and the next step.
+        message: The expected state, the state that was found, and the next step.
         details: Facts for programs, by name.
     """
 

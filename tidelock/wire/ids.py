@@ -1,4 +1,4 @@
-"""The identifiers in bodies, as types of their own; `tidelock.csnlog.core.ids` makes their texts. Pure."""
+"""The identifiers in bodies, as separate types; `tidelock.csnlog.core.ids` makes their texts. Pure."""
 
 from __future__ import annotations
 

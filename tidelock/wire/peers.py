@@ -21,7 +21,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything that a replica has to know of a part besides its bytes.
+    """Everything that a replica must know of a part besides its bytes.
 
     Attributes:
         part: Part id, unique forever.
@@ -30,7 +30,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
         rows: Rows of the part; 0 for a manifest.
         length: Bytes of the range.
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
-        stats: Column statistics, or None where nobody has computed them yet.
+        stats: Column statistics, or None if they are not computed yet.
         kind: ``part`` or ``manifest``.
     """
 
@@ -45,15 +45,15 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A peer's answer to a push: a statement about its present, which may be repeated or lost.
+    """A peer's answer to a push: a statement about its current state, which may be repeated or lost.
 
     Attributes:
-        replica: Who answers.
-        disk: Its data directory's id; the answer counts only while ``replicas/<id>/session`` shows this one.
+        replica: The replica that answers.
+        disk: Its data directory's id; the answer counts only while ``replicas/<id>/session`` shows this id.
         boot: Start number of its agent.
         snapshot_csn: Its snapshot CSN.
         held: Tids whose files, rows and prepared marks are durable there.
-        refused: Tids that it cannot take now, with the reason. A tid in neither is still on its way.
+        refused: Tids that it cannot accept now, with the reason. A tid in neither list is still in transit.
     """
 
     replica: ReplicaId
@@ -65,7 +65,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /peer/v1/forget: transactions that were rolled back; parts that others took back."""
+    """Body of POST /peer/v1/forget: transactions that were rolled back; parts that others withdrew."""
 
     tids: list[str] = []
     parts: list[PartId] = []
@@ -80,21 +80,21 @@ class HintRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UploadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /peer/v1/uploads: `replica` is to take the file of a grant."""
+    """Body of POST /peer/v1/uploads: `replica` is to receive the file of a grant."""
 
     grant: str
     replica: ReplicaId
 
 
 class UploadBegun(msgspec.Struct, frozen=True):
-    """Answer of ``POST /peer/v1/uploads``: the part that the file may become, and how long it may be."""
+    """Answer of ``POST /peer/v1/uploads``: the part that the file may become, and its maximal length."""
 
     part: PartId
     bytes_max: int
 
 
 class UploadedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /peer/v1/uploads/{part}: `replica` has taken the file."""
+    """Body of POST /peer/v1/uploads/{part}: `replica` has received the file."""
 
     tid: str
     table: TableName
@@ -104,7 +104,7 @@ class UploadedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FailedUploadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /peer/v1/uploads/{part}/failed: `replica` has not taken the file."""
+    """Body of POST /peer/v1/uploads/{part}/failed: `replica` has not received the file."""
 
     tid: str
     table: TableName
@@ -112,7 +112,7 @@ class FailedUploadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class PeerOutcome(msgspec.Struct, frozen=True):
-    """The word of a home on its own transaction: running, committed, aborted or unknown."""
+    """The answer of a home about its own transaction: running, committed, aborted or unknown."""
 
     outcome: str
 
@@ -129,4 +129,4 @@ class PeerStatus(msgspec.Struct, frozen=True):
 
 
 class Nothing(msgspec.Struct, frozen=True):
-    """The empty object: the answer of routes that have nothing to tell."""
+    """The empty object: the answer of routes that return no data."""

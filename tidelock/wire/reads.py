@@ -41,7 +41,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True):
 
 
 class SnapshotClosed(msgspec.Struct, frozen=True):
-    """The id of a pin that was given back."""
+    """The id of a pin that was released."""
 
     id: str
 
@@ -50,14 +50,14 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST /query: at a CSN or inside a transaction; either `sql` or `table`.
 
     Attributes:
-        csn: The snapshot that it reads.
-        tid: The transaction that it reads in.
+        csn: The CSN at which the query reads.
+        tid: The transaction in which the query reads.
         sql: A statement.
-        table: A table whose rows are wanted.
-        columns: Of these columns; null: of all.
+        table: A table whose rows are requested.
+        columns: The requested columns; null: all.
         where: A condition in SQL.
         params: Values of the `?`.
-        parts: Only of these parts of `table` at the CSN.
+        parts: Rows of these parts of `table` only.
     """
 
     csn: int | None = None

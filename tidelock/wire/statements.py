@@ -1,4 +1,4 @@
-"""Bodies of the statements of a transaction, and what they answer. Pure."""
+"""Bodies of the statements of a transaction, and of their answers. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 
 class Literal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A new value that is no SQL: a JSON value, cast to the type of its column.
+    """A new value that is not SQL: a JSON value, cast to the type of its column.
 
     Attributes:
-        value: Dates, times and decimals are text.
-        base64: The value is the base64 text of bytes.
+        value: The value; dates, times and decimals are text.
+        base64: Whether the value is the base64 text of bytes.
     """
 
     value: bool | int | float | str | None
@@ -30,7 +30,7 @@ class PartitionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of move_partition: which partition, and into which table."""
+    """Body of move_partition: the partition, and the table that receives it."""
 
     partition: dict[str, Any]
     into: str
@@ -40,7 +40,7 @@ class DeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of delete.
 
     Attributes:
-        where: A condition in SQL; rows for which it is null stay.
+        where: A condition in SQL; rows for which it is null remain.
         params: Values of its `?`.
     """
 
@@ -54,7 +54,7 @@ class UpdateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         set: New values by column.
         where: A condition in SQL; null: all rows.
-        params: Those of `set` in their order, then those of `where`.
+        params: Parameters of `set` in their order, then those of `where`.
     """
 
     set: dict[str, Value]
@@ -67,10 +67,10 @@ class MergeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         on: Columns of the key.
-        when_matched_update: New values by column; true: those that the rows have.
+        when_matched_update: New values by column; true: the values of the given rows.
         when_matched_delete: Matching rows are deleted where this condition is true.
         when_not_matched_insert: Values of new rows; true: all columns of the table.
-        params: Those of the update, of the delete, and of the insert, in this order.
+        params: Parameters of the update, of the delete, and of the insert, in this order.
     """
 
     on: list[str]
@@ -81,14 +81,14 @@ class MergeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InsertResult(msgspec.Struct, frozen=True):
-    """Rows that an insert staged, and the parts that hold them: how many."""
+    """Number of rows that an insert staged, and of the parts that hold them."""
 
     rows: int
     parts: int
 
 
 class RemoveResult(msgspec.Struct, frozen=True):
-    """Rows that a statement took out of a table, and the parts that held them: how many."""
+    """Number of rows that a statement removed from a table, and of the parts that held them."""
 
     rows: int
     parts: int
@@ -98,11 +98,11 @@ class ChangeResult(msgspec.Struct, frozen=True):
     """Numbers of rows and parts that a statement changed.
 
     Attributes:
-        rows_deleted: Rows that are in the table no more.
+        rows_deleted: Rows that are not in the table any more.
         rows_updated: Rows with new values.
         rows_inserted: Rows that were not in the table before.
         parts_removed: Parts that held such rows.
-        parts_added: Parts that hold the new rows, and the other rows of those that were removed.
+        parts_added: Parts that hold the new rows, and the remaining rows of the removed parts.
     """
 
     rows_deleted: int = 0

@@ -15,7 +15,7 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         sort_by: Columns by which the rows of a file are sorted.
         properties: See docs/protocol.md#bytes.
         derived_from: The table whose inserts this one follows.
-        derived_sql: What is made of them: one SELECT of `inserted`.
+        derived_sql: The rows that are made of them: one SELECT of `inserted`.
     """
 
     name: str
@@ -28,7 +28,7 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """A column: its name, its type by Spark's names, and whether it may be null."""
+    """A column: its name, its type in Spark's names, and whether it may be null."""
 
     name: str
     type: str
@@ -40,12 +40,12 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Attributes:
         name: `namespace.name`.
-        columns: In their order.
+        columns: The columns in their order.
         partition_by: Columns whose values become folders.
         sort_by: Columns by which the rows of a file are sorted.
         properties: See docs/protocol.md#bytes.
-        derived_from: Of a derived table: its source.
-        derived_sql: Of a derived table: what is made of the rows of its source.
+        derived_from: Source of a derived table.
+        derived_sql: SELECT that makes the rows of a derived table from the rows of its source.
         dependents: The tables that are derived from this one.
     """
 
@@ -70,11 +70,11 @@ class TableInfo(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
     """A table at a CSN.
 
     Attributes:
-        version: Of its definition; 0 is the first.
+        version: Version of its definition; 0 is the first.
         arrow_schema: An Arrow IPC schema message in base64.
-        parts: How many parts it has.
-        rows: How many rows.
-        bytes: The bytes of the parts.
+        parts: Number of its parts.
+        rows: Number of its rows.
+        bytes: Number of bytes of the parts.
     """
 
     version: int
@@ -89,9 +89,9 @@ class PartInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         part: Its id.
-        path: Of its partition, empty without partitions.
-        rows: Its rows.
-        length: Its bytes.
+        path: Path of its partition, empty without partitions.
+        rows: Number of its rows.
+        length: Number of its bytes.
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
         file: Its path below the folder of the snapshot.
     """

@@ -11,7 +11,7 @@ from tidelock.wire.failure import Failure
 #: The rights of a token whose request names none.
 TOKEN_RIGHTS: Final = ("append", "replace")
 
-# The agent judges these texts itself: its message names the values that it offers.
+# The agent checks these texts itself: its message names the values that it offers.
 _Isolation = Annotated[
     str, msgspec.Meta(extra_json_schema={"enum": ["snapshot", "read_committed", "serializable"]})
 ]
@@ -27,13 +27,13 @@ class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         label: Unique name of this piece of work.
-        batch: Number of the batch where the label is a streaming query's.
-        isolation: What its statements see of others' commits.
+        batch: Number of the batch if the label belongs to a streaming query.
+        isolation: Which commits of others its statements see.
         min_csn: Its snapshot must contain this CSN.
         fresh: Its snapshot must contain every commit that was acknowledged before.
         lease_s: How long the home waits for a sign of life, in seconds; null: the agent's default.
         meta: Own data, kept in the commit record.
-        key: A repetition with the same key gets the same transaction while that is open.
+        key: A repetition with the same key receives the same transaction while that is open.
     """
 
     label: str | None = None
@@ -47,11 +47,11 @@ class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A transaction that takes statements.
+    """A transaction that accepts statements.
 
     Attributes:
         tid: Its id.
-        snapshot_csn: The CSN that it reads at.
+        snapshot_csn: The CSN at which it reads.
         lease_s: How long its home waits for a sign of life, in seconds.
     """
 
@@ -65,19 +65,19 @@ class TransactionInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         tid: Its id.
-        state: Where it stands.
+        state: Its state.
         snapshot_csn: The CSN at which it was begun.
-        statement_csn: The CSN that its last statement read at; another one under read_committed.
-        isolation: What its statements see of others' commits.
+        statement_csn: The CSN at which its last statement read; it may differ under read_committed.
+        isolation: Which commits of others its statements see.
         label: Its label.
-        batch: The number of its batch where the label is a streaming query's.
+        batch: The number of its batch if the label belongs to a streaming query.
         tables: Names of the tables that it has changed.
         rows: Rows that it has added.
         parts: Parts that it has added.
         removed_parts: Parts that it has removed.
-        csn: Of its commit.
-        error: Why it takes no statements any more.
-        lease_left_s: Seconds until its lease runs out, where it has one.
+        csn: CSN of its commit.
+        error: Why it accepts no statements any more.
+        lease_left_s: Seconds until its lease ends, if it has one.
     """
 
     tid: str
@@ -101,8 +101,8 @@ class LeaseAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         lease_s: The lease that begins now, in seconds.
-        state: Where the transaction stands.
-        why: The error that has ended it, or made it fail; left out where there is none.
+        state: The state of the transaction.
+        why: The error that has ended it, or made it fail; left out if it has no error.
     """
 
     lease_s: float
@@ -116,8 +116,8 @@ class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         wait: Where the commit is to be applied before it is answered.
         timeout_s: How long the agent may take, in seconds; null: its `commit_timeout_s`.
-        label: For a transaction that was begun without one.
-        batch: Likewise.
+        label: The label, for a transaction that was begun without one.
+        batch: The batch of that label.
     """
 
     wait: _Wait = "home"
@@ -131,8 +131,8 @@ class CommitAnswer(msgspec.Struct, frozen=True):
 
     Attributes:
         tid: Its id.
-        csn: Null for one that changed nothing.
-        time_ms: The commit's effective time (Unix, ms); null if `csn` is, 0 where it is not known here yet.
+        csn: CSN of the commit; null for a transaction that changed nothing.
+        time_ms: The commit's effective time (Unix, ms); null if `csn` is null, 0 if it is not known here yet.
         state: Always `committed`.
     """
 
@@ -143,21 +143,21 @@ class CommitAnswer(msgspec.Struct, frozen=True):
 
 
 class EndAnswer(msgspec.Struct, frozen=True):
-    """Answer to a rollback: where the transaction stands."""
+    """Answer to a rollback: the state of the transaction."""
 
     tid: str
     state: _State
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a transaction ended.
+    """The outcome of a transaction.
 
     Attributes:
         tid: Its id.
-        outcome: `too_old`: older than the outcomes that are kept.
-        csn: Of the commit; left out of all others.
-        time_ms: Its effective time (Unix, ms), 0 where it is not applied here yet; left out of all others.
-        floor: Of `too_old`: the oldest snapshot CSN that is still answered.
+        outcome: Its outcome; `too_old`: older than the outcomes that are kept.
+        csn: CSN of a commit; left out of all other outcomes.
+        time_ms: Effective time of a commit (Unix, ms), 0 if not applied here yet; left out of all others.
+        floor: For `too_old`: the oldest snapshot CSN whose outcomes are still known.
     """
 
     tid: str
@@ -173,9 +173,9 @@ class LabelAnswer(msgspec.Struct, frozen=True):
     Attributes:
         label: The label.
         tid: The transaction that committed under it last; null for a label that is free.
-        batch: Its number where the label is a streaming query's.
-        csn: Of that commit; null where it is not applied here, or forgotten.
-        time_ms: Its effective time (Unix, ms); null if `csn` is.
+        batch: The number of its batch if the label belongs to a streaming query.
+        csn: CSN of that commit; null if it is not applied here, or its outcome was deleted.
+        time_ms: Effective time of that commit (Unix, ms); null if `csn` is null.
     """
 
     label: str
@@ -189,9 +189,9 @@ class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST /transactions/{tid}/token.
 
     Attributes:
-        rights: What the token allows: append, replace, read, heartbeat, commit.
-        tables: Names of the tables that it is for; null: all.
-        ttl_s: Seconds after which it is worth nothing; null: the agent's `token_ttl_s`.
+        rights: The rights of the token: append, replace, read, heartbeat, commit.
+        tables: Names of the tables for which it is valid; null: all.
+        ttl_s: Seconds after which it expires; null: the agent's `token_ttl_s`.
     """
 
     rights: tuple[str, ...] = TOKEN_RIGHTS
@@ -204,8 +204,8 @@ class TokenAnswer(msgspec.Struct, frozen=True):
 
     Attributes:
         token: The token.
-        expires_s: When it ends, in seconds since 1970.
-        url: The folder that it opens, for readers and writers of WebHDFS.
+        expires_s: Time at which it expires, in seconds since 1970.
+        url: The folder to which it gives access, for readers and writers of WebHDFS.
     """
 
     token: str
@@ -218,7 +218,7 @@ class SealRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         job: UUID of a job; null: everything that was written to the table.
-        files: With `job` exactly these files of it count.
+        files: With `job`: exactly these files of the job are kept.
     """
 
     job: str | None = None

@@ -21,13 +21,13 @@ from workloads.tpch.tables import ORDERS, TABLES, TpchTable
 _GENERATOR: Final = "tpchgen-cli"
 #: Rows that DuckDB hands over at a time.
 _BATCH_ROWS: Final = 64 * 1024
-#: What DuckDB may use for the join and the sort; beyond it, it spills into the folder.
+#: Memory of DuckDB for the join and the sort; beyond it, DuckDB spills into the folder.
 _MEMORY: Final = "1GB"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the tables hold before the first new order: the largest order key, and rows by table."""
+    """The content of the tables before the first new order: the largest order key, and rows by table."""
 
     last_orderkey: int
     rows: dict[str, int]
@@ -85,7 +85,7 @@ class Source:
         return pa.RecordBatchReader.from_batches(table.schema, _conform(reader, table.schema))
 
     def loaded(self) -> Loaded:
-        """What a load of these rows leaves in the tables."""
+        """Return the content of the tables after a load of these rows."""
         return Loaded(
             last_orderkey=self._number(f"select max(o_orderkey) from {ORDERS.name}"),  # noqa: S608
             rows={table.name: self._number(f"select count(*) from {table.name}") for table in TABLES},  # noqa: S608

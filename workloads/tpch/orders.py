@@ -119,7 +119,7 @@ def new_batch(random: Random, scale: Scale, first_key: int, count: int) -> Batch
 
 
 def charge_cents(extended_cents: int, discount_percent: int, tax_percent: int) -> int:
-    """What a line item adds to its order's total, in cents.
+    """Return the amount that a line item adds to its order's total, in cents.
 
     That is l_extendedprice * (1 - l_discount) * (1 + l_tax) in the integer arithmetic of TPC-H's own
     generator, which drops what is less than a cent after each of the two factors. Sums of it equal

@@ -1,4 +1,4 @@
-"""What is asked of the tables, in one text for Spark and for DuckDB. Pure.
+"""The queries over the tables, in one text for Spark and for DuckDB. Pure.
 
 Q1, Q3, Q6 and Q18 are those of TPC-H with its validation parameters; Q3 and Q18 have the order key as the
 last column of their order, since the specification leaves open which of two equal rows comes first.

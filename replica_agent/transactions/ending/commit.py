@@ -1,8 +1,8 @@
-"""How a transaction ends: seal, copies, group commit, apply, answer; or a rollback that leaves nothing.
+"""The end of a transaction: seal, copies, group commit, apply, answer; or a rollback that leaves nothing.
 
 ``commit`` is idempotent by tid: all callers share one task, and a transaction that is no longer in memory
-answers from the catalog's outcomes. A caller that gives up waiting does not stop the task: once asked for, a
-commit is decided.
+is answered from the catalog's outcomes. A caller that gives up waiting does not stop the task: a commit
+that was requested is decided.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ WAITS = frozenset(item.value for item in WaitFor)
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Commits:
-    """Decides this replica's transactions: one task for each, however often its commit is asked for.
+    """Decides this replica's transactions: one task for each, however often its commit is requested.
 
     Attributes:
-        lagging: Waits while a live replica is more than ``max_lag`` behind; False when it still is after the
-            given seconds.
+        lagging: Waits while a live replica is more than ``max_lag`` behind; returns the replicas that still
+            are after the given seconds.
         applied_on: Waits until the CSN is applied on ``copies`` (False) or on all live (True) replicas.
         clock: Monotonic seconds.
     """
@@ -82,7 +82,7 @@ class Commits:
         """Open the gate of group commits."""
         self._gate = GroupCommitGate(self.settings.commit_gather_s)
 
-    # -- what clients ask ------------------------------------------------------------------------------------
+    # -- requests of clients ---------------------------------------------------------------------------------
 
     async def commit(
         self,
@@ -97,10 +97,10 @@ class Commits:
 
         Args:
             tid: The transaction.
-            wait: Where it is to be applied.
+            wait: The replicas on which it is to be applied.
             timeout_s: How long to wait for that, and for the decision.
-            label: Its label, where it has got none at its beginning.
-            batch: Number of the batch, where the label is a streaming query's.
+            label: Its label, if its beginning named none.
+            batch: Number of the batch, if the label is a streaming query's.
 
         Raises:
             BadRequestError: It has another label.
@@ -120,10 +120,11 @@ class Commits:
         return None if done is None else await self.applied(tid, done, wait, until - self.clock())
 
     async def applied(self, tid: Tid, done: Committed, wait: WaitFor, timeout_s: float) -> Committed:
-        """Return a commit, of any home, when this replica has applied it, and others as ``wait`` asks.
+        """Return a commit, of any home, when this replica has applied it, and others as ``wait`` requires.
 
         Raises:
-            CommitUnknownError: Not within ``timeout_s``; committed it is all the same (``csn``).
+            CommitUnknownError: It was not applied within ``timeout_s``; it is committed nevertheless
+                (``csn``).
         """
         until = self.clock() + timeout_s
         if not await self.waiters.wait(done.csn, max(0.0, timeout_s)):
@@ -155,7 +156,7 @@ class Commits:
             return await asyncio.wait_for(asyncio.shield(tx.ending.commit_task), timeout_s)
         except TimeoutError:
             if tx.ending.outcome is not None:
-                return tx.ending.outcome  # decided, and not yet applied here
+                return tx.ending.outcome  # decided, but not yet applied here
             msg = (
                 f"the commit of {tx.tid} is not decided after {timeout_s:.1f} s; repeat commit(), or "
                 "ask outcome(tid)"
@@ -183,10 +184,10 @@ class Commits:
         raise UnknownTransactionError(msg, tid=str(tid))
 
     async def roll_back(self, tx: Transaction, error: TidelockError | None = None) -> None:
-        """Roll back; harmless when that is done already.
+        """Roll back; without effect if that is done already.
 
         Raises:
-            TransactionClosedError: It is committed, or its commit has been asked for and runs.
+            TransactionClosedError: It is committed, or its commit is running.
         """
         if tx.state is TxState.ROLLED_BACK:
             return
@@ -199,9 +200,9 @@ class Commits:
         await self.rollback.run(tx, error, pushed=False)
 
     def abort_all(self, error: TidelockError) -> None:
-        """The agent was fenced.
+        """End every transaction whose commit is not running, at once and without I/O.
 
-        Every transaction whose commit is not under way is over, at once and without I/O.
+        The agent calls this when it was fenced.
         """
         for tx in self.transactions.live():
             if tx.state is not TxState.SEALED:
@@ -215,7 +216,7 @@ class Commits:
             await self._cut_statements(tx)
             done = await self._commit_changes(tx, begun + self.settings.commit_timeout_s)
         except CommitUnknownError:
-            raise  # only when the log has ended here: this life can learn no more, the next one will
+            raise  # only when the log has ended here: this boot can learn no more, the next one will
         except TidelockError as error:
             refusal = _refusal(tx, error)
             self.metrics.commits.labels("refused").inc()
@@ -224,7 +225,7 @@ class Commits:
             if refusal is error:
                 raise
             raise refusal from error
-        if done is None:  # what it has locked, it has not changed
+        if done is None:  # its locks were taken for no change
             await self.removals.release(tx)
         else:
             self.removals.committed(tx, done.csn)
@@ -237,7 +238,7 @@ class Commits:
         return done
 
     async def _cut_statements(self, tx: Transaction) -> None:
-        """Wait for the end of cut inserts: until then their finished parts look like all others."""
+        """Cut the running statements and wait for their end: until then their parts look like all others."""
         try:
             async with asyncio.timeout(self.settings.commit_timeout_s):
                 await tx.statements.cut()
@@ -255,8 +256,8 @@ class Commits:
         if behind:
             msg = f"{', '.join(behind)} is still more than max_lag={self.settings.max_lag} CSNs behind"
             raise UnavailableError(msg, replicas=list(behind))
-        # Large parts share nothing, and their copies may take long; a compaction takes its locks on the way;
-        # a serializable one travels alone.
+        # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
+        # build; a serializable transaction is a batch of its own.
         if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
             return await self._propose_and_settle(tx, deadline)
         async with self._gate.batch():
@@ -268,7 +269,7 @@ class Commits:
 
 
 def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:
-    """Return what a commit that failed for certain is answered with.
+    """Return the error with which a commit that certainly failed is answered.
 
     "Unavailable" tells a caller to repeat the call, but the transaction is rolled back.
     """

@@ -1,12 +1,13 @@
-"""Lets the commits of this home leave together: while one batch is on its way, the next collects.
+"""Batches the commits of this home: while one batch is on its way, the next one collects.
 
-From a batch's first write to its record every step is shared by all of it: one pack file and one transaction
-of the catalog here and at each peer, one push to each, one multi, one read of the record by each follower.
-So the busier a replica is, the less a commit costs; a commit that finds nobody on the way leaves at once.
+From the first write of a batch to its record its transactions share every step: one pack file and one
+transaction of the catalog here and at each peer, one push to each peer, one multi, one read of the record by
+each follower. So the busier a replica is, the less a commit costs. A commit leaves at once if no batch is on
+its way.
 
-Only transactions whose parts are all in memory travel so; one with large parts shares nothing and would hold
-the others up. A batch that is slow nevertheless, since peers do not answer, holds the next one back for a
-bounded time only. Nothing depends on who travels with whom.
+Only transactions whose parts are all in memory are batched; one with large parts shares nothing and would
+delay the others. If a batch is slow nevertheless, since peers do not answer, it holds the next one back for
+a bounded time only. Correctness does not depend on the composition of a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Commits that left together; how many of them are still on their way."""
+    """Commits that left together; ``left`` counts those that are still on their way."""
 
     left: int
 
@@ -28,25 +29,25 @@ class GroupCommitGate:
     """Decides when a sealed transaction may begin to be copied.
 
     Args:
-        wait_max_s: Longest wait for the batch before.
+        wait_max_s: Longest wait for the previous batch.
     """
 
     def __init__(self, wait_max_s: float) -> None:
-        """Nobody is on the way."""
+        """Begin with no batch on its way."""
         self._wait_max_s = wait_max_s
         self._waiting: list[asyncio.Future[_Batch]] = []
-        self._last: _Batch | None = None  # the one that left last, while it is on its way
+        self._last: _Batch | None = None  # the last batch, while it is on its way
         self._timer: asyncio.Handle | None = None
 
     @contextlib.asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:
-        """Wait for the next departure, then be on the way until the block ends."""
+        """Wait until the next batch leaves; the commit is on its way until the block ends."""
         ticket = self._join()
         try:
             await ticket
             yield
         finally:
-            if ticket.done() and not ticket.cancelled():  # it has left, even if nobody was told any more
+            if ticket.done() and not ticket.cancelled():  # it left, even if the task was cancelled
                 self._arrived(ticket.result())
 
     def _join(self) -> asyncio.Future[_Batch]:
@@ -54,7 +55,7 @@ class GroupCommitGate:
         ticket: asyncio.Future[_Batch] = loop.create_future()
         self._waiting.append(ticket)
         if self._timer is None:
-            # Not at once even if nobody is on the way: others may be sealed in this very turn of the loop.
+            # Not at once, even if no batch is on its way: others may be sealed in this iteration of the loop.
             self._timer = (
                 loop.call_soon(self._depart)
                 if self._last is None

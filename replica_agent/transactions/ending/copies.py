@@ -30,8 +30,8 @@ class CopyMaker:
     """Makes the copies of this home's transactions.
 
     Attributes:
-        machine: Counts them; made by the agent with the disks of the members.
-        on_broken: Told when the machine contradicts itself; the agent must stop then (I15).
+        machine: Counts the copies; made by the agent with the disks of the members.
+        on_broken: Called when the machine contradicts itself; the agent must stop then (I15).
     """
 
     machine: Copies
@@ -48,7 +48,7 @@ class CopyMaker:
         """Return the holders, home first, when enough of them are durable.
 
         Raises:
-            NotEnoughReplicasError: Not within ``timeout_s``.
+            NotEnoughReplicasError: The copies were not made within ``timeout_s``.
             DiskFullError, UnavailableError: This replica itself could not store the parts.
         """
         ready: asyncio.Future[tuple[ReplicaId, ...]] = asyncio.get_running_loop().create_future()
@@ -57,7 +57,8 @@ class CopyMaker:
             await SEAL.before()
             self._feed(msg.Sealed(tid, tuple(parts)))
             self.pusher.push(SealedTid(tid, tuple(parts)), {item.meta.part: item.data for item in memory})
-            # The rows are awaited even when the time is over: an abort must find all it has to take back.
+            # The rows are awaited even when the time is over: an abort must find every row that it has to
+            # take back.
             await self.stager.store(memory, [tid])
             await SEAL.after()
             self._feed(msg.PersistedAtHome(tid))
@@ -69,11 +70,11 @@ class CopyMaker:
             self._waiting.pop(str(tid), None)
 
     def acknowledged(self, held: Held) -> None:
-        """A peer has answered a push."""
+        """Note that a peer has answered a push."""
         self._feed(msg.Ack(held))
 
     def members(self, disks: Mapping[ReplicaId, str]) -> None:
-        """The member list shows these disks of the other replicas (those struck or removed are left out)."""
+        """Note the disks of the other replicas in the member list (without those struck or removed)."""
         for replica in self._disks.keys() - disks.keys():
             self._feed(msg.DiskChanged(replica, None))
         for replica, disk in disks.items():
@@ -82,12 +83,12 @@ class CopyMaker:
         self._disks = dict(disks)
 
     def release(self, tid: Tid) -> None:
-        """The transaction is committed: the log brings it to whoever lacks it."""
+        """Forget a committed transaction: a replica that lacks its parts learns of them from the log."""
         self._feed(msg.Decided(tid))
         self.pusher.decided(tid)
 
     def rolled_back(self, tid: Tid) -> None:
-        """The transaction is rolled back: fetch no more of it, and tell those who may hold parts of it."""
+        """Stop fetching parts of a rolled-back transaction, and notify the peers that may hold some."""
         self._feed(msg.RolledBack(tid))
         self.fetcher.cancel([str(tid)])
         self.pusher.forget(tid)

@@ -1,7 +1,7 @@
-"""Labels as transactions use them: the early answer at begin, the place in the commit multi, what is known.
+"""Labels as transactions use them: the early answer at begin, the move in the commit multi, the status.
 
 A label makes a piece of work count once. The commit multi decides (:mod:`tidelock.csnlog.core.labels` says
-how); what is asked before it only saves the work of a run that comes too late.
+how); the check before it only saves the work of a run that comes too late.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _BATCH_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LabelStatus:
-    """What is committed under a label.
+    """The last commit under a label.
 
     Attributes:
         tid: The transaction that committed under it last.
-        batch: Its number where the label is a streaming query's.
-        csn: Of that commit; None where that is not applied here, or forgotten.
-        time_ms: Its effective time (Unix, ms).
+        batch: Its number if the label is a streaming query's.
+        csn: The CSN of that commit; None if it is not applied here, or forgotten.
+        time_ms: The effective time of that commit (Unix, ms).
     """
 
     tid: str
@@ -59,7 +59,7 @@ class Labels:
     settings: AgentSettings
 
     def require_form(self, label: str | None, batch: int | None) -> None:
-        """Raise BadRequestError or TooLargeError where these cannot be a label and the number of a batch."""
+        """Raise BadRequestError or TooLargeError if these cannot be a label and the number of a batch."""
         if label is None:
             if batch is not None:
                 raise BadRequestError(f"batch={batch} without a label; give the label of its streaming query")
@@ -74,20 +74,20 @@ class Labels:
             raise BadRequestError(f"batch={batch} is outside 0..{_BATCH_MAX}")
 
     async def refuse_repeated(self, label: str, batch: int | None) -> None:
-        """Refuse a run that comes too late, before it works. None that may still be the first is refused.
+        """Refuse a run that comes too late, before it works. A run that may be the first is not refused.
 
         Raises:
             LabelExistsError: It was committed before.
-            BadRequestError: The label is a stream's and no batch is given, or the other way.
+            BadRequestError: The label is a stream's and no batch is given, or the reverse.
         """
         try:
             found = await self.log.label(label)
         except UnavailableError:
-            return  # the commit looks again
+            return  # the commit checks again
         await self._place(label, batch, found, self.settings.wait_bound_s, "")
 
     async def place(self, label: str, batch: int | None, tid: str, timeout_s: float) -> Move | None:
-        """Return how the commit multi of a transaction moves the label, or None where it makes it.
+        """Return how the commit multi of a transaction moves the label, or None if it creates the label.
 
         Raises:
             LabelExistsError, BadRequestError: As :meth:`refuse_repeated`.
@@ -125,12 +125,12 @@ class Labels:
         return LabelExistsError(msg, **details, batch=state.batch)
 
     async def status(self, label: str) -> LabelStatus | None:
-        """Return what is committed under a label, None for one that is free.
+        """Return the last commit under a label, None for a label that is free.
 
-        It contains every commit that was acknowledged anywhere before the call.
+        The answer includes every commit that was acknowledged on any replica before the call.
 
         Raises:
-            TooLargeError: It cannot be a label.
+            TooLargeError: The name is too long for a label.
             UnavailableError: The log could not be read.
         """
         self.require_form(label, None)
@@ -142,9 +142,9 @@ class Labels:
         return LabelStatus(found.tid, found.batch, csn, time_ms)
 
     async def _run(self, label: str, batch: int | None, state: LabelState, timeout_s: float) -> Run | None:
-        """Return the commit that has made a label what it is, or of an earlier batch; None if not known here.
+        """Return the commit that last moved a label, or that of an earlier batch; None if not known here.
 
-        It may be of another replica, and a moment old.
+        It may be of another replica, and so recent that this replica has to apply it first.
         """
         if self.reader.outcome(state.tid) is None:
             until = time.monotonic() + timeout_s

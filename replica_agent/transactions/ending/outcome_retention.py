@@ -1,12 +1,14 @@
-"""Forgets outcomes that are older than their retention, and gives their labels back.
+"""Forgets outcomes that are older than their retention, and releases their labels.
 
 A label is kept as long as the outcome of its transaction at the transaction's home, and only that home
-deletes its znode: under its own fence, while the znode names that transaction. So nobody can have taken the
-label anew between the look and the deletion. From then on a transaction with this label is new work.
+deletes its znode: under its own fence, while the znode names that transaction. So no other transaction can
+take the label between the check and the deletion. After the deletion a transaction with this label is new
+work.
 
-That of a streaming query stays longer, from its last move on, and with it the outcome of the last batch. Its
-deletion raises the version of ``labels``: whoever has read the label before cannot move its next life
-(:mod:`tidelock.csnlog.core.labels`), and of two homes that delete only one does, the other looks again.
+The label of a streaming query is kept longer, counted from its last move, and with it the outcome of the last
+batch. Its deletion raises the version of ``labels``. So a client of the log that has read the label before
+cannot move a label that is created later under its name (:mod:`tidelock.csnlog.core.labels`). If two homes
+delete at once, one of them succeeds, and the other checks again.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import EndingLabel
 
-#: Labels that are looked at, and deleted with one request.
+#: Number of labels that are checked, and deleted with one request.
 _BATCH = 100
 _NO_LABEL = Refused(Reason.NO_NODE)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class OutcomeRetention:
-    """What this replica keeps of outcomes, and the labels of its own transactions."""
+    """The retention of outcomes on this replica, and of the labels of its own transactions."""
 
     replica: ReplicaId
     catalog: Catalog
@@ -41,11 +43,11 @@ class OutcomeRetention:
     async def forget(self, before_ms: int, streams_before_ms: int) -> None:
         """Forget the outcomes of records that became visible before a time (Unix, ms).
 
-        They stay for now where a label among them cannot be given back. That of a streaming query's last
-        batch stays until it is older than ``streams_before_ms``.
+        They are kept for now if a label among them cannot be released. The outcome of a streaming query's
+        last batch is kept until it is older than ``streams_before_ms``.
 
         Raises:
-            FencedError, UnavailableError, DiskFullError: The next call goes on.
+            FencedError, UnavailableError, DiskFullError: The call failed; the next call goes on.
         """
         labels = self.catalog.reader.ending_labels(self.replica, before_ms, streams_before_ms)
         for begin in range(0, len(labels), _BATCH):
@@ -54,7 +56,7 @@ class OutcomeRetention:
         await self.catalog.write(lambda db: jobs.prune_outcomes(db, before_ms, streams_before_ms))
 
     async def _give_back(self, labels: Sequence[EndingLabel]) -> bool:
-        """Delete those labels that still name their transaction; False when one may still be there."""
+        """Delete those labels that still name their transaction; return False if one may remain."""
         parent = await self.store.get(tree.LABELS)
         if not isinstance(parent, Ok):
             return False

@@ -37,11 +37,11 @@ class ProposalBuilder:
     removals: Removals
 
     async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
-        """Make the copies of every part, and return what goes into the log; nothing is sent there.
+        """Make the copies of every part, and return what goes into the log; this writes nothing to the log.
 
         Raises:
             TidelockError: The copies could not be made, or a compaction met a conflict.
-            UnavailableError: Also what nobody has foreseen: the transaction is not committed for certain.
+            UnavailableError: Also any unforeseen error: the transaction is certainly not committed.
         """
         try:
             return await self._build(tx, timeout_s)
@@ -60,7 +60,7 @@ class ProposalBuilder:
         )
         manifest = self._stage_manifest(tx, entries)
         holders = await self._make_copies(tx, timeout_s)
-        if not tx.data_change:  # only now, so that it hinders nobody while it works
+        if not tx.data_change:  # only now, so that it blocks no transaction while it works
             await self.removals.replace_parts(tx)
         record = TidRecord(
             tid=str(tx.tid),
@@ -105,7 +105,7 @@ class ProposalBuilder:
 
 
 def _defining(item: DefineTable) -> Create | SetData:
-    """Return what gives a table this definition: a create, or a set of the one before."""
+    """Return the write of a table's definition: a create, or a set of the previous definition."""
     path, data = tree.table(item.table), encode_definition(item.definition)
     return SetData(path, data, item.version - 1) if item.version else Create(path, data)
 

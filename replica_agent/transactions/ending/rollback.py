@@ -1,4 +1,4 @@
-"""Rollback: the end of a transaction that leaves nothing of it."""
+"""Rollback: the end of a transaction that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Rollback:
     removals: Removals
 
     async def run(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
-        """Close a transaction, so that nothing is added any more, and end what is running.
+        """Close a transaction, so that nothing more is added, and end its running statements.
 
-        Then give back rows, marks, files, locks and the peers' copies.
+        Then take back rows, marks, files, locks and the peers' copies.
 
         Args:
             tx: Neither committed nor rolled back.
-            error: Why, for who asks for it later.
-            pushed: Peers may have been given parts of it by a commit.
+            error: The reason, for later requests.
+            pushed: A commit may have sent parts of it to peers.
         """
         told = pushed or bool(tx.staged.stored or tx.staged.writes)  # peers may have fetched early
         stored = told or bool(tx.staged.removed) or tx.statements.half_applied
@@ -61,5 +61,5 @@ class Rollback:
                 unused = await self.catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
                 await remove_files(self.catalog, self.files, sorted({*unused, *unsealed}))
             except TidelockError as failed:
-                # Decided all the same: the janitor takes the rows back, and the files with them.
+                # The rollback is decided all the same: the janitor takes back the rows with their files.
                 _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)

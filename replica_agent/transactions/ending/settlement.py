@@ -1,4 +1,4 @@
-"""Settlement: a proposal goes into the log until it is known whether it is committed."""
+"""Settlement: proposes a transaction to the log until it is known whether it is committed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tidelock.replica_agent.transactions.transaction import Isolation, Transacti
 
 _log = structlog.get_logger("commit")
 _T = TypeVar("_T")
-#: What a call to the log gets at least, however late it is.
+#: Least time for a call to the log, however late it is (seconds).
 _CALL_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Settlement:
-    """Has proposals decided by the log.
+    """Lets the log decide proposals.
 
     Attributes:
         clock: Monotonic seconds.
@@ -45,10 +45,10 @@ class Settlement:
     clock: Callable[[], float]
 
     async def settle(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
-        """Commit; a serializable transaction only if what it has read still stands at the end of the log.
+        """Commit; a serializable transaction only if what it has read is unchanged at the end of the log.
 
         Raises:
-            CommitUnknownError: The log has ended here, and the record was sent: the next life learns more.
+            CommitUnknownError: The log has ended here, and the record was sent: the next boot learns more.
             TidelockError: Certainly not committed.
         """
         if tx.isolation is not Isolation.SERIALIZABLE:
@@ -59,11 +59,11 @@ class Settlement:
             validated = dataclasses.replace(proposal, head_version=version)
             return await self._commit_labelled(tx, validated, deadline)
 
-        # A commit that came between makes it look again.
+        # After a commit in between it validates again.
         return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=self._before(deadline))
 
     async def _commit_labelled(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
-        """Commit; a label that is not what it was taken for is read, and judged again."""
+        """Commit; if the label is not in the state that was assumed, read it and judge it again."""
         judge = tx.batch is not None
 
         async def commit() -> Committed:
@@ -92,7 +92,7 @@ class Settlement:
             )
 
     async def _ask_again(self, proposal: Proposal) -> Committed:
-        """Repeat a proposal that was sent, and of which nobody knows whether it landed.
+        """Repeat a proposal that was sent and may or may not be in the log.
 
         The same tid never gets a second CSN.
         """
@@ -119,9 +119,9 @@ async def retried(
     """Return the result of the first attempt that does not end in one of these errors.
 
     Args:
-        attempt: Is made at least once.
-        after: Errors after which it is made again.
-        may_retry: The bound, asked after each such error; False raises it.
+        attempt: Called at least once.
+        after: Errors after which it is called again.
+        may_retry: The bound, called after each such error; if it returns False, the error is raised.
     """
     while True:
         try:

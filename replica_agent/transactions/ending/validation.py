@@ -1,9 +1,9 @@
-"""Whether what a serializable transaction has read still stands at the end of the log (rule commit).
+"""Validation of a serializable transaction: its reads must be unchanged at the end of the log (rule commit).
 
 The order decides: the version of ``csn/head`` first, then the log to its end in the same session, then, when
 all of that is applied here, what has changed since the transaction's snapshot. Every commit sets
-``csn/head``, so one that comes after this look makes the multi of the transaction fail its check, and it
-looks again (F11).
+``csn/head``, so a commit after this check makes the multi of the transaction fail its check, and the
+transaction is validated again (F11).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Validation:
             raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
         since = tx.tid.snapshot
         reads = dict(tx.statements.reads)
-        if tx.statements.unrecorded_reads:  # any table, all of it
+        if tx.statements.unrecorded_reads:  # any table, and all of it
             reads = dict.fromkeys((table.name for table in self.reader.tables(self.waiters.reached)), None)
         changed = {table: self.reader.changed_partitions(table, since) for table in reads}
         table = first_conflict(reads, changed)
@@ -63,10 +63,10 @@ class Validation:
 def first_conflict(
     reads: Mapping[TableName, Excluded], changed: Mapping[TableName, set[str]]
 ) -> TableName | None:
-    """Return a table of which a partition has changed that may have been read, or None.
+    """Return a table with a changed partition that the transaction may have read, or None.
 
-    A partition counts as read unless the transaction has excluded it; so do those that came to be since
-    (phantoms).
+    A partition counts as read unless the transaction has excluded it; so does a partition that was created
+    since (phantoms).
     """
     for table, excluded in reads.items():
         if changed[table] - (excluded or frozenset()):

@@ -1,4 +1,4 @@
-"""The outcome resolver: pure rules that decide what became of a transaction, and the driver that asks.
+"""The outcome resolver: pure rules that decide what became of a transaction, and their driver.
 
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
     replica_agent/tables, replica_agent/storage, replica_agent/transactions.

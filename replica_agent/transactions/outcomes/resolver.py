@@ -1,7 +1,7 @@
 """The driver of the outcome rules: asks the questions that they return, until they return the outcome.
 
-Clients and peers ask here over HTTP; so do the background task that decides undecided transactions, the
-removal locks and the audit. They differ by their policy alone
+Clients and peers use it over HTTP; so do the background task that decides undecided transactions, the removal
+locks and the audit. Their requests differ by their policy alone
 (:mod:`tidelock.replica_agent.transactions.outcomes.rules`).
 """
 
@@ -42,7 +42,7 @@ class HomePort(Protocol):
         """Ask the home of a transaction, within a bound."""
 
     async def fence(self, home: ReplicaId, boot: int) -> int | None:
-        """Fence a home in one boot if it has long been silent; None if that was not done."""
+        """Fence a home in one boot if it has long been silent; return None if that was not done."""
 
 
 class LocalPort(Protocol):
@@ -55,7 +55,7 @@ class LocalPort(Protocol):
         """Return the oldest snapshot CSN whose outcomes are kept."""
 
     def facts(self, tid: Tid) -> OwnFacts:
-        """Return all that is known of a transaction without asking anybody."""
+        """Return all that is known of a transaction without a request to another process."""
 
 
 class LocalOutcomes:
@@ -65,7 +65,7 @@ class LocalOutcomes:
         replica: The own id.
         boot: The own boot.
         transactions: The registry of its open and recently ended transactions.
-        reader: Of the catalog.
+        reader: Reads the catalog.
         taken: Returns the CSN of a transaction in a record that was delivered and is not applied.
     """
 
@@ -94,7 +94,7 @@ class LocalOutcomes:
         return Csn(self._reader.meta("outcome_floor"))
 
     def facts(self, tid: Tid) -> OwnFacts:
-        """Return all that is known of a transaction without asking anybody; the floor is read last."""
+        """Return all that is known of a transaction without any request; the floor is read last."""
         return OwnFacts(
             replica=self._replica,
             boot=self._boot,
@@ -132,8 +132,8 @@ class OutcomeResolver:
         Raises:
             UnknownTransactionError: No such transaction exists: its home is no replica of the cluster, or has
                 never had that boot.
-            FencedError: Another has raised the own fence.
-            UnavailableError: ZooKeeper could not be read; ask again, or another replica.
+            FencedError: Another replica has raised the own fence.
+            UnavailableError: ZooKeeper could not be read; ask again, or ask another replica.
         """
         here = self._local.facts(tid)
         facts = Facts(tid, tid.home != self._replica, here.commit, own_outcome(tid, here))

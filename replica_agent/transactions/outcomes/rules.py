@@ -1,6 +1,6 @@
 """The rules by which an outcome is found: facts in, the next question or the outcome out. Pure.
 
-:func:`next_step` is asked again and again, each time with what the last question has brought
+:func:`next_step` is called repeatedly, each time with the facts that the last question has brought
 (:mod:`tidelock.replica_agent.transactions.outcomes.resolver` asks). The order (rule outcome): the
 session znode of the home, then the log to its end, then the own catalog, then its floor. A transaction that
 was found is committed. One below the floor is too old to tell. If the boot of its home is higher it is
@@ -36,7 +36,7 @@ from tidelock.csnlog.core.results import (
     TooOld,
 )
 
-# ------------------------------------------------------------------------------------------------ who asks
+# ------------------------------------------------------------------------------------------------- the askers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,12 @@ AUDIT_UNDECIDED: Final = Policy(held_here=True)
 UNDECIDED: Final = Policy(may_fence=True, held_here=True, home_first=True)
 
 
-# -------------------------------------------------------------------------------------------- what is known
+# -------------------------------------------------------------------------------------------- the known facts
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFacts:
-    """The knowledge of this replica about a transaction, without a question to anybody.
+    """The knowledge of this replica about a transaction, without a request to another process.
 
     The commit is looked up first and the floor last, since an outcome that is forgotten raises the floor.
 
@@ -158,7 +158,7 @@ class Facts:
 
 
 def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
-    """Return what a home says of its own transaction, without asking anybody.
+    """Return what a home says of its own transaction, without a request to another process.
 
     A commit counts from the moment when its record is taken here; before that the transaction is running.
     """
@@ -175,7 +175,7 @@ def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
     return NotMine() if forgotten else Aborted()
 
 
-# ----------------------------------------------------------------------------------------- what comes next
+# ------------------------------------------------------------------------------------------ the next question
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +268,10 @@ def _in_no_record(facts: Facts, look: Look, policy: Policy) -> Question | Outcom
 
 
 def _may_commit(facts: Facts, look: Look) -> bool:
-    """Tell whether the home may still be in the boot of the transaction."""
+    """Return whether the home may still be in the boot of the transaction."""
     return look.boot is None or look.boot <= facts.tid.boot
 
 
 def _of_no_boot(look: Look) -> Question | NeverWas:
-    """Judge a tid whose boot is above that of the home: it never was, unless the read was a stale one."""
+    """Judge a tid whose boot is above the boot of the home: it never was, unless the read was stale."""
     return NeverWas(look.boot) if look.newest or look.boot is None else ReadLog(newest=True)

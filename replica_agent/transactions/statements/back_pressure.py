@@ -1,7 +1,7 @@
-"""Holds inserts back from a partition that has too many parts: first slower, then refused.
+"""Holds inserts back from a partition that has too many parts: it delays them first, then refuses them.
 
-Every part costs each query that scans it several requests, so a partition that gets small parts faster than
-compaction merges them makes reads slow long before anything breaks. The writer is who can help it.
+Every part costs each query that scans it several requests. So a partition that gets small parts faster than
+compaction merges them makes reads slow long before anything fails. Only the writer can change that.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _ON: Final = "compaction does not keep up"
 
 
 class BackPressure:
-    """Asked before an insert adds a part to a partition."""
+    """Delays or refuses an insert before it adds a part to a partition."""
 
     def __init__(self, settings: AgentSettings, counts: PartCounts, metrics: Metrics) -> None:
-        """Hold nobody back yet."""
+        """Begin without any delay."""
         self._settings, self._counts, self._metrics = settings, counts, metrics.compaction
 
     async def admit(self, tx: Transaction, schema: TableSchema, path: str, added: int = 0) -> None:
         """Return when a part may be added to a partition, at the latest after ``insert_delay_max_s``.
 
         Args:
-            tx: What it has staged there itself counts too.
-            schema: Of the table.
+            tx: The parts that it has staged there count too.
+            schema: The schema of the table.
             path: The partition.
-            added: Parts among those that this insert itself has made, and that do not count.
+            added: Those staged parts that this insert itself has made; they do not count.
 
         Raises:
             TooManyPartsError: The partition has ``parts_refuse_insert`` parts or more.
@@ -42,7 +42,7 @@ class BackPressure:
         settings = self._settings
         found = self._counts.of(schema.name, path)
         if found + len(tx.staged.memory) + len(tx.staged.stored) < settings.parts_delay_insert:
-            return  # without a look at each part of the transaction
+            return  # without a scan over the parts of the transaction
         found += sum(part.table == schema.name and part.path == path for part in tx.staged.parts) - added
         if found >= settings.parts_refuse_insert:
             self._metrics.inserts_refused.inc()
@@ -56,7 +56,7 @@ class BackPressure:
 
 
 def delay_s(found: int, delay_from: int, refuse_from: int, longest_s: float) -> float:
-    """Return how long an insert waits that finds so many parts: evenly more, from none to ``longest_s``."""
+    """Return the delay of an insert for a number of parts: it grows linearly from 0 to ``longest_s``."""
     if found < delay_from:
         return 0.0
     return longest_s * (found - delay_from + 1) / (refuse_from - delay_from)

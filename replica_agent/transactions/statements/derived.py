@@ -1,9 +1,9 @@
-"""Derived tables: what their SQL makes of the rows of each insert into their source is inserted with it.
+"""Derived tables: their SQL is run over the rows of each insert into their source, and its result inserted.
 
-The definition of a source names its dependents, and that of a dependent its source and its SQL; both change
-in the commit that creates the dependent. An insert of a transaction that began before knows nothing of the
-dependent, and is refused at its commit, which checks the version of the definition it went by. So no row of
-an insert is ever visible in one of the tables without the other.
+The definition of a source names its dependents, and the definition of a dependent its source and its SQL;
+both change in the commit that creates the dependent. An insert of a transaction that began before does not
+know the dependent. It is refused at its commit, which checks the version of the definition that it used. So
+no row of an insert is ever visible in one of the tables without the other.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from tidelock.replication.core.model import PartMeta
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DerivedTables:
-    """Creates derived tables, and gives what fills them."""
+    """Creates derived tables, and computes the rows that fill them."""
 
     settings: AgentSettings
     tables: Tables
     sql: SqlPool
 
     async def defining(self, schema: TableSchema, at: Csn) -> list[DefineTable]:
-        """Return the definitions that create a table: its own, and of a derived one also that of its source.
+        """Return the definitions that create a table: its own, and for a derived table also its source's.
 
         Args:
-            schema: Of a table that does not exist at ``at``.
+            schema: The schema of a table that does not exist at ``at``.
             at: The CSN whose tables count.
 
         Raises:
             BadRequestError: The SQL is no SELECT over ``inserted``, its columns are not those of the table,
                 or the source replaces rows.
-            UnknownTableError: There is no such source, or the SQL names another table that there is not.
-            TooLargeError: Too long a chain, or too many tables with one source.
+            UnknownTableError: The source, or another table that the SQL names, does not exist.
+            TooLargeError: The chain is too long, or the source has too many dependents.
         """
         made = DefineTable(schema.name, 0, schema.definition())
         if schema.derivation is None:
@@ -63,18 +63,18 @@ class DerivedTables:
     async def rows_for(
         self, tx: Transaction, name: TableName, source: TableSchema, parts: Sequence[PartMeta], *, at: Csn
     ) -> AsyncIterator[AsyncIterable[bytes]]:
-        """Give the rows that a dependent takes from an insert into its source, as an Arrow IPC stream.
+        """Provide the rows that a dependent takes from an insert into its source, as an Arrow IPC stream.
 
         Args:
             tx: It has just staged the rows, and written them out.
-            name: Of the dependent.
+            name: The name of the dependent.
             source: The table that was inserted into.
             parts: All rows of the insert, and no others.
             at: The CSN that the statement reads at.
 
         Raises:
-            RefusedError: The transaction cannot be committed any more; also one that the body raises, with
-                the name of the dependent added.
+            RefusedError: The transaction cannot be committed any more; an error of the body is also raised,
+                with the name of the dependent added.
         """
         _, dependent = self.tables.schema(name, at)
         assert dependent.derivation is not None, "a dependent is derived"
@@ -86,7 +86,7 @@ class DerivedTables:
             async with self.sql.mutate(request) as derived:
                 yield derived.pieces()
         except RefusedError as error:
-            # Its class says what is wrong, not where: the user has inserted into another table.
+            # The class of the error says what is wrong, not where: the user has inserted into another table.
             message = f"table {name}, derived from {source.name}, cannot follow the insert: {error.message}"
             raise type(error)(message, **(error.details | {"derived": name})) from error
         tx.note_reads(derived.ended.read_set())
@@ -123,7 +123,7 @@ class DerivedTables:
         """Run the SQL over no rows and return its columns."""
         source = ".".join(map(quote, derivation.source.split(".")))
         rows = derivation.sql.rstrip("; \t\r\n")
-        # On lines of its own, so that a comment in it ends before the bracket.
+        # On separate lines, so that a comment in the SQL ends before the bracket.
         sql = f"WITH inserted AS (SELECT * FROM {source} LIMIT 0) SELECT * FROM (\n{rows}\n) LIMIT 0"  # noqa: S608 - it is meant to be SQL
         pieces = [piece async for piece in self.sql.run(SqlRequest(csn=at, tid=None, sql=sql))]
         with pa.ipc.open_stream(b"".join(pieces)) as reader:
@@ -150,7 +150,7 @@ class DerivedTables:
 
 
 def fits(column: Column, found: pa.DataType) -> bool:
-    """Whether each value of an SQL type is one of a column's, or is refused when it comes."""
+    """Return whether each value of an SQL type fits a column, or is refused when it is written."""
     expected = column.arrow.type
     if found.equals(expected) or types.is_null(found):
         return True

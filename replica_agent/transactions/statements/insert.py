@@ -1,11 +1,10 @@
-"""Inserts: how rows enter a table, as they are or under its unique key; and with them what is derived.
+"""Inserts: how rows enter a table, unchanged or under its unique key, and the derived rows with them.
 
-Every statement that adds rows which somebody has given, or selected, comes through here; so does what is
-derived from them, to any depth. For a table that has neither a unique key nor dependents it is the plain
+Every statement that adds rows from a client or a query passes through here; so do the rows that are derived
+from them, to any depth. For a table that has neither a unique key nor dependents an insert is the plain
 staging of rows (:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements that change
-rows (:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not come through here: what a
-delete, an update, an upsert or a merge does to a table is not followed by the tables that are derived from
-it.
+rows (:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not pass through here: derived
+tables do not follow a delete, an update, an upsert or a merge.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Inserts:
         *,
         partition: Mapping[str, Any] | None = None,
     ) -> tuple[int, int]:
-        """Insert the rows of one Arrow IPC stream; returns (rows, parts).
+        """Insert the rows of one Arrow IPC stream; return (rows, parts).
 
         With ``partition`` (column: value), rows of any other partition are refused.
 
@@ -116,7 +115,7 @@ class Inserts:
         return rows, len(parts)
 
     async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> ChangeResult:
-        """Add the rows of an INSERT INTO ... SELECT that a SQL process has begun to read at ``at``."""
+        """Add the rows of an INSERT INTO ... SELECT that an SQL process has begun to read at ``at``."""
         async with self.transactions.removing(tx):
             _, parts = await self.add(tx, rows.affected.table, rows.pieces(), at=at)
             tx.note_reads(rows.ended.read_set())
@@ -134,7 +133,7 @@ class Inserts:
         """Add the rows of one Arrow IPC stream; see :meth:`RowStaging.stage`.
 
         Raises:
-            DuplicateKeyError: Rows have a key twice, or one that is in the table, which refuses it.
+            DuplicateKeyError: Rows have the same key, or the key of a row in a table that refuses such rows.
             SerializationConflictError: Another transaction adds such keys, or changes the rows that are to be
                 replaced.
             RefusedError: As :meth:`insert`, for the table or for one that is derived from it.
@@ -143,7 +142,7 @@ class Inserts:
         if not (schema.unique_key or schema.dependents):
             return await self.staging.stage(tx, table, pieces, at=at, path=path)
         async with self.transactions.removing(tx):
-            tx.use(table, version)  # a newer one may name dependents that would not be followed
+            tx.use(table, version)  # a newer one may name dependents that would not be filled
             if schema.unique_key:
                 rows, parts = await self.mutations.insert(tx, schema, pieces, path)
             else:
@@ -152,7 +151,7 @@ class Inserts:
             return rows, parts
 
     async def _follow(self, tx: Transaction, schema: TableSchema, parts: Sequence[PartMeta], at: Csn) -> None:
-        """Insert into the dependents of a table what their SQL makes of rows that were just inserted."""
+        """Run the SQL of a table's dependents over the rows just inserted, and insert the results there."""
         if not parts:
             return
         await self.staging.write_out(tx)

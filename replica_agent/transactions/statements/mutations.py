@@ -1,9 +1,9 @@
 """Statements that change rows inside a transaction: delete, update, merge, and INSERT INTO ... SELECT.
 
-A SQL process finds the parts with matching rows; they are locked, looked at and marked as removed
-(:mod:`tidelock.replica_agent.transactions.statements.removals`) before the first of their other rows is
-taken, and these are staged as the rows of an insert are. Parts that the transaction has made itself are
-dropped last, since the process reads them to the end. A statement that does not come to its end leaves the
+An SQL process finds the parts with matching rows; they are locked, checked and marked as removed
+(:mod:`tidelock.replica_agent.transactions.statements.removals`) before the first of their remaining rows is
+received. These rows are staged as the rows of an insert are. Parts that the transaction has made itself are
+dropped last, since the process reads them to the end. A statement that does not reach its end leaves the
 transaction to be rolled back.
 """
 
@@ -42,7 +42,7 @@ _WRITE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """What a statement has changed, and the parts that it has added."""
+    """The result of a statement, and the parts that it has added."""
 
     counts: ChangeResult
     added: Sequence[PartMeta]
@@ -85,10 +85,10 @@ class Mutations:
 
         Args:
             tx: An open transaction of this home.
-            table: Its name.
+            table: The name of the table.
             action: What to do; its ``source`` is set here.
             body: The stream.
-            length: Its bytes, if they are known.
+            length: Bytes of the stream, if known.
         """
         async with self.transactions.removing(tx), self._kept(body, length) as path:
             found = msgspec.structs.replace(action, source=str(path))
@@ -114,7 +114,7 @@ class Mutations:
     async def _change(
         self, tx: Transaction, table: TableName, action: Action, path: str | None = None
     ) -> _Changed:
-        """Run a statement; again, if compaction has replaced its parts before they were locked."""
+        """Run a statement; run it again if compaction has replaced its parts before they were locked."""
         for left in reversed(range(TRIES)):
             at = self.removals.adopt(tx, table)
             try:
@@ -153,11 +153,11 @@ class Mutations:
 
     @contextlib.asynccontextmanager
     async def _kept(self, body: AsyncIterable[bytes], length: int | None) -> AsyncIterator[Path]:
-        """Keep a body in a file as long as it is needed.
+        """Keep a body in a file while the block runs.
 
         Raises:
             TooLargeError: It is larger than ``insert_bytes_max``.
-            DiskFullError: There is no room for it.
+            DiskFullError: The disk has no room for it.
         """
         self._bounded(length or 0)
         scratch = await asyncio.to_thread(self.files.scratch)

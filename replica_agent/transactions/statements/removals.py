@@ -1,15 +1,16 @@
-"""Takes parts out of tables inside a transaction: lock, look, mark (rule removals).
+"""Removes parts from tables inside a transaction: lock, check, mark (rule removals).
 
-The locks in ZooKeeper come first and keep every other replica away; then the catalog is asked whether all
-parts are still there, in the same catalog transaction that marks them. In the other order a removal that is
-committed between the look and the lock would be missed (rule removals; F21, M1, M5b). Parts that the
-transaction has made itself are dropped: nobody else has seen them.
+The locks in ZooKeeper come first and keep every other replica away; then one catalog transaction checks that
+all parts still exist, and marks them. In the other order a removal that is committed between the check and
+the lock would be missed (rule removals; F21, M1, M5b). Parts that the transaction has made itself are
+dropped: no other transaction has seen them.
 
-Each statement first adopts what compaction has made since of the parts that it sees
-(:mod:`tidelock.csnlog.core.visibility`), so it works on parts that are there to be removed, however much was
-inserted meanwhile. A part that it sees and that is gone all the same was changed by somebody: a conflict.
+Each statement first adopts the merges that compaction has made since of the parts that it sees
+(:mod:`tidelock.csnlog.core.visibility`), so it works on parts that can be removed, however much was inserted
+meanwhile. If a part that it sees is removed all the same, another transaction has changed it: a conflict.
 
-A compaction comes here twice: it marks nothing while it works, and takes its locks when its copies are made.
+A compaction uses this module twice: it marks nothing while it works, and takes its locks when its copies are
+made.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tidelock.replication.locks.removal_locks import Locks
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.statements import RemoveResult
 
-#: How often a statement begins anew because compaction was faster: each time on parts that are newer.
+#: Attempts of a statement that compaction overtakes: each attempt works on newer parts.
 TRIES = 5
 
 
@@ -55,7 +56,7 @@ class Removals:
     waiters: CsnWaiters
 
     def adopt(self, tx: Transaction, table: TableName) -> Csn:
-        """Begin a statement that removes: let it see what merges have made of the rows that it sees.
+        """Begin a statement that removes: let it see the merges of the parts that hold its rows.
 
         Returns:
             The CSN that it reads at.
@@ -72,7 +73,7 @@ class Removals:
 
         Args:
             tx: An open transaction of this home.
-            table: Its name.
+            table: The name of the table.
             values: Every partition column with its value; None for null.
 
         Raises:
@@ -121,7 +122,7 @@ class Removals:
     async def _covered(
         self, tx: Transaction, table: TableName, wide: Wide, path: str | None
     ) -> list[PartRow]:
-        """Lock a partition (None: the table), and return what the statement sees of it."""
+        """Lock a partition (None: the table), and return its parts that the statement sees."""
         await self.staging.write_out(tx)
         for left in reversed(range(TRIES)):
             at = self.adopt(tx, table)
@@ -130,10 +131,10 @@ class Removals:
                 break
             except SerializationConflictError as conflict:
                 again = await self.moved(tx, table, at, conflict)
-                # Of whatever parts a compaction was: those that the statement sees are looked at below.
+                # A compaction may have merged any parts: those that the statement sees are checked below.
                 if not left or tx.statements.half_applied or not (again or _compacted(conflict)):
                     raise
-        at = self.adopt(tx, table)  # compaction may have come before the lock; no more of it can
+        at = self.adopt(tx, table)  # compaction may have run before the lock; it cannot any more
         self._note_read(tx, table, path, at)
         reader, own = self.catalog.reader, str(tx.tid)
         if path is None:
@@ -143,10 +144,10 @@ class Removals:
     async def moved(
         self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
     ) -> bool:
-        """Tell whether a statement at the CSN ``at`` that conflicted may begin anew.
+        """Return whether a statement at the CSN ``at`` that conflicted may begin again.
 
-        Its rows are in newer parts by now, which a compaction has made; or it reads what is committed, and
-        that is more by now. A compaction that it has met is waited for until it is applied here.
+        It may if a compaction has moved its rows to newer parts; or if it reads what is committed, and more
+        is committed now. If the conflict is with a compaction, this first waits until that is applied here.
         """
         if _compacted(conflict):
             await self.waiters.wait(conflict.details["csn"], self.settings.wait_bound_s)
@@ -155,7 +156,7 @@ class Removals:
         return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.staged.adopted.tids
 
     def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
-        """Which rows it removes depends on those that are there: it reads the partition (None: the table)."""
+        """Note a read of the partition (None: the table): the removal depends on the rows that exist."""
         if path is None or tx.isolation is not Isolation.SERIALIZABLE:
             tx.note_reads({table: None})
             return
@@ -174,7 +175,7 @@ class Removals:
         """Remove parts that a statement sees (see :meth:`adopt`).
 
         Raises:
-            SerializationConflictError: One is locked by another transaction, or is gone.
+            SerializationConflictError: Another transaction has locked a part, or removed it.
         """
         others = {part.part: part.path for part in parts if part.creation_tid != str(tx.tid)}
         if others:
@@ -182,7 +183,7 @@ class Removals:
         return await self._take(tx, table, parts)
 
     async def replace_parts(self, tx: Transaction) -> None:
-        """Lock and mark what a compaction replaces; at the first conflict it gives way, without waiting."""
+        """Lock and mark the parts that a compaction replaces; at a conflict it yields, without waiting."""
         for table in sorted(set(tx.staged.removed.values())):
             rows = [self.catalog.reader.part(part) for part, of in tx.staged.removed.items() if of == table]
             parts = [row for row in rows if row is not None]
@@ -195,14 +196,14 @@ class Removals:
         self.locks.committed(tx.tid, csn)
 
     async def release(self, tx: Transaction) -> None:
-        """Give back the locks of a transaction that is rolled back; what cannot go now goes later."""
+        """Release the locks of a rolled-back transaction; a lock that cannot go now goes later."""
         await self.locks.release(tx.tid)
 
     async def _lock(self, tx: Transaction, ask: LockAsk) -> None:
-        """Lock what a statement removes. What is applied here is in nobody's way: the mark looks at it."""
+        """Lock what a statement removes. Commits applied here are no conflict: the mark checks those."""
         at = self.waiters.reached
         await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
-        self.transactions.require_open(tx)  # killed, or its lease ran out: the rollback has been here before
+        self.transactions.require_open(tx)  # after a kill, or an expired lease, the rollback has run before
 
     async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> RemoveResult:
         own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
@@ -229,7 +230,7 @@ class Removals:
             )
 
     async def _drop(self, tx: Transaction, parts: Iterable[PartRow]) -> None:
-        """Forget parts that the transaction has made itself; they are never announced."""
+        """Forget parts that the transaction has made itself; they are never published."""
         names = [part.part for part in parts]
         for part in names:
             tx.staged.stored.pop(part, None)
@@ -238,7 +239,7 @@ class Removals:
 
 
 def _compacted(conflict: SerializationConflictError) -> bool:
-    """Whether what stands in the way is a compaction that is committed."""
+    """Return whether the conflict is with a committed compaction."""
     return bool(conflict.details.get("merge")) and conflict.details.get("csn") is not None
 
 

@@ -1,9 +1,8 @@
 """Row staging: an Arrow IPC stream becomes staged parts of a transaction.
 
 Small bodies are turned into Parquet in memory and stay there until the transaction is sealed; large ones
-stream into files of their own, each with its undo row first. An upload counts only if its transaction is
-still open when it ends: the seal, a rollback or the end of the lease cut it, and what it has written is taken
-back.
+stream into separate files, each with its undo row first. An upload counts only if its transaction is still
+open when the upload ends: the seal, a rollback or the end of the lease cuts it, and its output is taken back.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class RowStaging:
     """Turns rows into staged parts of a transaction.
 
     Attributes:
-        hint: Tells the peers about large parts of a transaction, so that they fetch early.
+        hint: Notifies the peers of large parts of a transaction, so that they fetch early.
     """
 
     settings: AgentSettings
@@ -64,10 +63,10 @@ class RowStaging:
 
     @contextlib.asynccontextmanager
     async def large(self) -> AsyncIterator[None]:
-        """Hold one of the places for inserts that do not stay in memory, each of which may use much of it.
+        """Hold a slot for an insert that does not stay in memory; each such insert may use much memory.
 
         Raises:
-            UnavailableError: None came free within ``commit_timeout_s``; nothing was kept.
+            UnavailableError: No slot became free within ``commit_timeout_s``; nothing was kept.
         """
         try:
             async with asyncio.timeout(self.settings.commit_timeout_s):
@@ -95,16 +94,16 @@ class RowStaging:
         at: Csn | None = None,
         path: str | None = None,
     ) -> tuple[int, Sequence[PartMeta]]:
-        """Stage rows as they are, from pieces of one Arrow IPC stream; returns their number and their parts.
+        """Stage rows as they are, from pieces of one Arrow IPC stream; return their number and their parts.
 
-        If it raises nothing of them is kept.
+        If it raises, no row is kept.
 
         Args:
-            tx: It keeps them until it ends.
-            table: They are checked against its definition.
-            pieces: Of the stream.
+            tx: It keeps the rows until it ends.
+            table: The rows are checked against its definition.
+            pieces: The pieces of the stream.
             at: The CSN whose definition counts; None: the transaction's snapshot.
-            path: Partition that all rows must be of, or None.
+            path: Partition that all rows must belong to, or None.
 
         Raises:
             RefusedError: The rows do not fit the table, or a limit was passed.
@@ -120,12 +119,12 @@ class RowStaging:
         return rows, upload.parts
 
     async def link(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> None:
-        """Add parts to ``table`` whose bytes are those of other parts, which lie here already.
+        """Add parts to ``table`` that share the bytes of other parts, which are stored here already.
 
-        Peers get them as they get every part; here a file goes when no part lies in it any more.
+        Peers receive them like every part; here a file is deleted when no part is in it any more.
 
         Raises:
-            UnavailableError: One of them is damaged here, and is being fetched again.
+            UnavailableError: One of the other parts is damaged here, and is being fetched again.
         """
         new = [(self.numbers.next(), row) for row in parts]
 
@@ -148,11 +147,11 @@ class RowStaging:
         if not memory:
             return
         await self.stager.store(memory, [])
-        # Other statements went on meanwhile: what was inserted stays where it is, and a part that was taken
-        # back, or written out by another query, is not added again.
+        # Other statements went on meanwhile: rows that were inserted stay in memory, and a part that was
+        # taken back, or written out by another query, is not added again.
         moved = [staged.meta for staged in memory if staged.meta.part in tx.staged.memory]
         dropped = []
-        if tx.state not in {TxState.SEALED, TxState.COMMITTED}:  # else they are the commit's
+        if tx.state not in {TxState.SEALED, TxState.COMMITTED}:  # else the commit owns them
             gone = (staged.meta.part for staged in memory if staged.meta.part not in tx.staged.memory)
             dropped = [part for part in gone if part not in tx.staged.stored]
         for meta in moved:
@@ -171,11 +170,11 @@ class _Upload:
         self._means, self._tx, self._schema, self._path = means, tx, schema, path
         self._loop = asyncio.get_running_loop()
         self._sinks: dict[PartId, PartSink] = {}
-        self._files: list[str] = []  # of large parts, whether they came to be or not
+        self._files: list[str] = []  # of large parts, complete or not
         self.parts: list[PartMeta] = []
 
     async def run(self, content: AsyncIterable[bytes]) -> int:
-        """Stage the body and return its rows; whether it is small shows when it has ended."""
+        """Stage the body and return its rows; whether it is small is known at its end."""
         maker = PartMaker(self._schema, self._means.settings, self._means.numbers.next, self._open)
         pieces = aiter(content)
         head, ended = await _head(pieces, self._means.settings.inline_part_bytes_max)
@@ -195,7 +194,7 @@ class _Upload:
         return sum(meta.rows for meta in self.parts)
 
     def _open(self, part: PartId) -> PartSink:
-        """Called in the encoding thread: the undo row first, then the file."""
+        """Write the undo row, then open the file; called in the encoding thread."""
         path = self._means.files.part_path(part)
         noted = asyncio.run_coroutine_threadsafe(
             self._means.catalog.write(lambda db: jobs.note_undo(db, [path])), self._loop
@@ -232,7 +231,7 @@ class _Upload:
                 await self._means.write_out(self._tx)
 
     async def discard(self) -> None:
-        """Take back what this upload has added; its transaction will only be rolled back."""
+        """Take back what this upload has added; its transaction can only be rolled back."""
         for sink in self._sinks.values():
             await asyncio.to_thread(sink.abandon)
         dropped = [meta.part for meta in self.parts]
@@ -240,8 +239,8 @@ class _Upload:
             self._means.transactions.drop_memory(self._tx, part)
             self._tx.staged.stored.pop(part, None)
         if dropped or self._files:
-            # Also the rows of a write that was cut. What stays when this fails are undecided parts that no
-            # commit will name, for the janitor, and files.
+            # Also the rows of a write that was cut. If this fails, undecided parts remain that no commit will
+            # name, which the janitor removes, and files.
             self._means.catalog.late_removals.update(self._files)
             with contextlib.suppress(TidelockError):
                 unused = await self._means.catalog.write(lambda db: jobs.drop_parts(db, dropped))
@@ -249,7 +248,7 @@ class _Upload:
 
 
 async def _head(body: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:
-    """Read a body until it has more than ``limit`` bytes; returns them, and whether the body has ended."""
+    """Read a body until more than ``limit`` bytes are read; return them, and whether the body has ended."""
     pieces: list[bytes] = []
     size = 0
     async for chunk in body:

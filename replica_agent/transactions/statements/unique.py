@@ -1,10 +1,11 @@
 """Tables with a unique key: no two rows that are visible at one CSN, on any replica, have the same key.
 
-Inserts take no locks, but these do: a range of the first key column, from the smallest key to the largest.
-Two inserts whose ranges overlap cannot both be committed unless one sees the other: whoever comes second
-finds the lock of the first, or, when that is gone since every replica has applied the commit, the rows of the
-first among those that were added above its own CSN. Rows that leave need no lock of keys: a statement that
-removes or rewrites a part holds the lock of that part, and brings no key that was not in it.
+Inserts take no locks, except those into such tables. They lock a range of the first key column, from the
+smallest key to the largest. Two inserts whose ranges overlap cannot both be committed unless one sees the
+other. The second one finds the lock of the first. Or that lock is deleted, since every replica has applied
+the commit; then the second one finds the rows of the first among those that were added above its own CSN.
+Removed rows need no lock of keys: a statement that removes or rewrites a part holds the lock of that part,
+and adds no key that was not in it.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ class UniqueKeys:
     async def claim(
         self, tx: Transaction, schema: TableSchema, bounds: Sequence[Any] | None, at: Csn
     ) -> None:
-        """Lock the range of keys that a statement adds, which were compared with what is visible at ``at``.
+        """Lock the range of the keys that a statement adds; they were compared with what ``at`` shows.
 
-        Nothing to do for a table without a unique key.
+        Without effect for a table without a unique key.
 
         Args:
             tx: It keeps the lock.
-            schema: Of the table.
-            bounds: Smallest and largest value of the first key column among the new rows, as
-                :class:`~tidelock.replica_agent.sql.mutation.Affected` has them; None: any.
+            schema: The schema of the table.
+            bounds: Smallest and largest value of the first key column among the new rows, as in
+                :class:`~tidelock.replica_agent.sql.mutation.Affected`; None: any.
             at: The CSN that the statement reads the table at.
 
         Raises:
@@ -60,7 +61,7 @@ class UniqueKeys:
         keys = range_of(key_column(schema), bounds)
         ask = LockAsk(schema.name, {}, (keys,))
         await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
-        self.transactions.require_open(tx)  # killed, or its lease ran out, while it waited
+        self.transactions.require_open(tx)  # it was killed, or its lease ran out, while it waited
         for path, statistics in self.reader.added_since(schema.name, at):
             if overlap(keys, part_range(schema, path, statistics)):
                 raise SerializationConflictError(
@@ -72,12 +73,12 @@ class UniqueKeys:
 
 
 def keeping_keys(schema: TableSchema, action: Action) -> Action:
-    """Return a statement as it is to be run on a table: a merge by the columns of the key in their order.
+    """Return a statement in the form for a table with a key: a merge by the key's columns in their order.
 
-    The range of keys that is claimed is that of the first of them.
+    The claimed range is that of the first key column.
 
     Raises:
-        BadRequestError: It could give a row of a table with a unique key the key of another.
+        BadRequestError: It could give a row of a table with a unique key the key of another row.
     """
     if not schema.unique_key:
         return action

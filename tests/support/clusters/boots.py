@@ -1,4 +1,4 @@
-"""A cluster in memory and lives that begin in it, for the tests of both."""
+"""A cluster in memory and boots that begin in it, for the tests of both."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ MEMBER = Member(api="h1:1", data="h1:2", rack="rack7")
 
 
 def any_request(_: Call) -> bool:
-    """For faults at reads as well as at writes."""
+    """Faults apply to reads as well as to writes."""
     return True
 
 
 def nonces(prefix: str) -> Callable[[], str]:
-    """Nonces that nobody else has."""
+    """Return nonces that are unique."""
     numbers = itertools.count(1)
     return lambda: f"{prefix}{next(numbers)}"
 
 
 async def begin(store: MemoryStore, replica: ReplicaId = R1, **changed: Any) -> OwnSession:
-    """Begin a life of a replica with an empty catalog, unless told otherwise."""
+    """Begin a boot of a replica, with an empty catalog unless another state is given."""
     settings: dict[str, Any] = {
         "member": MEMBER,
         "disk": "disk1",
@@ -42,13 +42,13 @@ async def begin(store: MemoryStore, replica: ReplicaId = R1, **changed: Any) -> 
 
 
 async def shown(store: MemoryStore, replica: ReplicaId = R1) -> tuple[SessionState, int]:
-    """Session state and fence of a replica."""
+    """Return session state and fence of a replica."""
     found = await node(store, tree.session(replica))
     return codec.decode_session(found.data), found.version
 
 
 def paths(ensemble: MemoryEnsemble, path: str = "") -> set[str]:
-    """All znodes."""
+    """Return all znodes."""
     znode = ensemble.tree.get(path)
     assert znode is not None
     below = (paths(ensemble, f"{path}/{name}" if path else name) for name in znode.children)

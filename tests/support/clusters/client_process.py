@@ -55,15 +55,15 @@ class ClientProcess:
         self.kill()
 
     def commit(self) -> None:
-        """Let it ask for the commit; `told` waits for what comes of that."""
+        """Let it request the commit; `told` waits for the answer."""
         self._child.send("commit")
 
     def told(self) -> str:
-        """What it was told of its commit: the CSN, or the class of the error."""
+        """The answer to its commit: the CSN, or the class of the error."""
         return str(self._child.receive())
 
     def kill(self) -> None:
-        """SIGKILL; harmless when it has ended."""
+        """Send SIGKILL; harmless when it has ended."""
         self._child.kill()
 
 

@@ -90,7 +90,7 @@ class _Factory:
         return cluster
 
     def last_words(self) -> Iterator[tuple[str, str]]:
-        """The end of each agent's log, with a title."""
+        """Return the end of each agent's log, with a title."""
         for cluster in self._made:
             for replica in cluster.replicas:
                 log = cluster.log(replica)
@@ -120,7 +120,7 @@ def _factory(folder: Path, zookeeper: LocalZooKeeper) -> Iterator[ClusterFactory
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the agents have said last to the report of a failure."""
+    """Add the last lines of the agents' logs to the report of a failure."""
     report = yield
     if report.failed:
         for factory in _open:
@@ -129,7 +129,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def start_through(cluster: LocalCluster, replica: str, zookeeper: str) -> None:
-    """Start one agent whose way to ZooKeeper is another address (host:port) than that of the others."""
+    """Start one agent whose address of ZooKeeper (host:port) differs from the others' address."""
     root = cluster.zk.partition("/")[2]
     layout = dataclasses.replace(cluster.layout, zk=f"{zookeeper}/{root}")
     other = ForkedCluster(

@@ -78,14 +78,14 @@ class Cluster:
         own = {"TIDELOCK_API_PORT": str(api), "TIDELOCK_DATA_PORT": str(data)}
         agent = _container(self._image, network, aliases=(replica, *service.aliases), init=service.init)
         agent.with_envs(**{**service.environment, **own})
-        # What compose publishes, with other numbers. A bare number would be published to the whole world.
+        # The ports of compose under other numbers. A bare number would be published to the whole world.
         agent.ports = {str(port): (names.LOOPBACK, port) for port in (api, data)}  # type: ignore[misc]
         return agent
 
 
 @contextlib.contextmanager
 def running(agent_image: str, zookeeper_image: str) -> Iterator[Cluster]:
-    """A cluster that is healthy, and gone afterwards with network and volumes."""
+    """A cluster that is healthy; it is removed afterwards with network and volumes."""
     testcontainers_config.ryuk_disabled = True
     sweep()
     with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ def kill(container: DockerContainer) -> None:
 
 
 def start_again(container: DockerContainer) -> None:
-    """Start a container that has ended, with what its volume holds, and wait until it is healthy."""
+    """Start a container that has ended, with the content of its volume, and wait until it is healthy."""
     container.get_wrapped_container().start()
     wait_healthy(container)
 
@@ -141,7 +141,7 @@ def log(container: DockerContainer) -> str:
 
 
 def sweep() -> None:
-    """Remove the containers and networks of tests that can no longer do so."""
+    """Remove the containers and networks of test processes that have ended."""
     client = DockerClient().client
     with contextlib.closing(client):
         left = [*client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True)]
@@ -171,7 +171,7 @@ def _owner(process: psutil.Process) -> str:
 
 
 def _ownerless(labels: Mapping[str, Any]) -> bool:
-    """Whether the owner has ended. A pid alone would not tell: it is soon another process."""
+    """Return whether the owner has ended. A pid alone is not enough: another process soon has it."""
     pid, _, begun = str(labels[OWNER_LABEL]).partition("@")
     try:
         now_begun: float = psutil.Process(int(pid)).create_time()

@@ -1,4 +1,4 @@
-"""Whether there is a container engine."""
+"""The check whether a container engine exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANSWER_TIMEOUT_S = 20
 
 @functools.cache
 def answers() -> bool:
-    """Whether `docker version` gets an answer from an engine, asked once per process."""
+    """Return whether `docker version` gets an answer from an engine, asked once per process."""
     docker = shutil.which("docker")
     if docker is None:
         return False

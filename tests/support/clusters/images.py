@@ -11,7 +11,7 @@ from tests.support.project import source
 
 AGENT: Final = "tidelock-agent:test"
 ZOOKEEPER: Final = "tidelock-zookeeper:test"
-#: What docker/base-image.sh makes where no registry can be reached.
+#: The image that docker/base-image.sh makes where no registry can be reached.
 LOCAL_BASE: Final = "tidelock-base:local"
 #: Given to the build if they are set: how pip reaches its index.
 BUILD_VARIABLES: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
@@ -22,7 +22,7 @@ LABEL: Final = "tidelock.test.image"
 
 
 def build_agent() -> str:
-    """Build the agent's image from this checkout and return its name; its predecessor goes."""
+    """Build the agent's image from this checkout and return its name; its predecessor is deleted."""
     command = ["docker", "build", "--network", "host", "--tag", AGENT, "--label", LABEL]
     if base := _base():
         command += ["--build-arg", f"BASE={base}"]
@@ -43,7 +43,7 @@ def build_zookeeper() -> str:
 
 
 def _base() -> str:
-    """The image to build upon; empty for what the Dockerfile says."""
+    """Return the image to build on; empty for the image that the Dockerfile names."""
     if base := os.environ.get("TIDELOCK_BASE_IMAGE"):
         return base
     command = ["docker", "image", "inspect", LOCAL_BASE]

@@ -31,17 +31,17 @@ LIMITS = LockLimits(
 
 
 def parts(*numbers: int, path: str = "") -> dict[PartId, str]:
-    """Parts of one partition."""
+    """Return parts of one partition."""
     return {PartId(f"r9-1-{number}"): path for number in numbers}
 
 
 def part_ask(*numbers: int, path: str = "") -> LockAsk:
-    """An ask for parts of one partition."""
+    """Return a request for parts of one partition."""
     return LockAsk(ORDERS, parts(*numbers, path=path))
 
 
 def wide_ask(*wide: Wide) -> LockAsk:
-    """An ask for more than parts."""
+    """Return a request for more than parts."""
     return LockAsk(ORDERS, wide=wide)
 
 
@@ -93,13 +93,13 @@ class LockNode(LogNode):
         await self.locks.release(self.tid(counter))
 
     async def commit_removal(self, counter: int) -> Csn:
-        """Commit a transaction whose locks then stay."""
+        """Commit a transaction; its locks then stay."""
         csn = await self.commit(counter)
         self.locks.committed(self.tid(counter), csn)
         return csn
 
     async def stand(self) -> list[str]:
-        """Where locks stand, by what follows the table in their paths, each with its holder."""
+        """Return the existing locks, by their paths below the table, each with its holder."""
         return [
             f"{lock.znode.removeprefix(tree.lock_dir(ORDERS) + '/')} {lock.tid}"
             for lock in await self.locks.listed()
@@ -110,7 +110,7 @@ class LockNode(LogNode):
         return await self.outcome(tid, policy=LOCK)
 
     def registered(self, tid: Tid) -> Aborted | Running | None:
-        """What the registry says: rolled back if it is over."""
+        """Return the registry's answer: rolled back if the transaction is over."""
         return Aborted() if tid in self.over else super().registered(tid)
 
     async def _fence_home(self, home: ReplicaId) -> int | None:
@@ -123,7 +123,7 @@ class LockNode(LogNode):
 
 
 async def killed(ensemble: MemoryEnsemble, node: LockNode) -> None:
-    """The process of a node is gone, and its session expires."""
+    """End the process of a node; its session expires."""
     assert isinstance(node.store, MemoryStore)
     node.store.abandon()
     ensemble.end_session(node.store.session)
@@ -131,7 +131,7 @@ async def killed(ensemble: MemoryEnsemble, node: LockNode) -> None:
 
 
 async def refused(node: LockNode, counter: int, ask: LockAsk, **more: Any) -> SerializationConflictError:
-    """The conflict that a take ends with."""
+    """Return the conflict with which a take ends."""
     with pytest.raises(SerializationConflictError) as raised:
         await node.take(counter, ask, **more)
     return raised.value

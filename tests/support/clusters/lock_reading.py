@@ -15,7 +15,7 @@ from tidelock.replication.core.lock_rules import LockInfo, OnePart, read_lock
 
 
 class PartRow(NamedTuple):
-    """What a catalog says of a part."""
+    """The row of a part in a catalog."""
 
     part: str
     creation_tid: str

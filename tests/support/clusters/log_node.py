@@ -29,7 +29,7 @@ async def make_cluster(store: Store, replicas: Sequence[ReplicaId] = (R1, R2, R3
 
 
 class LogNode:
-    """A replica's log. Use it as a context manager; the store is its owner's to close."""
+    """A replica's log. Use it as a context manager; the owner of the store closes it."""
 
     def __init__(
         self,
@@ -79,18 +79,18 @@ class LogNode:
         await self.log.close()
 
     async def deliver(self, records: list[LogRecord]) -> None:
-        """Take records, when allowed to."""
+        """Accept records, when allowed to."""
         await self.taking.wait()
         self.delivered += records
 
     def tid(self, counter: int) -> Tid:
-        """A tid of this replica's present life."""
+        """Return a tid of this replica's present boot."""
         return Tid(Csn(1), self.replica, self.own.boot, counter)
 
     def proposal(
         self, counter: int, tables: Mapping[TableName, int] | None = None, **more: object
     ) -> Proposal:
-        """A small transaction."""
+        """Return a small transaction."""
         return Proposal(TidRecord(str(self.tid(counter))), tables or {}, **more)  # type: ignore[arg-type]
 
     async def commit(self, counter: int, *, timeout_s: float = 30.0) -> Csn:
@@ -98,7 +98,7 @@ class LogNode:
         return (await self.log.commit(self.proposal(counter), timeout_s=timeout_s)).csn
 
     def known(self, tid: Tid) -> Committed | None:
-        """What a catalog would know: the outcomes of all that was delivered."""
+        """Return what a catalog would know: the outcomes of all that was delivered."""
         csns = tids_of(self.delivered).get(str(tid), [])
         return Committed(csns[0]) if csns else None
 
@@ -110,7 +110,7 @@ class LogNode:
         known: Callable[[Tid], Committed | None] | None = None,
         policy: Policy = AUDIT,
     ) -> Outcome:
-        """Find out what became of a transaction with the product's resolver; homes say nothing."""
+        """Return the outcome of a transaction by the product's resolver; homes do not answer."""
         local = GivenLocal(
             replica=self.replica,
             boot=self.own.boot,
@@ -121,7 +121,7 @@ class LogNode:
         return await resolver_over(self.log, local).outcome(tid, policy)
 
     def registered(self, tid: Tid) -> Aborted | Running | None:
-        """What a registry would say: here no transaction of the present life ends but by its commit."""
+        """Return a registry's answer: here a transaction of the present boot ends only by its commit."""
         return Running() if (tid.home, tid.boot) == (self.replica, self.own.boot) else None
 
     @property
@@ -131,7 +131,7 @@ class LogNode:
 
 
 def tids_of(records: Iterable[LogRecord]) -> dict[str, list[Csn]]:
-    """Every tid with the CSNs at which it stands; more than one is a violation of I1."""
+    """Return every tid with its CSNs; more than one CSN is a violation of I1."""
     found: dict[str, list[Csn]] = {}
     for one in records:
         for tid in one.record.tids:

@@ -17,7 +17,7 @@ def nothing(_: Tid) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class GivenLocal:
-    """The knowledge of a replica itself (`LocalPort`), as a test gives it."""
+    """The knowledge of a replica itself (`LocalPort`), as a test provides it."""
 
     replica: ReplicaId
     boot: int
@@ -43,7 +43,7 @@ class GivenLocal:
 
 @dataclass(slots=True)
 class GivenHomes:
-    """Homes (`HomePort`) that say what a test gives, and that nobody can fence."""
+    """Homes (`HomePort`) whose answers a test provides, and which cannot be fenced."""
 
     answers: Mapping[Tid, HomeAnswer] = field(default_factory=dict)
     asked: list[Tid] = field(default_factory=list)

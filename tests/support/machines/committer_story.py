@@ -34,7 +34,7 @@ class CommitterStory:
         self._view = self.bench.tree.copy()
 
     def __call__(self, words: list[str]) -> list[str]:
-        """Carry a command out; return what the committer said."""
+        """Run a command; return what the committer answered."""
         command, *rest = words
         method: Callable[[list[str]], list[str] | None] = getattr(self, f"do_{command}")
         shown = method(rest) or []
@@ -61,7 +61,7 @@ class CommitterStory:
         self.bench.propose(*(_proposal(int(word), words) for word in words if word.isdigit()))
 
     def do_deadline(self, words: list[str]) -> None:
-        """``deadline n``: the caller of a transaction waits no longer."""
+        """``deadline n``: the caller of a transaction stops waiting."""
         self.bench.tell(msg.DeadlinePassed(tid(int(words[0]))))
 
     def do_follow(self, words: list[str]) -> None:
@@ -127,7 +127,7 @@ class CommitterStory:
         self.bench.tell(msg.LogRead({} if words else None, session))
 
     def do_moved(self, _: list[str]) -> None:
-        """``moved``: the multi under way is applied, and its session has changed when the answer comes."""
+        """``moved``: the multi under way is applied, and its session has changed when the answer arrives."""
         self.bench.answer_multi(self.bench.apply(self.bench.ops()), session=0)
 
     def do_found(self, words: list[str]) -> None:

@@ -71,25 +71,25 @@ def new_tree(*replicas: ReplicaId) -> Tree:
 
 
 def begun(replica: ReplicaId, boot: int = 1) -> SessionState:
-    """What the start of an agent has written to its session znode."""
+    """Return the data that the start of an agent has written to its session znode."""
     return SessionState(boot, f"disk-{replica}", f"start-{replica}-{boot}", "serving")
 
 
 def proposal(
     counter: int, tables: Mapping[TableName, int] | None = None, *, home: ReplicaId = R1, **more: object
 ) -> Proposal:
-    """A small transaction, known by its counter; see :func:`tid`."""
+    """Return a small transaction, known by its counter; see :func:`tid`."""
     record = TidRecord(tid(counter, home), label=more.get("label"))  # type: ignore[arg-type]
     return Proposal(record, tables or {}, **more)  # type: ignore[arg-type]
 
 
 def tid(counter: int, home: ReplicaId = R1) -> str:
-    """The textual tid of a small transaction."""
+    """Return the textual tid of a small transaction."""
     return f"1-{home}-1-{counter}"
 
 
 def records(log: Tree) -> list[tuple[Csn, Record]]:
-    """All records of the log in order, across epochs; asserts that numbers have no gap."""
+    """Return all records of the log in order, across epochs; assert that numbers have no gap."""
     found: list[tuple[Csn, Record]] = []
     number = Csn(0)
     while (znode := log.get(tree.record(number))) is not None:
@@ -102,7 +102,7 @@ def records(log: Tree) -> list[tuple[Csn, Record]]:
 
 
 def log_of(log: Tree) -> dict[str, list[Csn]]:
-    """Every tid in the log with its CSNs; more than one is a violation of I1."""
+    """Return every tid in the log with its CSNs; more than one CSN is a violation of I1."""
     found: dict[str, list[Csn]] = {}
     for number, record in records(log):
         for one in record.tids:
@@ -111,7 +111,7 @@ def log_of(log: Tree) -> dict[str, list[Csn]]:
 
 
 class Bench:
-    """A machine that stands between two requests, and what it has said so far."""
+    """A machine between two requests, and its answers so far."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Bench:
         self.tell(LinkChanged(connected=True, session=self.session))
 
     def tell(self, event: Event) -> None:
-        """Give the machine an event and note what it says."""
+        """Give an event to the machine and note its instructions."""
         for instruction in self.machine.step(event):
             self.said.append(instruction)
             match instruction:
@@ -174,7 +174,7 @@ class Bench:
         self.machine = other
 
     def propose(self, *proposals: Proposal) -> None:
-        """Ask for commits."""
+        """Request commits."""
         for one in proposals:
             self.tell(Propose(one))
 
@@ -211,7 +211,7 @@ class Bench:
                 raise AssertionError(f"{request} is no multi")
 
     def serve(self, view: Tree | None = None) -> None:
-        """Carry out the request under way without any fault; reads see ``view``, by default what there is."""
+        """Run the request under way without any fault; reads see ``view``, by default the present tree."""
         request = self.request
         if isinstance(request, WRITES):
             self.answer_multi(self.apply(self.ops()))
@@ -233,7 +233,7 @@ class Bench:
                 raise AssertionError(f"{request} cannot be served")
 
     def serve_all(self) -> None:
-        """Carry out requests, and end pauses, until the machine rests."""
+        """Run requests, and end pauses, until the machine rests."""
         for _ in range(1000):
             if self.request is not None:
                 self.serve()
@@ -244,7 +244,7 @@ class Bench:
         raise AssertionError(f"the machine does not come to rest: {self.request}")
 
     def serve_until(self, kind: type[Instruction]) -> None:
-        """Carry out requests until one of this kind is under way."""
+        """Run requests until one of this kind is under way."""
         for _ in range(100):
             if isinstance(self.request, kind):
                 return
@@ -255,7 +255,7 @@ class Bench:
         raise AssertionError(f"no {kind} comes, but {self.request}")
 
     def awaits(self, *kinds: type[Instruction]) -> bool:
-        """Tell whether the request under way is one of these."""
+        """Return whether the request under way is one of these."""
         return isinstance(self.request, kinds)
 
     def resume(self) -> None:
@@ -290,15 +290,15 @@ class Bench:
     # ----------------------------------------------------------------------------- what is there
 
     def verdict(self, counter: int) -> CommitDecision:
-        """The last word on a transaction."""
+        """Return the last verdict on a transaction."""
         return self.verdicts[tid(counter, self.home)][-1]
 
     def log(self) -> dict[str, list[Csn]]:
-        """Every tid in the log with its CSNs."""
+        """Return every tid in the log with its CSNs."""
         return log_of(self.tree)
 
     def version(self, path: str) -> int:
-        """Data version of a znode."""
+        """Return the data version of a znode."""
         znode = self.tree.get(path)
         assert znode is not None
         return znode.version

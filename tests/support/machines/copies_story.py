@@ -61,7 +61,7 @@ def copies_event(command: str, words: list[str]) -> msg.CopiesEvent:
 
 
 def told(instructions: Iterable[msg.CopiesInstruction]) -> list[str]:
-    """Write what the machine said as in a script."""
+    """Return the instructions of the machine in the form of a script."""
     said = []
     for item in instructions:
         match item:

@@ -22,7 +22,7 @@ class FollowerStory:
         self._told = 0
 
     def __call__(self, words: list[str]) -> list[str]:
-        """Carry a command out; return what the follower said."""
+        """Run a command; return what the follower answered."""
         command, *rest = words
         method: Callable[[list[str]], list[str] | None] = getattr(self, f"do_{command}")
         shown = method(rest) or []
@@ -37,7 +37,7 @@ class FollowerStory:
         self.bench, self._told = FollowBench(options.pop("position", 1), **options, connect=False), 0
 
     def do_write(self, words: list[str]) -> list[str]:
-        """``write commit|end|unreadable ...``: records behind the last one."""
+        """``write commit|end|unreadable ...``: append records after the last one."""
         kinds: dict[str, Record | msg.Unreadable] = {
             "commit": commit("x"),
             "end": END,
@@ -51,7 +51,7 @@ class FollowerStory:
             self.bench.log[_number(word)] = commit(word)
 
     def do_remove(self, words: list[str]) -> None:
-        """``remove n ...``: the record at this number is gone."""
+        """``remove n ...``: the record at this number is deleted."""
         for word in words:
             del self.bench.log[_number(word)]
 
@@ -64,7 +64,7 @@ class FollowerStory:
         self.bench.tail = _number(words[0])
 
     def do_stranger(self, _: list[str]) -> None:
-        """``stranger``: a child that is no record comes into the directory of the log."""
+        """``stranger``: a child that is no record is created in the directory of the log."""
         self.bench.extra_children += 1
 
     # -------------------------------------------------------------------------------------- what happens
@@ -98,7 +98,7 @@ class FollowerStory:
         self.bench.resume()
 
     def do_deliver(self, _: list[str]) -> None:
-        """``deliver``: the receiver has taken what was handed to it."""
+        """``deliver``: the receiver has accepted the records handed to it."""
         self.bench.take_delivery()
 
     def do_serve(self, words: list[str]) -> None:

@@ -40,7 +40,7 @@ R1 = ReplicaId("r1")
 
 
 def commit(name: object) -> Record:
-    """A record with one transaction of this name."""
+    """Return a record with one transaction of this name."""
     return Record(Kind.COMMIT, R1, 0, (TidRecord(str(name)),))
 
 
@@ -49,7 +49,7 @@ GENESIS = Record(Kind.GENESIS, R1, 0)
 
 
 class FollowBench:
-    """A follower, the log that it follows, and what it has said so far."""
+    """A follower, the log that it follows, and its instructions so far."""
 
     def __init__(self, position: int = 1, *, log: int = 1, read_ahead: int = 8, connect: bool = True) -> None:
         self.log: dict[Csn, Record | Unreadable] = {}
@@ -73,7 +73,7 @@ class FollowBench:
     # ------------------------------------------------------------------------------------- the log
 
     def extend(self, *records: Record | Unreadable) -> list[Csn]:
-        """Write records behind the last one."""
+        """Append records after the last one."""
         numbers = []
         for record in records:
             before = self.log.get(self.last)
@@ -84,14 +84,14 @@ class FollowBench:
         return numbers
 
     def delete_below(self, tail: int) -> None:
-        """Move the tail, and delete what is below."""
+        """Move the tail, and delete the records below it."""
         self.tail = Csn(tail)
         self.log = {number: record for number, record in self.log.items() if number >= tail}
 
     # --------------------------------------------------------------------------------- the machine
 
     def tell(self, event: FollowEvent) -> None:
-        """Give the machine an event and note what it says."""
+        """Give an event to the machine and note its instructions."""
         instructions: tuple[FollowInstruction, ...] = self.machine.step(event)
         self.said += instructions
         for instruction in instructions:
@@ -132,7 +132,7 @@ class FollowBench:
                 self.tell(Learned(number, self.session, finding))
 
     def find_out(self, question: Question, about: Csn) -> Finding:
-        """The answer to a question, as the log is now."""
+        """Return the answer to a question from the present log."""
         siblings = tuple(sequence_of(n) for n in self.log if epoch_of(n) == epoch_of(about))
         match question:
             case Question.BARRIER:
@@ -149,13 +149,13 @@ class FollowBench:
                 return siblings
 
     def has_epoch(self, epoch: int) -> bool:
-        """Tell whether the directory of an epoch is there: the END record before it made it."""
+        """Return whether the directory of an epoch exists: the END record before it made it."""
         last = self.log.get(self.last)
         closed = isinstance(last, Record) and last.kind is Kind.END
         return epoch <= epoch_of(self.last) + (1 if closed else 0)
 
     def take_delivery(self) -> None:
-        """The receiver has taken what was handed to it."""
+        """Report that the receiver has accepted the records handed to it."""
         assert self.delivery is not None
         delivery, self.delivery = self.delivery, None
         self.delivered += delivery
@@ -175,7 +175,7 @@ class FollowBench:
         raise AssertionError(f"the follower does not come to rest: {self.requests}")
 
     def run_until(self, condition: Callable[[], bool]) -> None:
-        """Answer requests until something is so."""
+        """Answer requests until a condition holds."""
         for _ in range(1000):
             if condition():
                 return
@@ -209,7 +209,7 @@ class FollowBench:
     # ------------------------------------------------------------------------------- what was said
 
     def asked(self) -> list[str]:
-        """All requests since the last call, as short text."""
+        """Return all requests since the last call, as short text."""
         texts = []
         for request in self.history:
             name = request.question.value if isinstance(request, Inquire) else type(request).__name__.lower()

@@ -82,7 +82,7 @@ def prefix_event(command: str, words: list[str]) -> msg.PrefixEvent:
 
 
 def wrote(instructions: Iterable[msg.PrefixInstruction]) -> list[str]:
-    """Write what the machine said as in a script."""
+    """Return the instructions of the machine in the form of a script."""
     said = []
     for item in instructions:
         match item:

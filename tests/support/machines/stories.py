@@ -5,7 +5,7 @@ up to an empty line. Lines that begin with ``#`` tell the reader what happens an
 title. tests/testdata/README.md has the commands of each machine.
 
 A test follows every story and compares what the machine says with what the file says. With
-``pytest --rewrite-scripts`` it writes the file anew instead: review the difference as you would review code.
+``pytest --rewrite-scripts`` it writes the file again instead: review the difference as you would review code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Teller = Callable[[list[str]], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a story: comment lines and empty lines, or a command and what followed from it."""
+    """A part of a story: comment lines and empty lines, or a command and its output."""
 
     text: str
     said: tuple[str, ...] | None = None
@@ -71,5 +71,5 @@ def tell(text: str, teller: Teller) -> str:
 
 
 def options_of(words: list[str]) -> dict[str, str]:
-    """Return the words of the form ``name=value``."""
+    """Return the arguments of the form ``name=value``."""
     return dict(word.split("=", 1) for word in words if "=" in word)

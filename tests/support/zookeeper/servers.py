@@ -20,7 +20,7 @@ READY_TIMEOUT_S: Final = 60.0
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.LocalZooKeeper]:
-    """One server for the whole session. Tests must not stop it; those that do so take `ensemble`."""
+    """One server for the whole session. Tests must not stop it; tests that do so use `ensemble`."""
     yield from _running(tmp_path_factory.mktemp("zookeeper"), size=1)
 
 
@@ -44,7 +44,7 @@ def zk_connect(zookeeper: str, zk_root: str) -> str:
 
 @pytest.fixture
 def zk_proxy(zookeeper: str) -> Iterator[Proxy]:
-    """A proxy in front of the session's ZooKeeper: `zk_proxy.address` in the place of `zookeeper`."""
+    """A proxy in front of the session's ZooKeeper: use `zk_proxy.address` instead of `zookeeper`."""
     with Proxy(zookeeper) as proxy:
         yield proxy
 

@@ -1,4 +1,4 @@
-"""What every store must do: one suite, run against the store in memory and against a real ZooKeeper.
+"""The duties of every store: one suite, run against the store in memory and against a real ZooKeeper.
 
 A test class inherits from `StoreSuite` and provides the fixture `world`, which makes stores on one ensemble.
 Where a test says that something did not happen, it first reads through the same session: ZooKeeper delivers a
@@ -22,15 +22,15 @@ MULTI_BYTES_MAX = 64 * 1024
 
 
 class World(Protocol):
-    """An empty ensemble below a root of its own, and the stores on it."""
+    """An empty ensemble below a separate root, and the stores on it."""
 
     root: str
 
     async def store(self) -> Store:
-        """A connected store with a session of its own."""
+        """Return a connected store with a separate session."""
 
     async def expire(self, store: Store) -> None:
-        """Let the session of a store expire and be replaced; returns when the store knows."""
+        """Let the session of a store expire and be replaced; return when the store knows."""
 
 
 class Counter:
@@ -45,14 +45,14 @@ class Counter:
 
 
 async def done(store: Store, *ops: Op) -> tuple[object, ...]:
-    """Apply a multi that must succeed; returns its values."""
+    """Apply a multi that must succeed; return its values."""
     result = await store.multi(ops)
     assert isinstance(result, Ok), result
     return result.value
 
 
 async def node(store: Store, path: str, watch: Callable[[], None] | None = None) -> Node:
-    """Read a znode that must be there."""
+    """Read a znode that must exist."""
     result = await store.get(path, watch=watch)
     assert isinstance(result, Ok), result
     return result.value
@@ -84,11 +84,11 @@ class StoreSuite:
         assert await node(store, "a") == Node(b"2", 2, 0, 0)
 
     async def test_an_empty_multi_is_ok(self, world: World) -> None:
-        """Nothing to do is done."""
+        """An empty multi does nothing and succeeds."""
         assert await (await world.store()).multi(()) == Ok(())
 
     async def test_sequence_numbers_count_every_create(self, world: World) -> None:
-        """Creates of any kind count, deletes do not, and each directory counts for itself (Z1)."""
+        """Creates of any kind count, deletes do not, and each directory has its own counter (Z1)."""
         store = await world.store()
         await done(store, Create("a"), Create("b"))
         made = [
@@ -105,7 +105,7 @@ class StoreSuite:
         ]
 
     async def test_a_refused_multi_consumes_no_number(self, world: World) -> None:
-        """CSNs stay dense: a multi that was refused behind its create leaves no gap (Z2)."""
+        """CSNs stay dense: a multi that was refused after its create leaves no gap (Z2)."""
         store = await world.store()
         await done(store, Create("a"))
         for _ in range(3):
@@ -150,7 +150,7 @@ class StoreSuite:
     async def test_a_refused_multi_names_its_element_and_changes_nothing(
         self, world: World, op: Op, reason: Reason, before: int
     ) -> None:
-        """The index is that of the element itself, not of the companions that were rolled back."""
+        """The index belongs to the refused element, not to the companions that were rolled back."""
         store = await world.store()
         await done(store, Create("a", b"old"), Create("a/child"))
         ops = (*(SetData("a/child", b"new") for _ in range(before)), op, Create("late"), Check("none", 7))
@@ -167,7 +167,7 @@ class StoreSuite:
         assert (await node(one, "a")).data == b"one"
 
     async def test_a_znode_made_again_starts_at_version_zero(self, world: World) -> None:
-        """A versioned delete meant for the former life succeeds: nobody may rely on it (Z10)."""
+        """A versioned delete meant for the former boot succeeds: no code may rely on it (Z10)."""
         store = await world.store()
         await done(store, Create("a"), SetData("a"), Delete("a", 1), Create("a", b"second life"))
         assert await done(store, Check("a", 0), Delete("a", 0)) == (None, None)
@@ -186,7 +186,7 @@ class StoreSuite:
         assert await done(two, Check("a", 0), Delete("e", 0)) == (None, None)
 
     async def test_a_multi_of_a_session_that_has_ended_is_not_applied(self, world: World) -> None:
-        """Expiry and the writes of a session are ordered: nothing of it lands after its end."""
+        """Expiry and the writes of a session are ordered: no write of it is applied after its end."""
         store, other = await world.store(), await world.store()
         await done(store, Create("a"))
         first = store.session
@@ -198,14 +198,14 @@ class StoreSuite:
         assert (await node(store, "a")).version == applied
 
     async def test_what_is_not_there(self, world: World) -> None:
-        """NO_NODE where data is asked for, None where existence is."""
+        """A read of data answers NO_NODE, a check of existence None."""
         store = await world.store()
         assert await store.get("none") == Refused(Reason.NO_NODE)
         assert await store.children("none") == Refused(Reason.NO_NODE)
         assert await store.exists("none") == Ok(None)
 
     async def test_facts_and_children_come_without_data(self, world: World) -> None:
-        """Facts come without data; children by name only; the root is the empty path."""
+        """Metadata has no data; children are names only; the root is the empty path."""
         store = await world.store()
         await done(store, Create("a", b"data"), Create("a/x"), Create("a/y"), Create("a/y/z"))
         assert await store.exists("a") == Ok(Node(b"", 0, 2, 0))
@@ -216,7 +216,7 @@ class StoreSuite:
         assert await store.children("a/x") == Ok(())
 
     async def test_data_of_any_bytes_and_names_of_any_letters(self, world: World) -> None:
-        """Bytes come back as they are, also none at all; a name may be any text without slash."""
+        """Bytes are returned unchanged, also an empty text; a name may be any text without a slash."""
         store = await world.store()
         data = bytes(range(256))
         await done(store, Create("größe-表", data), Create("empty"))
@@ -268,7 +268,7 @@ class StoreSuite:
         assert watch.fired == 1
 
     async def test_a_watch_of_a_missing_znode_tells_of_its_creation(self, world: World) -> None:
-        """exists() arms also where there is nothing; get() and children() are refused and arm nothing."""
+        """exists() arms a watch also on a missing znode; get() and children() are refused and arm none."""
         reader, writer = await world.store(), await world.store()
         created, refused = Counter(), Counter()
         assert await reader.exists("a", watch=created) == Ok(None)
@@ -281,7 +281,7 @@ class StoreSuite:
         assert (created.fired, refused.fired) == (1, 0)
 
     async def test_a_watch_of_children_tells_of_names_only(self, world: World) -> None:
-        """A child that comes or goes fires; new data of the parent or of a child does not."""
+        """A new or deleted child fires the watch; new data of the parent or of a child does not."""
         reader, writer = await world.store(), await world.store()
         await done(writer, Create("a"), Create("a/x"))
         watch = Counter()
@@ -324,7 +324,7 @@ class StoreSuite:
         await until(lambda: watch.fired == 3)
 
     async def test_a_refused_multi_fires_no_watch(self, world: World) -> None:
-        """Nothing has changed, so nothing is told."""
+        """Nothing has changed, so nothing is reported."""
         store = await world.store()
         await done(store, Create("a"))
         watch = Counter()
@@ -334,7 +334,7 @@ class StoreSuite:
         assert watch.fired == 0
 
     async def test_an_ephemeral_znode_lives_as_long_as_its_session(self, world: World) -> None:
-        """It names its session, and it is gone at once when its store is closed."""
+        """It names its session, and it is deleted at once when its store is closed."""
         owner, other = await world.store(), await world.store()
         await done(owner, Create("a"), Create("a/e", b"x", ephemeral=True), Create("a/p"))
         assert await node(other, "a/e") == Node(b"x", 0, 0, owner.session)
@@ -345,7 +345,7 @@ class StoreSuite:
         assert await other.children("a") == Ok(("p",))
 
     async def test_an_ephemeral_znode_has_no_children(self, world: World) -> None:
-        """Certainly not applied; but no Reason of ours, so Unknown is what is said."""
+        """The write certainly was not applied; but no Reason of ours fits, so the answer is Unknown."""
         store = await world.store()
         await done(store, Create("e", ephemeral=True))
         assert isinstance(await store.multi((Create("e/child"),)), Unknown)
@@ -384,7 +384,7 @@ class StoreSuite:
         assert (await node(other, "a")).version == 0
 
     async def test_two_stores_see_each_other(self, world: World) -> None:
-        """Stores of one world share its tree and have sessions of their own."""
+        """Stores of one world share its tree and have separate sessions."""
         one, two = await world.store(), await world.store()
         assert one.session != two.session
         assert 0 not in {one.session, two.session}

@@ -1,4 +1,4 @@
-"""The few words of ZooKeeper's protocol that no client library lets a test say."""
+"""The few requests of ZooKeeper's protocol that no client library lets a test send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CLOSE = -11
 
 
 def end_session(address: str, session: int, password: bytes) -> None:
-    """Let a session end on the server while its client thinks that it lives, as an expiry does."""
+    """Let a session end on the server while its client thinks that it is alive, as an expiry does."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
         greeting = struct.pack(

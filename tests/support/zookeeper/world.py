@@ -15,7 +15,7 @@ SESSION_TIMEOUT_S = 3.0
 
 
 class ZkWorld:
-    """A root of its own on a real ensemble, and the stores that were opened on it."""
+    """A separate root on a real ensemble, and the stores that were opened on it."""
 
     def __init__(self, address: str, root: str) -> None:
         self.address = address
@@ -23,7 +23,7 @@ class ZkWorld:
         self.stores: list[ZkStore] = []
 
     async def store(self, *, through: str | None = None, **settings: Any) -> ZkStore:
-        """An open store, by default without a proxy."""
+        """Return an open store, by default without a proxy."""
         defaults = {
             "session_timeout_s": SESSION_TIMEOUT_S,
             "request_timeout_s": 20.0,

@@ -24,7 +24,7 @@ def run(cluster: FakeCluster, *arguments: str) -> Result:
 
 
 def asked(cluster: FakeCluster) -> list[dict[str, Any]]:
-    """What the agent was asked to optimize."""
+    """Return the optimize requests that the agent received."""
     return [request.json for request in cluster["r1"].requests if request.path == "/admin/optimize"]
 
 
@@ -38,7 +38,7 @@ def test_people_are_told_what_was_done(fake_cluster: FakeCluster) -> None:
 
 
 def test_people_are_told_that_the_time_was_over(fake_cluster: FakeCluster) -> None:
-    """What was done is a result all the same."""
+    """The finished work is reported as a result even if the time was over."""
     told = run(fake_cluster, "t", "--limit", "0.5")
     assert told.exit_code == Exit.OK
     assert "7 after" in told.stdout

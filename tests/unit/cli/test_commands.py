@@ -119,7 +119,7 @@ def test_error_of_an_agent_is_one_line(
 
 
 def test_an_unreachable_agent_is_exit_code_3(tidelock: Tidelock) -> None:
-    """Nobody at the address: exit code 3 and the next step."""
+    """An address without an agent gives exit code 3 and the next step."""
     said = complaint(tidelock("tables", "--url", "http://127.0.0.1:1"), Exit.UNAVAILABLE)
     assert "is it running" in said
 
@@ -176,7 +176,7 @@ def test_two_clusters_are_named(tidelock: Tidelock, tmp_path: Path) -> None:
     "arguments", [["nonsense"], ["tables", "--nonsense"], ["sql"], ["up", "--replicas", "0"]]
 )
 def test_a_wrong_command_line_is_wrong_usage(tidelock: Tidelock, arguments: list[str]) -> None:
-    """What typer refuses has the exit code of wrong usage too."""
+    """A command line that typer refuses has the exit code of wrong usage too."""
     assert tidelock(*arguments).exit_code == Exit.USAGE
 
 

@@ -76,7 +76,7 @@ def test_outcome_of_a_dead_home_comes_from_another_replica(
 
 
 def test_home_that_has_forgotten_is_no_refusal(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """The home commits, loses the answer and is started anew: what it forgot is not denied."""
+    """The home commits, loses the answer and restarts: the forgotten commit is not reported as refused."""
     home = fake_cluster["r1"]
     tx = begun(fake_db)
     home.plan(COMMIT, Fault.LOST_ANSWER)
@@ -98,7 +98,7 @@ def test_home_that_has_forgotten_is_no_refusal(fake_cluster: FakeCluster, fake_d
 def test_home_started_anew_before_the_commit_is_a_refusal(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """A transaction whose home was started anew before the commit is certainly aborted."""
+    """A transaction whose home was restarted before the commit is certainly aborted."""
     tx = begun(fake_db)
     fake_cluster["r1"].restart()
     with pytest.raises(TransactionClosedError, match="begin a new"):
@@ -169,7 +169,7 @@ def test_malformed_commit_is_rolled_back(fake_cluster: FakeCluster, fake_db: Dat
 def test_a_refused_repetition_tells_nothing_of_the_call_before(
     fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
 ) -> None:
-    """What is committed is not called rolled back, since the second call was wrong."""
+    """A committed transaction is not reported rolled back because the second call was wrong."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, *[CommitUnknownError("not decided", tid=tx.tid)] * 100)
     for agent in fake_cluster.agents.values():
@@ -335,7 +335,7 @@ def test_home_that_cannot_tell_denies_no_commit(
 def test_refusal_by_a_token_is_certain(
     fake_cluster: FakeCluster, fake_db: Database, faults: list[Fault], error: TidelockError
 ) -> None:
-    """What is said of the transaction itself is raised as it is, behind a lost answer too."""
+    """An error about the transaction itself is raised unchanged, also after a lost answer."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, *faults, error)
     with joined(fake_cluster, tx) as other, pytest.raises(type(error), match=error.message):

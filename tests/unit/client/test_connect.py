@@ -51,7 +51,7 @@ def test_zookeeper_address_of_another_form() -> None:
 
 
 def test_an_unreachable_agent_is_told_in_one_line() -> None:
-    """Nobody at the address: one line that says so."""
+    """An address without an agent gives an error of one line."""
     with pytest.raises(UnavailableError, match="is it running"):
         connect("http://127.0.0.1:1", timeout_s=1.0)
 
@@ -177,7 +177,7 @@ def test_address_that_changed_is_learnt_again(fake_cluster: FakeCluster) -> None
 
 
 def test_a_home_has_an_address_for_others(fake_cluster: FakeCluster) -> None:
-    """What the caller calls it may be his own name for it; what it publishes is reached from everywhere."""
+    """The caller's name for a home may be local; the published address is reachable from everywhere."""
     port = fake_cluster["r1"].address.rpartition(":")[2]
     with connect(f"http://localhost:{port}") as db, db.begin() as tx:
         assert tx.url == f"http://localhost:{port}"
@@ -251,7 +251,7 @@ def other_server(status: int, body: bytes) -> Iterator[str]:
     ],
 )
 def test_answers_of_something_else(status: int, body: bytes, error: type[TidelockError]) -> None:
-    """What is no agent gives the nearest class, and never more certainty than there is."""
+    """An answer of another server becomes the nearest error class, which never claims too much certainty."""
     with other_server(status, body) as url, pytest.raises(TidelockError) as caught:
         connect(url)
     assert type(caught.value) is error
@@ -266,7 +266,7 @@ def test_client_does_not_load_the_inside_of_an_agent() -> None:
 
 
 def test_a_client_for_another_process(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Pickled, it connects anew, also when the agent that it was given is gone, and sees no less."""
+    """A pickled client connects again, even if its first agent has ended, and sees no less than before."""
     fake_db.insert("t", ROWS)
     with connect(fake_cluster["r2"].url, replica="r2") as pinned:
         data = [pickle.dumps(db) for db in (fake_db, pinned)]

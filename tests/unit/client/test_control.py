@@ -1,4 +1,4 @@
-"""What the client does about transactions of others, and about levels that their home cannot tell."""
+"""Transactions of other clients, and levels of a commit that its home cannot report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_kill_is_the_homes_to_do(fake_cluster: FakeCluster, fake_db: Database) -
 
 
 def test_kill_of_a_home_that_is_gone(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Nobody else can do it: it says that it was not done, and the home is asked last for a while."""
+    """Only the home can kill: the call reports the failure, and the home is tried last for a while."""
     tx = fake_db.begin()
     fake_cluster["r1"].stop()
     with pytest.raises(UnavailableError):
@@ -55,7 +55,7 @@ def test_kill_of_a_home_that_is_gone(fake_cluster: FakeCluster, fake_db: Databas
 def test_another_replica_waits_for_the_level(
     fake_cluster: FakeCluster, fake_db: Database, wait: str, asked: dict[str, str]
 ) -> None:
-    """Whoever tells how a commit ended, in the place of its home, waits for what the caller wants."""
+    """A replica that reports an outcome instead of the home waits for the level that the caller wants."""
     tx = fake_db.begin()
     tx.insert("t", ROWS)
     fake_cluster["r1"].plan(COMMIT, Fault.LOST_ANSWER)

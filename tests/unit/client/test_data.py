@@ -21,7 +21,7 @@ TABLE = pa.table({"k": [1, 2, 3], "name": ["a", None, "c"]})
 
 
 def sent(rows: Any) -> pa.Table:
-    """What an agent reads."""
+    """Return the rows that an agent reads."""
     return pa.ipc.open_stream(b"".join(data.ipc_stream(data.open_rows(rows)))).read_all()
 
 
@@ -147,7 +147,7 @@ def test_files_with_different_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [42, None, {"k": [1]}, [1, 2], [TABLE]])
 def test_other_objects_are_refused_with_what_holds_rows(rows: Any) -> None:
-    """What holds no rows is refused with what does."""
+    """An object without rows is refused with a list of objects that hold rows."""
     with pytest.raises(BadRequestError, match="expected a pyarrow Table"):
         data.open_rows(rows)
 

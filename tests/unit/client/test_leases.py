@@ -44,7 +44,7 @@ class FakeLease:
 
 
 def test_open_transactions_and_snapshots_are_renewed(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """What is open is renewed again and again by one thread, which ends with the last of them."""
+    """One thread renews all open transactions and snapshots; it ends with the last of them."""
     before = threading.enumerate()
     tx, other = fake_db.begin(lease=0.1), fake_db.begin(lease=0.1)
     renewed = fake_cluster["r1"].transactions
@@ -68,7 +68,7 @@ def test_forgotten_transaction_is_not_kept_alive(fake_cluster: FakeCluster, fake
 
 
 def test_lease_lost_at_the_home_is_not_renewed(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A transaction that its home has ended is renewed no longer; whoever uses it is told why."""
+    """A transaction that its home has ended is not renewed any more; the next call raises the reason."""
     tx = fake_db.begin(lease=0.1)
     fake_cluster["r1"].transactions[tx.tid].state = "expired"
     wait_for(lambda: tx.state is TransactionState.ROLLED_BACK)

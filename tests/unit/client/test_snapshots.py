@@ -56,7 +56,7 @@ def test_sql_with_parameters_returns_an_arrow_table(fake_db: Database) -> None:
 
 
 def test_a_scan_can_be_read_in_every_form_again(fake_db: Database) -> None:
-    """A scan gives batches, a table, a DataFrame or a count, each time anew."""
+    """A scan returns batches, a table, a DataFrame or a count; each call reads again."""
     with fake_db.snapshot() as snap:
         scan = snap.scan("u", columns=["k"], where="k <> ?", params=[2])
         assert sum(batch.num_rows for batch in scan.to_batches()) == 2
@@ -166,7 +166,7 @@ def test_replica_that_is_behind_hands_over(fake_cluster: FakeCluster, fake_db: D
 
 
 def test_lost_pin_is_taken_again(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A replica that was started anew has lost the pin: the next renewal pins the same CSN again."""
+    """A restarted replica has lost the pin: the next renewal pins the same CSN again."""
     with fake_db.snapshot() as snap:
         fake_db.insert("u", ROWS)
         fake_cluster["r1"].restart()

@@ -1,4 +1,4 @@
-"""The start of an agent's life in ZooKeeper and its sign of life, under every fault at every request."""
+"""The start of an agent's boot in ZooKeeper and its sign of life, under every fault at every request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_start_raises_boot_and_fence_and_shows_the_replica(
 
 
 async def test_a_second_start_fences_the_first(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """Whatever the first life sends now is refused by its fence, also while its process still runs."""
+    """All further requests of the first boot are refused by its fence, also while its process still runs."""
     first, second = ensemble.store(), ensemble.store()
     former = await begin(first)
     own = await begin(second)
@@ -200,7 +200,7 @@ async def test_a_restored_backup_is_refused(ensemble: MemoryEnsemble, cluster: C
 
 
 async def test_an_emptied_ensemble_is_refused() -> None:
-    """Nothing is made anew where something was: the data directory would be forgotten (S22)."""
+    """No cluster is created again where one was: the data directory would be forgotten (S22)."""
     ensemble = MemoryEnsemble()
     with pytest.raises(ClusterMismatchError, match="no cluster, and c1 is expected"):
         await begin(ensemble.store(), known=KnownState("c1", 1, 1))
@@ -210,7 +210,7 @@ async def test_an_emptied_ensemble_is_refused() -> None:
 async def test_a_backup_from_before_the_registration_is_refused(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """A replica that has had a fence is registered for ever; so ZooKeeper is older."""
+    """A replica that has had a fence is registered forever; so ZooKeeper is older."""
     with pytest.raises(ClusterMismatchError, match="no session of r9"):
         await begin(ensemble.store(), R9, known=KnownState(cluster.cluster_id, 1, 1))
 
@@ -245,7 +245,7 @@ async def test_an_unregistered_replica_is_told_who_is_registered(
 async def test_a_replica_that_was_taken_out_does_not_start(
     ensemble: MemoryEnsemble, cluster: ClusterState, state: str, named: str
 ) -> None:
-    """Its znode stays for ever, so that its numbers never repeat; it cannot be registered again either."""
+    """Its znode stays forever, so that its numbers never repeat; it cannot be registered again either."""
     store = ensemble.store()
     out = SessionState(boot=3, disk="d", nonce="n", state=state)
     await done(store, SetData(tree.session(R1), codec.encode_session(out)))
@@ -267,7 +267,7 @@ async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cl
 async def test_a_start_knows_how_far_the_replica_has_been(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """By what its lives have told, with whatever disk; one that is behind tells how far it had been."""
+    """Former boots' published CSNs count, with whatever disk; a replica behind them publishes the largest."""
     store = ensemble.store()
     assert (await begin(store)).told == CSN_NONE
     for told in (Progress(Csn(9), Csn(9)), Progress(Csn(3), Csn(3), (), Csn(9))):
@@ -304,7 +304,7 @@ async def test_a_sign_of_life_left_by_a_former_life_is_replaced(
 async def test_a_new_session_gets_a_sign_of_life_of_its_own(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """Also when the own fence was raised meanwhile: the life is the same."""
+    """The same holds when the own fence was raised meanwhile: the boot is the same."""
     store = ensemble.store()
     own = await begin(store)
     raised = msgspec.structs.replace(own.state, nonce="own raise")
@@ -320,7 +320,7 @@ async def test_a_new_session_gets_a_sign_of_life_of_its_own(
 async def test_a_fenced_life_leaves_the_sign_of_its_successor_alone(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """It is told by False, and touches nothing."""
+    """It gets False, and touches nothing."""
     old, new = ensemble.store(), ensemble.store()
     former = await begin(old)
     await begin(new)
@@ -361,7 +361,7 @@ async def test_a_life_that_is_fenced_in_the_middle_deletes_nothing(
 async def test_without_a_link_there_is_no_sign_of_life(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """The caller waits for the next change of the link, which will come."""
+    """The caller waits for the next change of the link."""
     store = ensemble.store()
     own = await begin(store)
     store.suspend()

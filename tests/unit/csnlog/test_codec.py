@@ -62,7 +62,7 @@ RECORDS = st.builds(
 
 @given(RECORDS)
 def test_a_record_reads_back(record: Record) -> None:
-    """What was written is what is read, and writing it again gives the same bytes."""
+    """Reading returns the written record, and writing it again gives the same bytes."""
     data = codec.encode_record(record)
     assert codec.decode_record(data) == record
     assert codec.encode_record(codec.decode_record(data)) == data

@@ -385,7 +385,7 @@ def test_the_end_is_the_largest_csn_known(bench: Bench) -> None:
 
 
 def test_a_deadline_before_sending_is_a_certain_refusal() -> None:
-    """What was never sent is certainly not committed, and is not sent afterwards."""
+    """A transaction that was never sent is certainly not committed, and is not sent afterwards."""
     bench = Bench(connect=False)
     bench.propose(proposal(1), proposal(2))
     bench.tell(DeadlinePassed(tid(1)))

@@ -39,7 +39,7 @@ def doubting(bench: Bench) -> Bench:
 
 
 def test_a_deadline_while_it_is_sent_is_an_unknown_commit(doubting: Bench) -> None:
-    """The caller is told so once; the machine finds out, remembers, and answers a repeated commit()."""
+    """The caller gets Undecided once; the machine finds out, remembers, and answers a repeated commit()."""
     doubting.tell(DeadlinePassed(tid(1)))
     doubting.tell(DeadlinePassed(tid(1)))
     assert doubting.verdicts[tid(1)] == [Undecided()]
@@ -52,7 +52,7 @@ def test_a_deadline_while_it_is_sent_is_an_unknown_commit(doubting: Bench) -> No
 
 
 def test_a_caller_who_gave_up_is_not_committed_behind_its_back(doubting: Bench) -> None:
-    """If it turns out that it never landed it is not sent again; a repeated commit() starts anew."""
+    """A transaction that turns out not to be applied is not sent again; a repeated commit() starts again."""
     doubting.propose(proposal(2))
     doubting.serve()
     doubting.tell(DeadlinePassed(tid(2)))
@@ -85,7 +85,7 @@ def test_a_deadline_after_the_commit_is_known_says_nothing(doubting: Bench) -> N
 
 
 def test_callers_of_a_stopped_committer_are_told_the_truth(doubting: Bench) -> None:
-    """What is under way stays unknown for its caller, what waits was certainly not sent."""
+    """A commit under way stays unknown for its caller; a commit that waits was certainly not sent."""
     doubting.propose(proposal(2))
     doubting.tell(StopAsked("closing"))
     assert doubting.verdicts == {tid(1): [Undecided()], tid(2): [Rejected(Cause.STOPPED, "closing")]}
@@ -97,7 +97,7 @@ def test_callers_of_a_stopped_committer_are_told_the_truth(doubting: Bench) -> N
 
 
 def test_a_committed_transaction_stays_committed_for_callers_of_a_fenced_replica(bench: Bench) -> None:
-    """I17: a repeated commit() after the fence is told of its CSN, not of an abort."""
+    """I17: a repeated commit() after the fence gets its CSN, not an abort."""
     bench.propose(proposal(1))
     bench.serve_all()
     bench.fence_by_another()

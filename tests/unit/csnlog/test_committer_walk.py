@@ -46,11 +46,11 @@ class World:
         self.seen = [0, 0]
         self.late: list[tuple[int, tuple[Op, ...]]] = []
         self.counter = 0
-        #: What callers have heard, and from which verdict on they listen.
+        #: The verdicts that callers have received, and from which verdict on they listen.
         self.heard: dict[str, CommitDecision] = {}
         self.listening: dict[str, int] = {}
         self.sessions = 10
-        #: What each replica had committed when it was fenced.
+        #: The transactions that each replica had committed when it was fenced.
         self.last: dict[ReplicaId, frozenset[str]] = {}
 
     @property
@@ -104,7 +104,7 @@ class World:
             bench.serve(self.history[self.seen[which]])
 
     def propose(self, _: int, bench: Bench) -> None:
-        """A new transaction, or one again whose caller was not told that it is aborted."""
+        """Propose a new transaction, or again one whose caller did not get an abort."""
         unsure = sorted(
             one for one, heard in self.heard.items() if not isinstance(heard, Rejected) and bench.home in one
         )
@@ -170,7 +170,7 @@ class World:
         return frozenset(one for one in log_of(self.shared) if f"-{bench.home}-" in one)
 
     def check(self) -> None:
-        """What was said must be what happened."""
+        """Raise AssertionError unless every answer is what happened."""
         log = log_of(self.shared)
         assert all(len(csns) == 1 for csns in log.values()), f"I1: {log}"
         for bench in self.benches:

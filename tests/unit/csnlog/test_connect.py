@@ -1,4 +1,4 @@
-"""Connect strings: what is one, and what an operator is told about what is none."""
+"""Connect strings: the valid ones, and the error that an operator gets for an invalid one."""
 
 from __future__ import annotations
 

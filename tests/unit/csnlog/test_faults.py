@@ -147,7 +147,7 @@ def test_counters_start_anew_with_each_arming() -> None:
     "fault", ["", "twice", "once@0", "once@-1", "once@x", "once:", "pause@", "crash@1:", "once @1"]
 )
 def test_a_malformed_fault_is_refused(fault: str) -> None:
-    """Whoever mistypes a fault learns it at once, with the kinds that exist."""
+    """A mistyped fault is an error at once, which lists the kinds that exist."""
     with pytest.raises(ConfigError, match="fault"):
         faults.arm(BEFORE, fault)
 

@@ -1,4 +1,4 @@
-"""A replica that fences another's life: what that decides, who wins a race, whom it must not touch."""
+"""A replica that fences another's boot: what the fence decides, who wins a race, which boots are safe."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_session_that_cannot_be_read_is_not_overwritten() -> None:
 
 
 def test_silence_is_counted_from_the_moment_it_was_seen() -> None:
-    """A sign of life ends it; what else changes in the view does not begin it anew."""
+    """A sign of life ends the silence; no other change of the view restarts it."""
     clock = [100.0]
     view: dict[ReplicaId, MemberView] = {}
     unused = cast("Any", None)

@@ -162,7 +162,7 @@ def test_a_roll_over_while_the_follower_waits() -> None:
 
 
 def test_an_own_commit_in_the_next_epoch_leads_over_end() -> None:
-    """What is known beyond the epoch's end does not make its missing numbers gaps."""
+    """A record known beyond the end of the epoch does not make the missing numbers of the epoch gaps."""
     bench = resting()
     bench.extend(commit(5), END, commit("a"), commit("b"))
     bench.poke(csn(1, 1))
@@ -302,7 +302,7 @@ def test_concurrent_reads_that_cross_a_commit_are_no_gap() -> None:
 
 
 def test_the_questions_of_a_gap_are_asked_in_one_session() -> None:
-    """An answer of another session starts the chain anew: that server may lag behind."""
+    """An answer of another session restarts the chain: that server may lag behind."""
     bench = FollowBench(log=9)
     hidden = bench.log.pop(Csn(5))
     bench.run_until(lambda: any(isinstance(one, Inquire) for one in bench.requests))

@@ -48,7 +48,7 @@ def test_random_orders_and_failures(seed: int) -> None:
 
 
 def test_every_question_of_a_chain_may_fail() -> None:
-    """A failed question starts the chain anew; the verdict is the same in the end."""
+    """A failed question restarts the chain; the verdict is the same in the end."""
     for failing in range(6):
         bench = FollowBench(log=9)
         del bench.log[Csn(5)]

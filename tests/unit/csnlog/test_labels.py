@@ -57,7 +57,7 @@ def batch_of(
 
 
 class TestMulti:
-    """What the commit multi says of labels, and what becomes of those that it refuses."""
+    """The elements of the commit multi for labels, and the end of the transactions that it refuses."""
 
     def test_a_batch_makes_the_label_or_moves_it(self) -> None:
         """A move is at the version that was read, and checks that no stream's label was deleted since."""
@@ -118,7 +118,7 @@ class TestMulti:
         ],
     )
     def test_what_others_do_to_the_label_meanwhile(self, meanwhile: tuple[object, ...], cause: Cause) -> None:
-        """Moved, deleted, or made anew at the version that was read: refused, and nobody else with it."""
+        """Moved, deleted, or made again at the version that was read: it alone is refused."""
         bench = Bench()
         bench.propose(batch_of(1, 1))
         bench.serve_all()
@@ -133,7 +133,7 @@ class TestMulti:
         assert isinstance(bench.verdict(4), Committed)
 
     def test_a_batch_whose_label_was_made_meanwhile(self) -> None:
-        """Whoever read that there was none looks again."""
+        """A transaction that read no label reads again."""
         bench = Bench()
         bench.propose(batch_of(1, 1))
         bench.serve_all()
@@ -188,7 +188,7 @@ async def test_a_label_that_cannot_be_read(ensemble: MemoryEnsemble, node: LogNo
 
 
 async def test_a_commit_that_meets_a_moved_label(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """Its error is not that of a label that exists: whoever asks looks again."""
+    """Its error is not the error of a label that exists: the caller reads the label again."""
     first = batch_of(1, 1)
     await node.log.commit(first, timeout_s=30)
     with pytest.raises(LabelMovedError) as caught:
@@ -197,7 +197,7 @@ async def test_a_commit_that_meets_a_moved_label(ensemble: MemoryEnsemble, node:
 
 
 class TestLabels:
-    """What transactions are told."""
+    """The answers to transactions."""
 
     @pytest.fixture
     def labels(self, node: LogNode, catalog: Catalog) -> Labels:

@@ -177,7 +177,7 @@ async def test_two_callers_of_one_commit_share_its_fate(node: LogNode) -> None:
 
 
 async def test_a_cancelled_caller_leaves_nothing_behind(node: LogNode) -> None:
-    """What was not sent is dropped; what was sent is still decided."""
+    """A commit that was not sent is dropped; a commit that was sent is still decided."""
     memory(node).suspend()
     task = asyncio.create_task(node.commit(1))
     await asyncio.sleep(0)
@@ -285,7 +285,7 @@ async def test_a_second_life_fences_the_first(ensemble: MemoryEnsemble, node: Lo
 
 
 async def test_a_barrier_sees_what_was_acknowledged(node: LogNode, other: LogNode) -> None:
-    """The largest CSN, whoever committed it, even while nothing is delivered here."""
+    """The barrier returns the largest CSN of any replica, even while nothing is delivered here."""
     node.taking.clear()
     end = max([await other.commit(n) for n in range(1, 40)])
     assert await node.log.barrier() == end
@@ -315,7 +315,7 @@ async def test_a_barrier_under_faults(
 
 
 async def test_a_barrier_needs_a_connection(node: LogNode) -> None:
-    """Nobody can say what is newest without one."""
+    """Without a connection the newest CSN is not known."""
     memory(node).suspend()
     with pytest.raises(UnavailableError, match="no connection"):
         await node.log.barrier()
@@ -440,7 +440,7 @@ async def test_a_page_with_a_broken_record(ensemble: MemoryEnsemble) -> None:
 
 
 async def test_a_replica_below_the_tail_is_too_late(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """It has to clone; it neither waits for ever nor skips."""
+    """It has to clone; it neither waits forever nor skips."""
     for n in range(1, 6):
         await node.commit(n)
     store = ensemble.store()
@@ -475,7 +475,7 @@ async def test_before_the_start_and_after_the_end(ensemble: MemoryEnsemble) -> N
 
 
 async def test_a_commit_that_is_under_way_at_the_end_stays_unknown(node: LogNode) -> None:
-    """Nobody here can decide it any more, and nobody claims to, however often it is asked for."""
+    """This replica cannot decide it any more, and never claims to, however often it is asked."""
     with faults.armed("csnlog.commit.before", "pause"):
         waiting = asyncio.create_task(node.commit(1))
         await until(lambda: faults.hits("csnlog.commit.before"))

@@ -27,7 +27,7 @@ REPLICAS = (R1, R2, R3)
 
 
 class Walk:
-    """The replicas in their present lives, and all that callers were told."""
+    """The replicas in their present boots, and all answers that callers got."""
 
     def __init__(self, seed: int, rate: float) -> None:
         self.random = random.Random(seed)
@@ -87,7 +87,7 @@ class Walk:
         self.ensemble.deliver_late()
 
     async def check(self) -> None:
-        """Compare what was said with what is."""
+        """Compare the answers with the log."""
         await until(lambda: all(node.log.state is LogState.FOLLOWING for node in self.nodes.values()))
         end = max([await node.log.barrier() for node in self.nodes.values()])
         await until(lambda: all(node.reached >= end for node in self.nodes.values()))

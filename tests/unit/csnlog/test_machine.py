@@ -149,5 +149,5 @@ def test_a_hint_is_taken_in_every_phase() -> None:
     ],
 )
 def test_a_refusal_is_judged_by_element_and_reason(part: Part, reason: Reason, expected: object) -> None:
-    """What no correct history explains is corrupt."""
+    """A refusal that no correct history explains is corrupt."""
     assert judge(part, reason) == expected

@@ -57,7 +57,7 @@ async def members(store: MemoryStore) -> AsyncIterator[Members]:
 
 
 async def start(store: MemoryStore, replica: ReplicaId, disk: str) -> OwnSession:
-    """Begin a life of a replica."""
+    """Begin a boot of a replica."""
     return await open_session(
         store,
         replica=replica,
@@ -99,7 +99,7 @@ async def test_a_start_a_change_of_progress_and_a_death_are_seen(
 
 
 async def test_a_snapshot_does_not_change(ensemble: MemoryEnsemble, members: Members) -> None:
-    """What was taken stays as it was, and nobody can write to it."""
+    """A snapshot that was taken stays unchanged, and it cannot be written to."""
     taken = members.snapshot()
     await start(ensemble.store(), R1, "disk1")
     await until(lambda: members.snapshot() is not taken)
@@ -128,7 +128,7 @@ async def test_lost_hints_are_made_up_for(ensemble: MemoryEnsemble, store: Memor
 async def test_a_broken_connection_hides_nothing(
     ensemble: MemoryEnsemble, store: MemoryStore, members: Members
 ) -> None:
-    """What changed meanwhile is there when the link is back; until then the old view stays."""
+    """Changes made meanwhile are visible when the link is back; until then the old view stays."""
     store.suspend()
     await start(ensemble.store(), R1, "disk1")
     assert members.disk_of(R1) is None

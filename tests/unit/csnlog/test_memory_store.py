@@ -78,7 +78,7 @@ async def test_a_fault_does_what_it_is_called(
     applied: bool,
     same_session: bool,
 ) -> None:
-    """What the caller learns, whether the write is there, and which session goes on."""
+    """Each fault decides the answer, whether the write is applied, and which session goes on."""
     ensemble.plan = nth(1, fault)
     session = store.session
     answer = await store.multi((SetData("a", b"x", 0),))
@@ -200,7 +200,7 @@ async def test_a_call_in_a_session_that_has_ended_is_unknown(
 
 
 async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
-    """At 2^31-1 one prefix is refused for ever, and another gets the same number: hence epochs."""
+    """At 2^31-1 one prefix is refused forever, and another gets the same number: hence epochs."""
     tree = Tree()
     tree._znodes["a"] = Znode(b"", creates=2**31 - 2)
     made = [tree.apply((Create(f"a/{prefix}-", sequential=True),), 0)[0] for prefix in ("s", "s", "s", "t")]
@@ -294,7 +294,7 @@ async def test_a_client_never_reconnects_to_a_server_behind_what_it_has_seen() -
 
 
 async def test_an_answer_whose_connection_breaks_on_its_way_is_lost() -> None:
-    """The write was applied, and nobody hears of it."""
+    """The write was applied, and no caller gets its answer."""
     turn = asyncio.Event()
     ensemble = MemoryEnsemble(turn=turn.wait)  # type: ignore[arg-type]
     store = ensemble.store()
@@ -308,7 +308,7 @@ async def test_an_answer_whose_connection_breaks_on_its_way_is_lost() -> None:
 
 
 async def test_a_client_whose_process_is_gone_leaves_its_session(ensemble: MemoryEnsemble) -> None:
-    """Its ephemeral znodes stand until the servers end the session."""
+    """Its ephemeral znodes exist until the servers end the session."""
     store, other = ensemble.store(), ensemble.store()
     await done(store, Create("e", ephemeral=True))
     store.abandon()

@@ -105,7 +105,7 @@ async def test_there_are_only_so_many_places() -> None:
 
 
 async def test_waiting_for_a_place_has_the_bound_of_a_request() -> None:
-    """A caller that nobody can serve in time is sent away; nothing was sent for it."""
+    """A caller that cannot be served in time is refused; nothing was sent for it."""
     flights = InFlight(limit=1, timeout_s=0.01)
     assert await flights.place()
     assert not await flights.place()
@@ -182,7 +182,7 @@ def test_the_session_timeout_is_read_out_of_the_first_answer(chunk: int) -> None
 
 
 class Clock:
-    """A clock that a test sets, in the place of the module `time`."""
+    """A clock that a test sets, instead of the module `time`."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -257,7 +257,7 @@ async def test_a_cut_link_is_not_believed_in_until_it_comes_up_again(now: Clock,
 
 
 async def test_requests_on_their_way_end_with_the_link(now: Clock, wire: Wire) -> None:
-    """At the deadline their callers are told Unknown; nobody waits for a server that may be gone."""
+    """At the deadline their callers get Unknown; no caller waits for a server that may have ended."""
     waiting = reply()
     assert await wire.in_flight.place()
     wire.in_flight.add(waiting)
@@ -291,7 +291,7 @@ async def test_a_lost_connection_is_told_once(wire: Wire) -> None:
 
 
 async def test_a_closed_link_does_not_come_up(wire: Wire) -> None:
-    """What kazoo reports after the end counts for nothing."""
+    """A report of kazoo after the end has no effect."""
     wire.keeper.close()
     wire.keeper.came_up(9)
     assert (wire.keeper.link, wire.keeper.session) == (Link.SUSPENDED, 7)

@@ -25,7 +25,7 @@ STORIES: Final = sorted(stories.TESTDATA.glob("*/*.txt"))
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_story_is_what_the_machine_says(path: Path, request: pytest.FixtureRequest) -> None:
-    """Command by command; --rewrite-scripts writes the file anew, to be reviewed as a difference."""
+    """Command by command; --rewrite-scripts writes the file again, to be reviewed as a difference."""
     text = path.read_text(encoding="utf-8")
     told = stories.tell(text, TELLERS[path.parent.name]())
     if request.config.getoption("--rewrite-scripts"):
@@ -41,13 +41,13 @@ def test_every_machine_has_stories_with_a_title() -> None:
 
 
 def test_a_command_without_a_rule_is_an_error() -> None:
-    """What was forgotten is named."""
+    """The error names the command that has no rule."""
     with pytest.raises(ValueError, match="'serve all' is not followed by a line '----'"):
         list(stories.parse("# A story.\n\nserve all\n"))
 
 
 def test_a_story_that_is_not_true_is_told_as_it_is() -> None:
-    """Comments stay, and what follows from a command is written anew."""
+    """Comments stay, and the output of each command is written again."""
     text = "# A story.\n\nstart\n----\nwrong\n\n# Then:\nconnect\n----\n"
     assert stories.tell(text, CommitterStory()) == (
         "# A story.\n\nstart\n----\n\n# Then:\nconnect\n----\ndraw nonce\n"

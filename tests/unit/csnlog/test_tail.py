@@ -1,4 +1,4 @@
-"""The tail: how far it may go, who holds it, and what is left of a deletion that was cut."""
+"""The tail: how far it may move, which replicas hold it, and the rest of an interrupted deletion."""
 
 from __future__ import annotations
 

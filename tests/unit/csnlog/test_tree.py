@@ -58,7 +58,7 @@ def test_what_is_no_record_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "+1", "01", " 1", "1 ", "1_0", "0x1", "\u0661", "1.0"])
 def test_only_plain_decimal_numbers_are_numbers(text: str) -> None:
-    """What Python's int() would let through is refused."""
+    """A text that only Python's int() accepts is refused."""
     with pytest.raises(ValueError, match="not a decimal number"):
         tree.number(text)
 

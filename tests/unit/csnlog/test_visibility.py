@@ -75,7 +75,7 @@ def histories(draw: st.DrawFn) -> list[Change]:
 
 
 def metadata(history: list[Change]) -> dict[int, PartVersions]:
-    """What a catalog holds of each part. A part that one transaction adds and removes is never announced."""
+    """Return the catalog's metadata of each part. A part added and removed by one transaction is left out."""
     found: dict[int, PartVersions] = {}
     for change in history:
         for part in change.adds - change.removes:

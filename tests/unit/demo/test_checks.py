@@ -1,4 +1,4 @@
-"""What the demo checks: each fault of a round must be found, by a check of its own or in the history."""
+"""The checks of the demo: each fault of a round must be found, by a separate check or in the history."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LOG = [logged(4, "load", manifest=True), logged(5, "a"), logged(6, "x"), logged(
 
 
 def batch(tid: str, csn: int | None, first_key: int, lines: Sequence[int], ns: int) -> list[dict[str, Any]]:
-    """What a writer notes of one transaction; without a CSN its outcome could not be learnt."""
+    """Return the notes of a writer about one transaction; without a CSN its outcome is unknown."""
     keys = [str(first_key + number) for number in range(len(lines))]
     common = {"process": tid, "keys": keys}
     return [
@@ -67,7 +67,7 @@ def batch(tid: str, csn: int | None, first_key: int, lines: Sequence[int], ns: i
 
 
 def history(rows: Sequence[Row], csn: int, b_at: int | None = 7, log: Sequence[Any] = LOG) -> History:
-    """What the clients were told, with one round of Spark at a CSN."""
+    """Return the history of the clients, with one round of Spark at a CSN."""
     load = {"process": "load", "key": checks.LOADED_KEY, "tid": "load", "ns": 0}
     lines: list[dict[str, Any]] = [
         {"type": "invoke", "f": "write", "rows": checks.loaded_rows(LOADED), **load},

@@ -78,7 +78,7 @@ def test_a_wave_commits_together(cluster: FakeCluster, tmp_path: Path) -> None:
 
 
 def test_a_process_that_fails_is_told_with_its_last_words(cluster: FakeCluster, tmp_path: Path) -> None:
-    """What a writer cannot mend by sending it again ends its process, and the demo hears why."""
+    """An error that a repetition cannot mend ends the writer's process, and the demo reports the reason."""
     del cluster.definitions["default.lineitem"]
     with clients_of(cluster, tmp_path) as clients, pytest.raises(DemoError, match="there is no table"):
         clients.burst("r1", 0, 1, 1)

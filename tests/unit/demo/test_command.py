@@ -116,7 +116,7 @@ def test_an_error_ends_the_cluster_and_keeps_the_logs(calls: Calls, tmp_path: Pa
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
 def test_an_interrupted_run_leaves_nothing(calls: Calls, tmp_path: Path, error: BaseException) -> None:
-    """Who ends it early does not want to look at it."""
+    """An interrupted run takes its cluster down and deletes its folder."""
     calls.play = fail(error)
     with pytest.raises(type(error)):
         command.run(0.1, tmp_path / "demo")
@@ -127,7 +127,7 @@ def test_an_interrupted_run_leaves_nothing(calls: Calls, tmp_path: Path, error: 
 def test_a_missing_pyspark_is_told_before_anything_starts(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for a cluster to hear that Spark is not there."""
+    """Missing PySpark is reported before a cluster is started."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match="needs PySpark"):
         command.run(0.1, tmp_path / "demo")

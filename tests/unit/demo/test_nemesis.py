@@ -20,7 +20,7 @@ from workloads.agents import Agents, Served
 
 @dataclass
 class Stage:
-    """What Spark's status tracker tells of a stage."""
+    """A stage in the form that Spark's status tracker reports."""
 
     stageId: int  # noqa: N815 - as in PySpark
     numTasks: int  # noqa: N815
@@ -54,7 +54,7 @@ class World:
         return next((item for item in self._scene()[0] if item.stageId == stage), None)
 
     def served(self, _replica: str) -> Served:
-        """What the victim has served by now."""
+        """Return the reads that the victim has served so far."""
         opens = self._scene()[1]
         return Served(opens, 1000 * opens)
 

@@ -62,7 +62,7 @@ def visible(cluster: FakeCluster) -> dict[str, tuple[int, int]]:
 
 
 def noted(history: History) -> dict[str, tuple[int, int]]:
-    """What the history says should be visible."""
+    """Return the writes that should be visible according to the history."""
     return {write.key: write.rows for write in history.ended(End.OK)}
 
 

@@ -47,7 +47,7 @@ IMPURE_IMPORTS = (
     ),
 )
 
-#: What a core may import of a library that it must not import as a whole.
+#: Parts of libraries that a core may import although it must not import the whole library.
 PURE_PARTS = ("http.HTTPStatus", "urllib.parse")
 
 FUNCTION_LINES_MAX = 70
@@ -78,7 +78,7 @@ def walls(modules: Iterable[Module]) -> list[str]:
 
 
 def unknown_rooms(modules: Iterable[Module]) -> list[str]:
-    """Modules in a folder of which nobody has said what it may import."""
+    """Return the modules in a folder whose allowed imports are not defined."""
     return [module.path for module in modules if module.path.rpartition("/")[0] not in FLOORS]
 
 
@@ -147,7 +147,7 @@ def durability_elsewhere(modules: Iterable[Module]) -> list[str]:
 
 
 def impure_cores(modules: Iterable[Module]) -> list[str]:
-    """What a core must not touch, directly or through imports: clock, threads, sockets, files, random."""
+    """Return forbidden uses in cores, also through imports: clock, threads, sockets, files, random."""
     wrong = []
     for module in modules:
         if not is_pure(module):
@@ -362,5 +362,5 @@ def test_a_file_has_one_import_name(path: str, name: str) -> None:
     ],
 )
 def test_harmless_calls_are_no_durability_calls(text: str) -> None:
-    """What only shares a name with a rename of files is let through."""
+    """A call that only shares a name with a rename of files is allowed."""
     assert durability_elsewhere([Module.parse("tidelock/x.py", text)]) == []

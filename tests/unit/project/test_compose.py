@@ -1,4 +1,4 @@
-"""What docker/ says fits together, and fits the agent's settings; no engine is needed for this."""
+"""The files of docker/ fit together, and fit the agent's settings; no container engine is needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, replica: str) -> AgentSettings:
 
 @pytest.mark.parametrize("replica", REPLICAS)
 def test_settings_of_a_replica(monkeypatch: pytest.MonkeyPatch, replica: str) -> None:
-    """The agent takes its settings, all of which it knows, and has a secret and two copies."""
+    """The agent knows and accepts all its settings, and has a secret and two copies."""
     given = settings(monkeypatch, replica)
     assert given.replica == replica
     assert given.bootstrap == list(REPLICAS)

@@ -24,7 +24,7 @@ def test_without(): pass
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
-    """Each test asks anew, and leaves nothing behind for others."""
+    """Clear the remembered answer before and after each test."""
     engine.answers.cache_clear()
     yield
     engine.answers.cache_clear()

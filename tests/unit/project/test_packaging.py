@@ -51,7 +51,7 @@ def test_wheel_holds_every_module_below_one_name(wheel: zipfile.ZipFile) -> None
 
 
 def test_the_wheel_holds_no_demo_and_no_workloads(wheel: zipfile.ZipFile) -> None:
-    """What shows, measures and tests the product stays in the checkout, under any folder.
+    """The demo, benchmarks and tests of the product remain in the checkout, under any folder.
 
     See docs/adr/0018-the-demo-is-not-installed.md.
     """
@@ -66,7 +66,7 @@ def test_the_version_stands_in_one_place() -> None:
 
 
 def test_the_import_of_tidelock_is_lazy() -> None:
-    """Importing `tidelock` loads none of its dependencies and none of its own modules."""
+    """Importing `tidelock` loads no dependency and no module of the package."""
     heavy = ("tidelock.", "kazoo", "pyspark", "pyarrow", "duckdb", "aiohttp", "pydantic", "typer", "urllib3")
     code = f"import sys, tidelock; print([name for name in sys.modules if name.startswith({heavy})])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -39,7 +39,7 @@ def test_settings_of_writers_have_their_lines(setting: str) -> None:
 
 
 def test_the_values_are_those_of_the_helpers() -> None:
-    """What the page says must be is what is set."""
+    """The helpers set the values that the page requires."""
     assert "| `spark.sql.parquet.outputTimestampType` | `TIMESTAMP_MICROS`" in PAGE
     assert writing.SESSION["spark.sql.parquet.outputTimestampType"] == "TIMESTAMP_MICROS"
     assert writing.SESSION["spark.sql.parquet.datetimeRebaseModeInWrite"] != "LEGACY"

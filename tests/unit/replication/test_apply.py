@@ -308,7 +308,7 @@ async def test_a_manifest_is_fetched_read_and_resolved(here: Here) -> None:
 
 
 async def test_a_manifest_of_a_newer_version_stops_the_replica(here: Here) -> None:
-    """What this version cannot read it must not skip, nor fetch for ever (S50)."""
+    """A manifest that this version cannot read must not be skipped, nor fetched forever (S50)."""
     here.catalog.parts = {part("m1")}
     here.catalog.manifests = {part("m1"): b'{"v":9,"entries":[]}'}
     await here.applier.deliver(
@@ -348,7 +348,7 @@ async def test_the_end_of_an_epoch_moves_the_snapshot(here: Here) -> None:
 
 
 async def test_faults_around_the_apply_end_it(here: Here) -> None:
-    """An error that is none of the catalog's ends the applier before anything is applied."""
+    """An error that is not a catalog error ends the applier before anything is applied."""
     with faults.armed("replication.apply.before", "once"):
         await here.applier.deliver(record(2))
         with pytest.raises(faults.Injected):

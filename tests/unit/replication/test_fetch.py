@@ -29,7 +29,7 @@ SMALL = b"small part"
 
 
 class Store:
-    """What the catalog would know; `steps` is the order in which it was told."""
+    """The knowledge of a catalog; `steps` is the order of the calls to it."""
 
     def __init__(self, files: PartFs) -> None:
         self.files = files
@@ -38,7 +38,7 @@ class Store:
         self.steps: list[str] = []
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
-        """Return those that are kept."""
+        """Return the parts that are kept."""
         return {name for name in parts if name in self.small or name in self.large}
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Store:
         self.steps.append(f"undo {path}")
 
     async def forget_undo(self, path: str) -> None:
-        """Note that a file is gone, which must be so."""
+        """Note that a file is deleted; assert that it is."""
         assert not (self.files.data_dir / path).exists()
         self.steps.append(f"forget {path}")
 
@@ -163,7 +163,7 @@ async def test_small_and_large_parts(here: Here, r1: PartHolder) -> None:
 async def test_a_broken_transfer_goes_on_with_another_holder(
     here: Here, r1: PartHolder, r2: PartHolder
 ) -> None:
-    """What has come of a large part is kept: the next holder is asked for the rest only (S39)."""
+    """The received bytes of a large part are kept: the next holder is asked for the rest only (S39)."""
     r1.parts = r2.parts = {part("p1"): LARGE}
     r1.breaks_after = 100_000
     here.fetcher.members([r1.peer, r2.peer])
@@ -243,7 +243,7 @@ async def test_the_next_holder_is_asked(here: Here, r1: PartHolder, r2: PartHold
 
 
 async def test_a_dead_and_a_frozen_holder(here: Here, r1: PartHolder, r2: PartHolder) -> None:
-    """A holder that is gone, or takes the request and says nothing, is given up for the next."""
+    """A holder that has ended, or accepts the request and never answers, is given up for the next."""
     here.client._timeout_s = 0.1
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -259,7 +259,7 @@ async def test_a_dead_and_a_frozen_holder(here: Here, r1: PartHolder, r2: PartHo
 
 
 async def test_it_goes_on_until_somebody_has_it(here: Here, r1: PartHolder, r2: PartHolder) -> None:
-    """While nobody has the part the fetch says why it waits, and takes it as soon as somebody has it."""
+    """While no holder has the part the fetch says why it waits, and takes it as soon as one has it."""
     here.fetcher.want(wanted("p1", SMALL, "r1"))
     await until(lambda: "no other replica is known" in str(here.fetcher.trouble(part("p1"))))
     here.fetcher.members([r1.peer])
@@ -301,7 +301,7 @@ async def test_an_early_fetch_is_taken_back_by_its_part(here: Here, r1: PartHold
 
 
 async def test_a_rollback_stops_early_fetches(here: Here, r1: PartHolder) -> None:
-    """What is fetched for a transaction that was rolled back is given up and leaves the disk."""
+    """A fetch for a transaction that was rolled back is given up and leaves nothing on the disk."""
     r1.parts = {part("p1"): LARGE, part("p2"): SMALL, part("p3"): SMALL}
     r1.breaks_after = 1000
     here.fetcher.members([r1.peer])

@@ -157,7 +157,7 @@ async def test_two_that_raise_do_not_overtake_each_other(world: World) -> None:
 
 
 async def test_a_renewed_pin_survives(world: World) -> None:
-    """One that expires is deleted with the version that was seen; whoever renews it in time is first."""
+    """An expired pin is deleted with the version that was seen; a renewal in time comes first."""
     await world.pin("r2-1-1", 5)
     await world.pin("r2-1-2", 5)
     await world.look()

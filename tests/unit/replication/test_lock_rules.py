@@ -87,7 +87,7 @@ def test_what_overlaps_does_so_either_way_round(one: Scope, other: Scope, expect
 
 @given(SCOPE, SCOPE, SCOPE)
 def test_who_covers_stands_in_everybodys_way(held: Scope, mine: Scope, theirs: Scope) -> None:
-    """What is left out since a wider lock is held would have met nobody whom the wider one does not meet."""
+    """A lock left out below a wider lock would have met only locks that the wider one meets."""
     if covers(held, mine) and overlap(mine, theirs):
         assert overlap(held, theirs)
     assert covers(held, held)
@@ -102,7 +102,7 @@ def test_a_lock_reads_back(scope: Scope, merge: bool) -> None:
 
 @given(st.text())
 def test_a_partition_may_hold_any_character(path: str) -> None:
-    """None of them reaches the name of the lock; of two transactions the names differ."""
+    """No such character reaches the name of the lock; the names of two transactions differ."""
     paths = [create_op(ORDERS, OnePartition(path), tid, merge=False).path for tid in (TID, OTHER)]
     directory = tree.wide_dir(ORDERS)
     assert all(one.removeprefix(f"{directory}/").replace("-", "").isalnum() for one in paths)
@@ -110,7 +110,7 @@ def test_a_partition_may_hold_any_character(path: str) -> None:
 
 
 def test_what_is_no_lock_is_refused() -> None:
-    """A newer version is told from damage."""
+    """A newer version is distinguished from damage."""
     wide = f"{tree.wide_dir(ORDERS)}/range-00-1-r1-1-1"
     with pytest.raises(UpgradeNeededError):
         read_lock(ORDERS, tree.lock(ORDERS, PartId("r1-1-1")), b'{"v":2,"tid":"1-r1-1-1"}')

@@ -54,7 +54,7 @@ async def r2(ensemble: MemoryEnsemble) -> AsyncIterator[LockNode]:
 
 
 async def test_the_first_locker_wins(r1: LockNode, r2: LockNode) -> None:
-    """The second hears at once who holds which part, and has nothing of what it asked for."""
+    """The second locker learns at once who holds which part, and gets nothing of its request."""
     await r1.take(1, part_ask(1, 2))
     error = await refused(r2, 1, part_ask(0, 2, 3))
     assert error.details == {"table": ORDERS, "part": "r9-1-2", "holder": str(r1.tid(1)), "merge": False}
@@ -85,7 +85,7 @@ async def test_more_parts_than_fit_one_request(ensemble: MemoryEnsemble, r1: Loc
 
 @pytest.mark.parametrize("wide", [WholeTable(), OnePartition("y=1"), OnePartition("")])
 async def test_a_wide_lock_and_a_part(r1: LockNode, r2: LockNode, wide: WholeTable | OnePartition) -> None:
-    """Whoever comes second loses, in both orders; other partitions do not matter."""
+    """The second locker loses, in both orders; other partitions do not matter."""
     await r1.take(1, part_ask(1, path="y=1"))
     error = await refused(r2, 1, wide_ask(wide))
     assert (error.details["part"], error.details["holder"]) == ("r9-1-1", str(r1.tid(1)))
@@ -122,7 +122,7 @@ async def test_ranges_of_keys_conflict_where_they_overlap(r1: LockNode, r2: Lock
 async def test_locks_of_other_partitions_are_read_once(
     ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode
 ) -> None:
-    """A part stays in its partition, whoever holds it; its holder is read again where it matters."""
+    """A part stays in its partition under any holder; the holder is read again only where it matters."""
     await r2.take(1, part_ask(*range(1, 41), path="y=2"))
     sent: list[Call] = []
     ensemble.plan = sent.append
@@ -330,7 +330,7 @@ async def test_a_cancelled_take_leaves_nothing(
 
 
 async def swept(node: LockNode) -> bool:
-    """Whether nothing is left after a sweep."""
+    """Return whether nothing is left after a sweep."""
     await node.locks.sweep(TAIL_NEVER)
     return node.locks.held == 0
 
@@ -351,7 +351,7 @@ async def test_what_cannot_be_given_back_goes_later(ensemble: MemoryEnsemble, r2
 
 
 async def test_what_is_locked_is_told_as_a_hint(r1: LockNode, r2: LockNode) -> None:
-    """The parts, whoever holds them, and not what is locked above; at once, or not at all."""
+    """The locked parts of all holders, without wider locks; at once, or not at all."""
     assert await r2.locks.locked_parts(ORDERS) == set()
     await r1.take(1, part_ask(1, 2))
     await r1.take(1, wide_ask(WholeTable()))

@@ -1,4 +1,4 @@
-"""Removal locks whose holders are dead, fenced or in their next life: who deletes them, and when."""
+"""Removal locks whose holders are dead, fenced or in their next boot: who deletes them, and when."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ async def ensemble() -> MemoryEnsemble:
 
 @pytest.fixture
 async def r2(ensemble: MemoryEnsemble) -> AsyncIterator[LockNode]:
-    """The locks of a replica that lives."""
+    """The locks of a replica that is alive."""
     async with LockNode(ensemble.store("r2"), R2) as node:
         yield node
 
 
 async def test_a_fenced_replica_takes_and_gives_back_nothing(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """No lock may be assumed held; a delete that it sends hits nobody."""
+    """No lock may be assumed held; a delete that the fenced replica sends has no effect."""
     store = ensemble.store("r1")
     async with LockNode(store) as r1:
         await r1.take(1, part_ask(1))
@@ -128,7 +128,7 @@ async def pass_tail(ensemble: MemoryEnsemble, tail: Csn) -> None:
 
 
 async def test_the_next_life_deletes_what_the_former_has_left(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """What was not committed at once, what was when the tail has passed it."""
+    """Uncommitted locks are deleted at once, committed ones when the tail has passed them."""
     async with LockNode(ensemble.store("r1")) as former:
         await former.take(1, part_ask(1))
         await former.take(2, part_ask(2))

@@ -37,7 +37,7 @@ ROUNDS = 40
 
 
 class Held:
-    """Who holds what, by the word of those who took it."""
+    """The locks of each transaction, as their takers report them."""
 
     def __init__(self) -> None:
         self._scopes: dict[Tid, tuple[Scope, ...]] = {}
@@ -97,7 +97,7 @@ async def lag(servers: Sequence[Server], source: random.Random, enough: asyncio.
 
 
 async def swept(node: LockNode) -> bool:
-    """Whether nothing is held after a sweep."""
+    """Return whether nothing is held after a sweep."""
     await node.locks.sweep(Csn(0))
     return node.locks.held == 0
 

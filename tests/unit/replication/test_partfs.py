@@ -30,7 +30,7 @@ POINTS = [
     for step in ("write.before", "fsync.before", "fsync.after", "rename.before", "rename.after")
 ]
 
-#: What the child of a crash test does; it is killed at a fault point.
+#: The program of the child of a crash test; it is killed at a fault point.
 CHILD = """
 import sys
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_a_manifest_is_no_parquet_file(files: PartFs) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "r1-3", "r1-3-4/..", ""])
 def test_only_ids_become_names(files: PartFs, name: str) -> None:
-    """What is no id never becomes part of a path."""
+    """A text that is no id never becomes part of a path."""
     with pytest.raises(ValueError, match="is not a part id"):
         files.part_path(PartId(name))
     with pytest.raises(ValueError, match="is not a part id"):
@@ -159,7 +159,7 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_failing_disk_leaves_nothing(
     files: PartFs, point: str, kind: str, expected: type[Exception]
 ) -> None:
-    """After an error at any step the file is gone, and the step is not tried again on it (S54, S55)."""
+    """After an error at any step the file is deleted, and the step is not tried again on it (S54, S55)."""
     kept = files.write_pack(files.pack_path(PartId("r1-3-1")), [b"kept"])[0]
     with faults.armed(point, kind):
         with pytest.raises(expected):
@@ -380,7 +380,7 @@ def test_digests_of_another_length_are_refused(files: PartFs) -> None:
 def test_a_process_that_is_short_of_files_condemns_no_part(
     files: PartFs, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """What the process lacks says nothing about the part: it is not wrong, it cannot be read now."""
+    """A process that lacks resources learns nothing of the part: it is not wrong, only unreadable now."""
     location = write(files, content(10))
 
     def refuse(*_: object) -> int:
@@ -396,7 +396,7 @@ def test_a_process_that_is_short_of_files_condemns_no_part(
 
 
 def test_a_whole_part_is_verified_in_pieces(files: PartFs) -> None:
-    """Every byte is looked at, those of the last block too."""
+    """Every byte is checked, also the bytes of the last block."""
     data = content(17 * BLOCK_BYTES + 5)
     location = write(files, data)
     files.verify(location)

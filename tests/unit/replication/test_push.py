@@ -95,7 +95,7 @@ def names(*tids: str) -> list[str]:
 
 
 def dead(replica: str) -> Peer:
-    """Return a peer at whose address nobody listens."""
+    """Return a peer whose address no process listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return Peer(ReplicaId(replica), f"127.0.0.1:{found.getsockname()[1]}", "", f"d{replica[1:]}")
@@ -205,7 +205,7 @@ async def test_a_peer_that_comes_back_gets_what_is_undecided(home: Home, r3: Sta
 
 
 async def test_a_new_disk_gets_everything_again(home: Home, r2: StagePeer) -> None:
-    """What a peer confirmed on a disk that was replaced is pushed again while it is undecided (F7 c)."""
+    """A copy confirmed on a disk that was replaced is pushed again while it is undecided (F7 c)."""
     home.pusher.members([r2.peer])
     home.push("t1", "t2")
     await until(lambda: len(home.held()) == 2)
@@ -273,7 +273,7 @@ async def test_a_slow_peer_still_gets_what_is_decided(home: Home, r2: StagePeer,
 
 
 async def test_what_is_rolled_back_is_pushed_no_more_and_forgotten(home: Home, r2: StagePeer) -> None:
-    """Peers are told of a rollback, after the push that was under way; dead ones are not waited for."""
+    """Peers are notified of a rollback, after the push that was under way; dead peers are not waited for."""
     home.pusher.members([r2.peer, dead("r3")])
     r2.gate.clear()
     home.push("t1")
@@ -304,7 +304,7 @@ async def test_hints_go_to_those_who_lack_the_parts(home: Home, r2: StagePeer, r
 
 
 async def test_a_rollback_overtakes_its_hints(home: Home, r2: StagePeer) -> None:
-    """Nobody fetches early what is rolled back."""
+    """A rolled-back transaction is not fetched early."""
     home.pusher.members([r2.peer])
     for name in ("t1", "t2"):
         home.pusher.hint(tid(name), [])
@@ -387,7 +387,7 @@ async def test_an_answer_about_a_former_disk_is_no_end(home: Home, r2: StagePeer
 
 
 async def test_hints_have_a_bound(home: Home, r2: StagePeer) -> None:
-    """What a slow peer does not take in time is dropped, oldest first: its parts come later."""
+    """Hints that a slow peer does not take in time are dropped, oldest first: its parts arrive later."""
     home.pusher.members([r2.peer])
     r2.gate.clear()
     home.push("t9")

@@ -47,7 +47,7 @@ def test_all_that_carry_the_marker_are_killed_and_nobody_else(marker: str) -> No
 
 
 def test_the_guard_waits_for_the_end_of_its_parent(marker: str) -> None:
-    """What the parent has left is killed when the parent has ended."""
+    """Processes that a parent leaves behind are killed when the parent has ended."""
     script = (
         "import os, subprocess, sys\n"
         f"subprocess.Popen({SLEEP!r})\n"

@@ -123,7 +123,7 @@ def test_bytes_pass_unchanged_and_are_counted(client: socket.socket, proxy: Prox
 
 
 def test_end_of_stream_travels(connect: Callable[[], socket.socket]) -> None:
-    """What one side sent before it closed its half still arrives, and then the end."""
+    """Bytes that one side sent before it closed its half still arrive, and then the end of the stream."""
     client = connect()
     client.sendall(b"ruok")
     client.shutdown(socket.SHUT_WR)
@@ -202,7 +202,7 @@ def test_black_hole_to_client(client: socket.socket, echo: Echo, proxy: Proxy) -
 
 
 def test_black_hole_then_cut_delivers_nothing(client: socket.socket, echo: Echo, proxy: Proxy) -> None:
-    """What a broken connection had on its way does not arrive after healing."""
+    """Bytes in transit on a broken connection do not arrive after healing."""
     proxy.black_hole()
     client.sendall(frame(1))
     proxy.cut()

@@ -190,7 +190,7 @@ def refused_because_of_itself(story: Story) -> None:
 
 
 def refused_at_commit_without_a_reason(story: Story) -> None:
-    """Nobody has changed what a serializable transaction has read."""
+    """A serializable transaction is refused although no rows that it has read were changed."""
     reader = life("s4-1", "7-r3-1-2", "serializable", Ran(Read(A, Everything()), 7, {}, bag((1, 1, 10))))
     reader.refusal = Refusal(None, 7, {"table": f"default.{A}"}, 500, 501)
     story.lives.append(reader)

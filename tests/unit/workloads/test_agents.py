@@ -1,4 +1,4 @@
-"""What single agents are asked over HTTP, and DuckDB over the copies of their parts."""
+"""Requests to single agents over HTTP, and DuckDB queries over the copies of their parts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Server:
 
 @pytest.fixture
 def served() -> Iterator[tuple[Server, Agents]]:
-    """A server, and the agents of a cluster of which it is r2; r1 is down."""
+    """A server that acts as r2, and the agents of its cluster; r1 is down."""
     answers = Server()
 
     class Handler(BaseHTTPRequestHandler):

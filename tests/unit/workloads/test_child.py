@@ -36,7 +36,7 @@ def test_a_child_that_has_ended_is_told_with_its_last_words(tmp_path: Path) -> N
 
 
 def test_a_child_that_does_not_end_is_killed() -> None:
-    """Who does not heed the end of its input is not waited for."""
+    """A child that ignores the end of its input is killed without further waiting."""
     process = Child(ME)
     process.send("stay")
     assert process.receive() == {"heard": "stay"}

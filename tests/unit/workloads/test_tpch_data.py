@@ -36,7 +36,7 @@ def test_an_order_and_its_lines_lie_in_the_same_year(tpch_source: Source) -> Non
 
 
 def test_loaded_counts_rows_and_knows_the_last_key(tpch_source: Source) -> None:
-    """What a load leaves behind is told from the source alone."""
+    """The content of the tables after a load is computed from the source alone."""
     loaded = tpch_source.loaded()
     assert isinstance(loaded, Loaded)
     assert loaded.last_orderkey == 60_000
@@ -61,6 +61,6 @@ def test_a_missing_generator_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_failing_generator_is_quoted(tmp_path: Path) -> None:
-    """What the generator says about its failure is passed on."""
+    """The output of a failing generator is part of the error."""
     with pytest.raises(ConfigError, match="exit code"):
         data.generate(tmp_path, -1.0)

@@ -36,7 +36,7 @@ def cents(money: Decimal) -> int:
 
 
 def charges(lineitem: pa.Table) -> dict[int, int]:
-    """What the line items of each order add up to, in cents."""
+    """Return the sum of the line items of each order, in cents."""
     totals: dict[int, int] = {}
     for line in lineitem.select(["l_orderkey", "l_extendedprice", "l_discount", "l_tax"]).to_pylist():
         charge = charge_cents(cents(line["l_extendedprice"]), cents(line["l_discount"]), cents(line["l_tax"]))

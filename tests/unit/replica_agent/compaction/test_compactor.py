@@ -1,4 +1,4 @@
-"""The chore of compaction and an operator's request, over a catalog made by hand and merges that are told."""
+"""The background task of compaction and an operator's request, with a catalog and merges made by hand."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ class World:
         self.optimizer = self.compactor.optimizer
 
     def schema(self, table: TableName, at: Csn) -> tuple[int, TableSchema]:
-        """What `Tables` tells of a table."""
+        """Return the version and schema of a table (`Tables`)."""
         row = self.reader.require_table(table, at)
         return row.version, TableSchema.from_definition(row.definition)
 
     async def locked_parts(self, _table: TableName) -> set[PartId]:
-        """The parts that others have locked; without a connection nobody knows."""
+        """Return the parts that others have locked; raises without a connection to ZooKeeper."""
         if self.locked is None:
             raise UnavailableError("no connection")
         return self.locked
 
     async def run(self, table: TableName, group: Group) -> Csn:
-        """Merge as the runner does, or refuse as told."""
+        """Merge as the runner does, or refuse if the test says so."""
         await asyncio.sleep(0)
         if self.refusals:
             raise self.refusals.pop(0)
@@ -109,7 +109,7 @@ class World:
         self.waiters.advance(Csn(self.csn))
 
     def result(self, name: str) -> float:
-        """How many merges ended so."""
+        """Return how many merges had this result."""
         found = self.metrics.registry.get_sample_value("tidelock_compactions_total", {"result": name})
         return found or 0.0
 
@@ -133,7 +133,7 @@ def world(data_dir: DataDir) -> Iterator[World]:
 
 
 async def test_a_look_merges_what_is_worth_it(world: World) -> None:
-    """Both parts of the one partition become one; the other is left, and nothing is left to be done."""
+    """Both parts of the one partition become one; the other part is left, and no work remains."""
     await world.compactor.look()
     assert world.merged == [("y=1", 2)]
     await world.compactor.look()
@@ -142,7 +142,7 @@ async def test_a_look_merges_what_is_worth_it(world: World) -> None:
 
 
 async def test_a_crowded_partition_is_looked_at_at_once(data_dir: DataDir) -> None:
-    """A look comes each interval, and as soon as a partition has as many parts as one merge takes."""
+    """A check runs each interval, and as soon as a partition has as many parts as one merge accepts."""
     world = World(data_dir, compaction_parts_max=3, compaction_interval_s=10.0)
     world.insert(5)
     world.insert(5)
@@ -160,7 +160,7 @@ async def test_a_crowded_partition_is_looked_at_at_once(data_dir: DataDir) -> No
 
 
 async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look reads a partition again when its parts have changed, or when it may have become quiet."""
+    """A check reads a partition again when its parts have changed, or when it may have become quiet."""
     await world.compactor.look()
     asked: list[str] = []
     compactable = world.reader.compactable
@@ -178,7 +178,7 @@ async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pyte
 
 
 async def test_one_agent_plans_for_a_table(world: World) -> None:
-    """The others leave a table alone, until its planner is gone."""
+    """The other replicas do not merge a table until its planner has disappeared."""
     world.members = [ReplicaId(f"r{number}") for number in range(1, 30)]
     await world.compactor.look()
     assert world.merged == []
@@ -189,7 +189,7 @@ async def test_one_agent_plans_for_a_table(world: World) -> None:
 
 @pytest.mark.parametrize("off", ["setting", "state"])
 async def test_an_agent_that_may_not_merges_nothing(data_dir: DataDir, off: str) -> None:
-    """Neither with the setting off nor while it does not serve."""
+    """Nothing is merged with the setting off, or while the agent does not serve."""
     world = World(data_dir, **({"compaction": False} if off == "setting" else {}))
     world.serving = off != "state"
     world.insert(5)
@@ -199,7 +199,7 @@ async def test_an_agent_that_may_not_merges_nothing(data_dir: DataDir, off: str)
 
 
 async def test_a_table_turns_it_off(tmp_path: Path) -> None:
-    """The property keeps the chore away; an operator's request is carried out all the same."""
+    """The property stops the background task; an operator's request is run nevertheless."""
     made = DataDir(tmp_path / "data")
     made.create_table(2, "t", SCHEMA, partition_by=["y"])
     with made.sql() as db:
@@ -213,7 +213,7 @@ async def test_a_table_turns_it_off(tmp_path: Path) -> None:
 
 
 async def test_what_gave_way_rests_longer_each_time(world: World) -> None:
-    """A conflict is no failure: the merge is tried again, after pauses that grow."""
+    """A conflict is no failure: the merge is tried again, after growing pauses."""
     pauses = []
     for _ in range(12):
         world.refusals = [SerializationConflictError("held by another", part="r1-1-1")]
@@ -245,7 +245,7 @@ async def test_parts_that_are_locked_are_left_out(world: World) -> None:
     assert world.merged[1:] == [("y=1", 2)]
     assert world.reader.part(held) is not None
     assert world.result("gave_way") == 0
-    world.locked = None  # who cannot ask tries
+    world.locked = None  # without an answer about locks the merge is tried
     world.insert(5)
     world.insert(10)
     await world.compactor.look()
@@ -286,7 +286,7 @@ async def test_what_a_long_transaction_sees_is_merged_apart(world: World) -> Non
 
 
 async def test_a_damaged_part_is_reported(world: World) -> None:
-    """What cannot be read here is fetched again, and the merge fails for now."""
+    """A part that cannot be read here is fetched again, and the merge fails for now."""
     world.refusals = [CorruptError("wrong bytes", part="r1-1-1")]
     await world.compactor.look()
     assert (world.damaged, world.merged, world.result("failed")) == (["r1-1-1"], [], 1)
@@ -304,7 +304,7 @@ async def test_optimize_merges_to_the_end(world: World) -> None:
 
 
 async def test_optimize_of_one_partition_leaves_the_others(world: World) -> None:
-    """Only what was named is merged."""
+    """Only the named partition is merged."""
     world.insert(5, "2")
     found = await world.optimizer.run(TABLE, "y=2", 10.0)
     assert (found.groups, found.parts_before, found.parts_after) == (1, 2, 1)
@@ -312,14 +312,14 @@ async def test_optimize_of_one_partition_leaves_the_others(world: World) -> None
 
 
 async def test_optimize_tries_again_after_a_conflict(world: World) -> None:
-    """Whoever comes first wins; what can be merged afterwards is merged."""
+    """The conflict and the failure delay the request; it merges what can be merged afterwards."""
     world.refusals = [SerializationConflictError("held", part="r1-1-1"), UnavailableError("no process")]
     found = await world.optimizer.run(TABLE, None, 10.0)
     assert (found.groups, found.done) == (1, True)
 
 
 async def test_optimize_that_cannot_succeed_says_so(world: World) -> None:
-    """A part that is damaged ends the request with its error."""
+    """A damaged part ends the request with its error."""
     world.refusals = [CorruptError("wrong bytes", part="r1-1-1")]
     with pytest.raises(CorruptError):
         await world.optimizer.run(TABLE, None, 10.0)
@@ -329,7 +329,7 @@ async def test_optimize_that_cannot_succeed_says_so(world: World) -> None:
 
 
 async def test_optimize_answers_when_its_time_is_over(world: World) -> None:
-    """A merge that runs is finished behind the answer; the next request joins in and sees the end."""
+    """A running merge is finished after the answer; the next request joins it and sees the end."""
     begin = asyncio.Event()
     run = world.run
 
@@ -349,7 +349,7 @@ async def test_optimize_answers_when_its_time_is_over(world: World) -> None:
 
 
 def test_target_size_fits_the_limits() -> None:
-    """A part that inserts close by its size, or that hardly fits a merge, is of target size."""
+    """A part that an insert closes by its size, or that hardly fits a merge, is of target size."""
     assert limits_of(settings()).target_bytes == 128 << 20
     assert limits_of(settings(part_bytes_max=1000)).target_bytes == 1000
     assert limits_of(settings(compaction_bytes_max=3000)).target_bytes == 1000

@@ -1,4 +1,4 @@
-"""What is merged: the bounds that hold for any history of inserts, and the rules one by one. Pure."""
+"""The choice of groups: the bounds that hold for any history of inserts, and the rules one by one. Pure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_groups_are_disjoint_and_stay_in_their_partition(parts: list[Candidate],
 
 @given(_parts)
 def test_a_group_is_twice_as_large_as_its_largest_part(parts: list[Candidate]) -> None:
-    """This is what bounds how often a row is rewritten: each time its part has twice the rows."""
+    """This bounds how often a row is rewritten: each time its part has twice the rows."""
     rows = {item.part: item.rows for item in parts}
     for group in plan(parts, LIMITS):
         assert group.rows >= GROWTH * max(rows[name] for name in group.parts)
@@ -99,7 +99,7 @@ def test_a_group_is_twice_as_large_as_its_largest_part(parts: list[Candidate]) -
 def test_any_history_of_inserts_leaves_few_parts_for_little_work(
     history: list[tuple[list[tuple[int, str]], bool]],
 ) -> None:
-    """Whatever comes, and whenever: each row is rewritten at most log2 n times, few parts are left."""
+    """For any inserts at any time, each row is rewritten at most log2 n times, and few parts are left."""
     parts: list[Candidate] = []
     rewritten = {"": 0, "y=1": 0, "y=2": 0}
     inserted = dict.fromkeys(rewritten, 0)
@@ -121,7 +121,7 @@ def test_any_history_of_inserts_leaves_few_parts_for_little_work(
 
 @given(_parts)
 def test_thorough_merges_leave_one_small_part_in_each_partition(parts: list[Candidate]) -> None:
-    """What an operator asks for ends, and leaves at most one part below target size: of each era."""
+    """An operator's request ends, and leaves at most one part below target size in each era."""
     left = until_done(parts, thorough=True)
     small = Counter((item.path, item.era) for item in left if item.length < LIMITS.target_bytes)
     assert all(count == 1 for count in small.values())
@@ -135,7 +135,7 @@ def test_two_thousand_small_inserts_become_few_parts() -> None:
     rewritten = 0
     for count in range(1, 2001):
         parts.append(part(100, row_bytes=50))
-        if count % 100 == 0:  # a look in so many inserts
+        if count % 100 == 0:  # a check after so many inserts
             while groups := plan(parts, limits):
                 rewritten += sum(group.rows for group in groups)
                 parts = merged(parts, groups)
@@ -144,7 +144,7 @@ def test_two_thousand_small_inserts_become_few_parts() -> None:
 
 
 def test_few_parts_wait_for_more() -> None:
-    """Less than the least number of small parts is left alone."""
+    """Fewer small parts than the least number are not merged."""
     assert plan([part(10) for _ in range(3)], LIMITS) == []
     assert [group.rows for group in plan([part(10) for _ in range(4)], LIMITS)] == [40]
 
@@ -157,7 +157,7 @@ def test_a_large_part_is_not_rewritten_for_a_few_rows() -> None:
 
 
 def test_a_quiet_partition_is_finished_up() -> None:
-    """Two parts suffice when nothing has come for long; until then it is known when to look again."""
+    """Two parts suffice when no part was added for long; until then the time of the next check is known."""
     pair = [part(10, age_s=150.0), part(10, age_s=60.0)]
     assert plan(pair, LIMITS) == []
     assert quiet_in_s(pair, LIMITS) == pytest.approx(40.0)
@@ -172,14 +172,14 @@ def test_two_parts_that_fill_one_are_merged() -> None:
 
 
 def test_parts_of_target_size_are_left_alone() -> None:
-    """However many there are, and whoever asks."""
+    """They are never merged, for any number of them and any request."""
     large = [part(1000) for _ in range(50)]
     assert plan(large, LIMITS) == []
     assert plan(large, LIMITS, thorough=True) == []
 
 
 def test_more_than_a_group_holds_makes_several() -> None:
-    """The limits of a group do not leave anything behind: all is merged in one go."""
+    """The limits of a group leave no part behind: all is merged at once."""
     groups = plan([part(10) for _ in range(50)], LIMITS)
     assert [len(group.parts) for group in groups] == [20, 20, 10]
 
@@ -192,7 +192,7 @@ def test_the_fullest_partition_comes_first() -> None:
 
 @given(st.sets(st.sampled_from("abcdefg"), min_size=1), st.text("xyz", min_size=1, max_size=6))
 def test_all_agree_on_the_planner_of_a_table(names: set[str], table: str) -> None:
-    """In whatever order the members are listed; and one that leaves changes its own tables only."""
+    """The order of the member list does not matter; a replica that leaves changes its own tables only."""
     members = [ReplicaId(name) for name in sorted(names)]
     chosen = planner_of(TableName(table), members)
     assert chosen == planner_of(TableName(table), reversed(members))
@@ -203,7 +203,7 @@ def test_all_agree_on_the_planner_of_a_table(names: set[str], table: str) -> Non
 
 
 def test_tables_spread_over_the_members() -> None:
-    """No replica plans them all."""
+    """No replica plans all tables."""
     members = [ReplicaId(name) for name in ("r1", "r2", "r3")]
     tables = [TableName(f"default.t{number}") for number in range(300)]
     counts = Counter(planner_of(table, members) for table in tables)

@@ -86,7 +86,7 @@ class Clock:
         self.now = 100.0
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         return self.now
 
 
@@ -112,7 +112,7 @@ def transactions(tmp_path: Path, clock: Clock) -> Transactions:
 
 
 def test_a_lease_ends_without_a_sign_of_life(transactions: Transactions, clock: Clock) -> None:
-    """Touching a transaction begins its lease anew; silence for its length makes it expire."""
+    """Touching a transaction begins its lease again; silence for its length makes it expire."""
     tx = transactions.begin(Csn(7))
     assert str(tx.tid) == "7-r1-4-1"
     clock.now += 9
@@ -128,7 +128,7 @@ def test_a_lease_ends_without_a_sign_of_life(transactions: Transactions, clock: 
 
 
 def test_a_sealed_transaction_has_no_lease_any_more(transactions: Transactions, clock: Clock) -> None:
-    """Once the commit was asked for, only the commit decides."""
+    """Once the commit was requested, only the commit decides."""
     tx = transactions.begin(Csn(7))
     tx.ending.seal()
     clock.now += 1000
@@ -146,7 +146,7 @@ def test_limits_are_named_by_their_settings(transactions: Transactions) -> None:
 
 
 def test_a_key_stands_for_one_transaction(transactions: Transactions, clock: Clock) -> None:
-    """A begin that is repeated gives the same one while it is open, then its end, and at last a new one."""
+    """A repeated begin returns the same transaction while it is open, then its end, and at last a new one."""
     tx = transactions.begin(Csn(1), key="k", label="q", batch=7)
     clock.now += 9
     assert transactions.begin(Csn(2), key="k", label="q", batch=7) is tx
@@ -167,7 +167,7 @@ def test_a_key_stands_for_one_transaction(transactions: Transactions, clock: Clo
 
 
 def test_a_key_whose_transaction_has_taken_its_label_late(transactions: Transactions) -> None:
-    """Who begins with it again is told that it is sealed, not that the key had another label."""
+    """A begin with its key is answered that it is sealed, not that the key had another label."""
     tx = transactions.begin(Csn(1), key="k")
     tx.take_label("late", 1)
     tx.ending.seal()
@@ -278,7 +278,7 @@ def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_waiters_that_gave_up_are_forgotten() -> None:
-    """A replica that is stuck is asked for the same CSN again and again; that takes no memory."""
+    """A stuck replica gets requests for the same CSN again and again; that takes no memory."""
     waiters = CsnWaiters(Csn(3))
     patient = asyncio.create_task(waiters.wait(Csn(5), 30))
     for _ in range(50):

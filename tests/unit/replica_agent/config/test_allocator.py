@@ -1,4 +1,4 @@
-"""What is freed goes back to the system, in a process of its own each."""
+"""Freed memory goes back to the system; each case runs in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's log: every line has one form, whoever writes it."""
+"""The agent's log: every line has one form, from any library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-#: Says one thing by structlog, and two by the standard library: one of them in another thread.
+#: Logs one event by structlog, and two by the standard library: one of them in another thread.
 SCRIPT = """
     import logging, sys, threading, structlog
     from tidelock.replica_agent.config.logs import configure
@@ -30,7 +30,7 @@ SCRIPT = """
 
 
 def said(form: str) -> list[str]:
-    """The lines that the script writes."""
+    """Return the lines that the script writes."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), "info", form],
         capture_output=True,
@@ -54,13 +54,13 @@ def test_events_are_json_objects_of_one_line() -> None:
 
 
 def test_events_are_text_for_people_if_asked() -> None:
-    """The same in words."""
+    """The same events are written as words."""
     text = "\n".join(said("text"))
     assert all(word in text for word in ("started", "session 0xa", "ValueError: no", "replica=r1"))
 
 
 def test_a_log_that_cannot_be_written_stops_nobody() -> None:
-    """On a full disk lines are lost, not the work that they tell about."""
+    """On a full disk lines are lost, but not the work that they describe."""
     script = textwrap.dedent(SCRIPT) + 'print("worked on")'
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Settings: each one is looked at, those that depend on each other fit, and every bound does what it says."""
+"""Settings: each one is used, those that depend on each other fit, and every bound has its effect."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_engine_gets_its_share(tmp_path: Path) -> None:
 
 
 async def test_a_body_waits_for_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many chunks of a body are taken from the client as the setting says."""
+    """An insert receives only as many chunks of a body from the client as the setting allows."""
     taken = 0
     begin = threading.Event()
     read = InsertBody.read
@@ -101,7 +101,7 @@ async def test_a_body_waits_for_the_encoder(monkeypatch: pytest.MonkeyPatch) -> 
         return sum([part.rows async for part in InsertStream(maker).parts(chunks())])
 
     inserting = asyncio.create_task(insert())
-    await until(lambda: taken == 4)  # three that wait, and one in the hand
+    await until(lambda: taken == 4)  # three that wait, and one in work
     for _ in range(20):
         await asyncio.sleep(0)
     assert taken == 4
@@ -110,7 +110,7 @@ async def test_a_body_waits_for_the_encoder(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_port_that_stays_taken_is_given_up(tmp_path: Path) -> None:
-    """The readers of an agent that was killed may hold the port for a moment, and no longer."""
+    """The readers of an agent that was killed may hold the port for a moment, but not longer."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         pool = ReaderPool(

@@ -52,19 +52,19 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """The other replicas, none of them silent."""
+    """Return the other replicas, which are not silent."""
     return Cluster()
 
 
 @pytest.fixture
 def homes(cluster: Cluster) -> Homes:
-    """The homes as r1 sees them."""
+    """Return the homes as r1 sees them."""
     given = cast("Any", cluster)
     return Homes(replica=R1, membership=given, client=given, log=given, fence_timeout_s=FENCE_TIMEOUT_S)
 
 
 async def test_only_a_home_that_has_long_been_silent_is_fenced(cluster: Cluster, homes: Homes) -> None:
-    """Below the bound nobody is fenced, and a replica never counts itself among the silent ones."""
+    """Below the bound no home is fenced, and a replica never counts itself among the silent ones."""
     cluster.silent = {R1: FENCE_TIMEOUT_S, R2: FENCE_TIMEOUT_S - 0.1}
     assert homes.silent() == frozenset()
     assert await homes.fence(R2, 4) is None
@@ -78,7 +78,7 @@ async def test_only_a_home_that_has_long_been_silent_is_fenced(cluster: Cluster,
 
 
 async def test_a_home_that_fails_to_answer_says_nothing(cluster: Cluster, homes: Homes) -> None:
-    """An error of the question decides nothing about the transaction, and neither does an unknown home."""
+    """An error of the request decides nothing about the transaction, and neither does an unknown home."""
     assert await homes.ask(TID) == Running()
     cluster.answer = None
     assert await homes.ask(TID) == NoAnswer()

@@ -1,4 +1,4 @@
-"""What an agent asks its peers: once for all who want to know, and without calling a missing copy applied."""
+"""The requests of an agent to its peers: one for all callers, and a missing copy never counts as applied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
 
 
 class Peers:
-    """The peers as a client reaches them: how far each is, None where it does not answer."""
+    """The peers as a client reaches them: the snapshot CSN of each, None if it does not answer."""
 
     def __init__(self) -> None:
         self.reached: dict[str, Csn | None] = {"r2": Csn(5), "r3": Csn(5)}
@@ -39,7 +39,7 @@ class Peers:
 
 
 def view(alive: dict[ReplicaId, bool]) -> Any:
-    """The member list."""
+    """Return the member list."""
     shown = {
         replica: MemberView(
             Member(api=replica, data=replica), SessionState(1, f"d-{replica}", "n", "serving"), 1, lives,
@@ -51,18 +51,18 @@ def view(alive: dict[ReplicaId, bool]) -> Any:
 
 
 class Clock:
-    """Each look at it is a second later."""
+    """Advances by a second with each read."""
 
     now = 0.0
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         self.now += 1
         return self.now
 
 
 def membership(peers: Peers, alive: dict[ReplicaId, bool], **limits: float) -> Membership:
-    """What r1 knows."""
+    """Return the membership as r1 knows it."""
     return Membership(
         replica=R1, copies=2, epoch_limit=1000, settings=settings(**limits), members=view(alive),
         client=cast("Any", peers), waiters=CsnWaiters(Csn(5)), clock=Clock(),
@@ -87,7 +87,7 @@ async def test_a_question_under_way_serves_all_who_ask() -> None:
 
 @pytest.mark.parametrize(("third", "told"), [(True, {3, 4, 7}), (False, {3, 7})])
 def test_what_long_transactions_read(third: bool, told: set[int]) -> None:
-    """All that live replicas tell: transactions of a home that is gone are over, or as good as."""
+    """All that live replicas publish: transactions of a home that has disappeared are over, or nearly."""
     assert membership(Peers(), {R1: True, R2: True, R3: third}).open_snapshots() == told
 
 
@@ -99,7 +99,7 @@ def test_what_long_transactions_read(third: bool, told: set[int]) -> None:
         ((True, True), (4, 4), False, (R2, R3)),
         ((True, False), (5, None), True, ()),  # of the live ones
         ((False, False), (None, None), True, (R2, R3)),  # `all` is never less than `copies`
-        ((False, False), (None, None), False, (R2, R3)),  # one copy is not two, whoever is dead
+        ((False, False), (None, None), False, (R2, R3)),  # one copy is not two, whichever replica is dead
     ],
 )
 async def test_who_has_not_applied_it(
@@ -108,7 +108,7 @@ async def test_who_has_not_applied_it(
     everywhere: bool,
     missing: tuple[ReplicaId, ...],
 ) -> None:
-    """`copies` needs so many replicas that have it; `all` needs all that are alive, and so many at least."""
+    """`copies` needs so many replicas that have it; `all` needs all live ones, and so many at least."""
     peers = Peers()
     peers.reached = {
         name: None if at is None else Csn(at) for name, at in zip(("r2", "r3"), reached, strict=True)
@@ -118,7 +118,7 @@ async def test_who_has_not_applied_it(
 
 
 async def test_a_peer_that_does_not_answer_counts_as_silent() -> None:
-    """It is left out after `peer_ask_timeout_s`, and heard of again when it answers."""
+    """It is left out after `peer_ask_timeout_s`, and counted again when it answers."""
     peers = Peers()
     asked = membership(peers, {R1: True, R2: True}, peer_ask_timeout_s=0.05)
     peers.gate.clear()

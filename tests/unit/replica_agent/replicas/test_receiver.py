@@ -1,4 +1,4 @@
-"""The receiving side of replication: what a hint is good for, and until when."""
+"""The receiving side of replication: the effect of a hint, and its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _part(name: str, length: int) -> PartMeta:
 def test_a_hint_wants_parts_of_running_transactions(
     *, decided: bool, held: set[str], wanted: list[str]
 ) -> None:
-    """Of a decided one the record has wanted all there is: what is not here was given away since."""
+    """The record of a decided transaction has requested all its parts: a missing part was deleted since."""
     asked: list[Wanted] = []
     around: Any = SimpleNamespace(
         reader=SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Collection on one replica: what goes, what stays, in which order, and what a cut run leaves."""
+"""Collection on one replica: the deleted rows and files, their order, and the rest of an interrupted run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PACK = "packs/00/r1-1-100.pack"
 
 
 class Replica:
-    """A data directory, its catalog, and what ZooKeeper says."""
+    """A data directory, its catalog, and the horizon and tail in ZooKeeper."""
 
     def __init__(self, path: Path, store: MemoryStore) -> None:
         self.path, self.store = path, store
@@ -51,7 +51,7 @@ class Replica:
         self.collection = self.new_collection()
 
     def new_collection(self) -> GarbageCollection:
-        """The collection of another life."""
+        """Return the collection of another boot."""
 
         def count(parts: int) -> None:
             self.collected += parts
@@ -60,7 +60,7 @@ class Replica:
         return GarbageCollection(made, self.path, self.catalog, self.files, self.store, count)
 
     async def add(self, csn: int, number: int, table: TableName = T, **where: Any) -> AddPart:
-        """Stage a part, whose file is there; returns its entry."""
+        """Stage a part with its file; return its entry."""
         file = str(where.pop("file", f"parts/{number:02d}/r1-1-{number}.parquet"))
         meta = PartMeta(PartId(f"r1-1-{number}"), table, "", 5, 10, f"{number:032x}", **where)
         (self.path / file).touch()
@@ -88,11 +88,11 @@ class Replica:
         assert isinstance(await self.store.multi(ops), Ok)
 
     def parts(self, csn: int, table: TableName = T) -> list[str]:
-        """Numbers of the parts that are visible at a CSN."""
+        """Return the numbers of the parts that are visible at a CSN."""
         return [part.part.rpartition("-")[2] for part in self.catalog.reader.parts(table, Csn(csn))]
 
     def on_disk(self) -> set[str]:
-        """Files that are there."""
+        """Return the files that exist."""
         return {
             str(path.relative_to(self.path))
             for top in ("parts", "packs")
@@ -102,17 +102,17 @@ class Replica:
 
 
 def tid(csn: int) -> Tid:
-    """The transaction that is committed at a CSN."""
+    """Return the transaction that is committed at a CSN."""
     return Tid(Csn(csn - 1), ReplicaId("r1"), 1, csn)
 
 
 def removes(number: int, table: TableName = T) -> RemovePart:
-    """The entry that removes a part."""
+    """Return the entry that removes a part."""
     return RemovePart(table, PartId(f"r1-1-{number}"))
 
 
 def defines(table: TableName, version: int = 0, **properties: str) -> DefineTable:
-    """The entry that defines a table."""
+    """Return the entry that defines a table."""
     return DefineTable(table, version, {"name": table, "properties": properties})
 
 
@@ -167,7 +167,7 @@ async def test_a_pack_stays_while_any_part_lies_in_it(replica: Replica) -> None:
 
 
 async def test_the_horizon_is_noted_before_anything_goes(replica: Replica) -> None:
-    """A run that is cut between has refused the CSN already; the next one, of any life, goes on."""
+    """A run that is interrupted has refused the CSN already; the next run, of any boot, continues."""
     await e1(replica)
     await replica.says(horizon=20)
     with faults.armed("agent.collect.before", "once"), pytest.raises(UnavailableError):
@@ -184,7 +184,7 @@ async def test_the_horizon_is_noted_before_anything_goes(replica: Replica) -> No
 
 
 async def test_files_whose_rows_are_gone_go_later(replica: Replica) -> None:
-    """Where a run is cut behind the rows, or their deletion is stored and nobody was told."""
+    """The run is interrupted after the rows, or their deletion is stored and its answer lost."""
     await e1(replica)
     await replica.says(horizon=20)
     with faults.armed("agent.collect.after", "once"), pytest.raises(UnavailableError):
@@ -196,7 +196,7 @@ async def test_files_whose_rows_are_gone_go_later(replica: Replica) -> None:
 
 
 async def test_what_is_undecided_stays(replica: Replica) -> None:
-    """A part that an open transaction is to remove is no removed part."""
+    """A part that an open transaction is to remove does not count as removed."""
     await replica.apply(4, defines(T))
     await replica.apply(5, await replica.add(5, 1))
     await replica.catalog.write(lambda db: jobs.mark_removed(db, str(tid(90)), ["r1-1-1"]))
@@ -206,14 +206,14 @@ async def test_what_is_undecided_stays(replica: Replica) -> None:
 
 
 async def two_tables(replica: Replica) -> None:
-    """In both a part that is removed at CSN 8; one keeps its history for ever."""
+    """Make two tables with a part that is removed at CSN 8; one table keeps its history forever."""
     await replica.apply(4, defines(T), defines(KEPT, retention_s="9999999999"))
     await replica.apply(5, await replica.add(5, 1), await replica.add(5, 2, KEPT))
     await replica.apply(8, removes(1), removes(2, KEPT))
 
 
 async def test_a_table_keeps_its_own_history(replica: Replica) -> None:
-    """From the horizon on that held when it was first noted; whoever reads another table is told which."""
+    """Its history begins at the horizon of its first note; an error for another table names this table."""
     await two_tables(replica)
     await replica.says(horizon=8)
     await replica.collection.run()
@@ -238,7 +238,7 @@ async def test_a_table_that_loses_its_retention_is_as_all_others(replica: Replic
 
 
 async def test_a_retention_that_begins_later_begins_at_the_horizon(replica: Replica) -> None:
-    """What was deleted before is not promised."""
+    """A CSN whose parts were deleted before is not promised."""
     await e1(replica)
     await replica.says(horizon=20)
     await replica.collection.run()
@@ -303,7 +303,7 @@ async def test_a_part_that_is_collected_while_it_is_opened_is_too_old(replica: R
 def test_the_statement_is_the_rule(
     removals: list[tuple[TableName, int | None]], horizon: int, own: int
 ) -> None:
-    """What SQL deletes is what `collectable` says, by the horizon of the table."""
+    """The SQL deletes the parts that `collectable` accepts, by the horizon of the table."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
         jobs.set_meta(db, horizon=horizon)

@@ -1,4 +1,4 @@
-"""Pins of what is read without one: one for each CSN, renewed while reads go on, and no more than needed."""
+"""Implicit pins: one for each CSN, renewed while reads go on, and no more than needed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class World:
         )
 
     async def pinned(self, csn: Csn) -> bool:
-        """Tell whether a client has pinned a CSN."""
+        """Return whether a client has pinned a CSN."""
         return csn in self.clients
 
     def holds(self, csn: Csn) -> bool:
-        """Tell whether a client of this replica has pinned a CSN (`Snapshots`)."""
+        """Return whether a client of this replica has pinned a CSN (`Snapshots`)."""
         return csn in self.own
 
     async def pin(self, csn: Csn, ttl_s: float) -> Pin:
@@ -50,7 +50,7 @@ class World:
         self.written.append(("renew", int(pin_id[1:])))
 
     async def read(self, csn: int, *, on: bool = False) -> None:
-        """A CSN is read, or everything from it on, and what follows from that is done."""
+        """Read a CSN, or everything from it on, and finish the work that follows."""
         (self.pins.read_from if on else self.pins.read)(Csn(csn))
         await asyncio.gather(*self.pins._tasks)
         await asyncio.sleep(0)
@@ -58,14 +58,14 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """Nothing is read yet."""
+    """Return a world without reads."""
     made = World()
     yield made
     await made.pins.close()
 
 
 async def test_one_pin_for_all_reads(world: World) -> None:
-    """It is renewed when a quarter of its time is over, and only while somebody reads."""
+    """It is renewed when a quarter of its time is over, and only while reads go on."""
     for _ in range(5):
         await world.read(7)
     assert world.written == [("pin", 7)]
@@ -88,7 +88,7 @@ async def test_a_lost_pin_is_made_again(world: World) -> None:
 
 
 async def test_what_a_client_has_pinned_needs_none(world: World) -> None:
-    """It is looked at again after a while."""
+    """It is checked again after a while."""
     world.clients.add(7)
     await world.read(7)
     world.clients.clear()

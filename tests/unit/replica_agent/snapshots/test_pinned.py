@@ -1,4 +1,4 @@
-"""Pins in ZooKeeper: granted, renewed, given back, and gone when nobody holds them; times and CSNs."""
+"""Pins in ZooKeeper: granted, renewed, released, and deleted when their clients end; times and CSNs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 
 R1 = ReplicaId("r1")
-#: What is applied here, and when it was committed.
+#: The CSN that is applied here, and the time of its commit.
 APPLIED, TIME_MS = Csn(1), 5000
 
 
@@ -38,13 +38,13 @@ class Clock:
     now = 100.0
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         return self.now
 
 
 @dataclass
 class Replica:
-    """One life of r1: its snapshots, over a log on ZooKeeper in memory."""
+    """One boot of r1: its snapshots, over a log on ZooKeeper in memory."""
 
     ensemble: MemoryEnsemble
     store: MemoryStore
@@ -55,13 +55,13 @@ class Replica:
     snapshots: Snapshots
 
     async def pins(self) -> set[str]:
-        """The pins in ZooKeeper."""
+        """Return the pins in ZooKeeper."""
         names = await self.ensemble.store().children(tree.PINS)
         assert isinstance(names, Ok)
         return set(names.value)
 
     def life(self, boot: int) -> Snapshots:
-        """The snapshots of another boot on the same session."""
+        """Return the snapshots of another boot on the same session."""
         return Snapshots(
             replica=R1, boot=boot, copies=2, settings=settings(snapshots_max=3, wait_bound_s=0.05),
             store=self.store, log=self.node.log, reader=self.catalog.reader, waiters=self.waiters,
@@ -75,7 +75,7 @@ async def _no_peers() -> dict[ReplicaId, Csn]:
 
 @pytest.fixture
 async def r1(tmp_path: Path) -> AsyncIterator[Replica]:
-    """A replica that has applied the genesis records."""
+    """Return a replica that has applied the genesis records."""
     ensemble = MemoryEnsemble()
     store = ensemble.store("r1")
     await make_cluster(store)
@@ -105,7 +105,7 @@ async def test_a_pin_stands_until_it_is_given_back(r1: Replica) -> None:
 
 
 async def test_a_lost_answer_to_a_renewal_leaves_nothing_behind(r1: Replica) -> None:
-    """The pin can be given back although nobody knows the version of its znode."""
+    """The pin can be released although the version of its znode is unknown."""
     pin = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
     r1.ensemble.plan = nth(1, Fault.REPLY_LOST, of_pins)
     with pytest.raises(UnavailableError):
@@ -116,7 +116,7 @@ async def test_a_lost_answer_to_a_renewal_leaves_nothing_behind(r1: Replica) -> 
 
 
 async def test_what_could_not_be_given_back_is_given_back_later(r1: Replica) -> None:
-    """A pin of a closed snapshot, or of one that was never granted, goes when ZooKeeper is there again."""
+    """A pin of a closed snapshot, or of one that was never granted, is deleted when ZooKeeper is back."""
     closed = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
     r1.ensemble.plan = nth(1, Fault.NOT_CONNECTED, of_pins)
     await r1.snapshots.close(closed.id)
@@ -132,7 +132,7 @@ async def test_what_could_not_be_given_back_is_given_back_later(r1: Replica) -> 
 
 
 async def test_a_renewal_is_a_sign_of_life_from_its_arrival_on(r1: Replica) -> None:
-    """A pin is not swept while its renewal is on the way."""
+    """A pin is not swept during its renewal."""
     pin = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
     r1.clock.now += 9
     r1.ensemble.plan = nth(1, Fault.REPLY_LOST, of_pins)
@@ -150,7 +150,7 @@ async def test_a_renewal_is_a_sign_of_life_from_its_arrival_on(r1: Replica) -> N
 
 
 async def test_pins_of_a_former_life_are_taken_over(r1: Replica) -> None:
-    """A client goes on renewing its pin over a restart; one that nobody renews goes when its lease ends."""
+    """A client renews its pin across a restart; a pin without renewal is deleted when its lease ends."""
     kept, lost = [await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10) for _ in range(2)]
     after = r1.life(2)
     await after.sweep()
@@ -178,7 +178,7 @@ async def test_a_pin_that_others_have_ended_is_forgotten(r1: Replica) -> None:
 
 
 async def test_the_number_of_snapshots_is_bounded(r1: Replica) -> None:
-    """Beyond snapshots_max a client is sent elsewhere; one that is closed makes room."""
+    """Above snapshots_max a client is sent elsewhere; a closed snapshot makes room."""
     pins = [await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10) for _ in range(3)]
     with pytest.raises(UnavailableError, match="snapshots_max=3"):
         await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
@@ -201,7 +201,7 @@ async def test_a_time_that_is_not_over_here_waits_for_the_log(r1: Replica) -> No
 
 @pytest.mark.parametrize("at_ms", [-1, 1 << 63])
 async def test_what_is_no_time(r1: Replica, at_ms: int) -> None:
-    """A number that no clock shows is refused by what is wrong with it."""
+    """A number that no clock shows is refused with the reason."""
     with pytest.raises(BadRequestError, match="milliseconds since 1970"):
         await r1.snapshots.at_time(at_ms)
 

@@ -83,7 +83,7 @@ async def test_a_failing_job_fails_alone(catalog: Catalog) -> None:
 
 
 async def test_a_closed_catalog_refuses(catalog: Catalog) -> None:
-    """After close() nothing is written, and the caller hears of it."""
+    """After close() nothing is written, and the caller gets an error."""
     await catalog.close()
     with pytest.raises(UnavailableError, match="stopping"):
         await catalog.write(_put("a", 1))
@@ -133,7 +133,7 @@ async def test_nothing_is_applied_whose_bytes_are_not_held(catalog: Catalog, rea
 
 @pytest.mark.parametrize("told_by", ["the push", "the record"])
 async def test_an_early_copy_learns_what_it_is(catalog: Catalog, told_by: str) -> None:
-    """Known by its bytes alone it is in no table, for its own transaction neither; then it is a part."""
+    """A part known by its bytes alone is in no table, even for its own transaction; then it is described."""
     whole = staged(1)
     alone = dataclasses.replace(
         whole, meta=bytes_alone(whole.meta.part, whole.meta.length, whole.meta.checksum)
@@ -168,7 +168,7 @@ async def test_a_seal_leaves_the_size_of_a_pack_as_it_is(catalog: Catalog) -> No
 
 
 async def test_an_aborted_transaction_leaves_no_rows(catalog: Catalog) -> None:
-    """Its parts go; its file goes when no other transaction has a part in it, and is noted first."""
+    """Its parts are deleted; its file too, if no other transaction has a part in it, and is noted first."""
     other = Tid(Csn(1), ReplicaId("r1"), 1, 2)
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1), staged(2, other)], [TID, other]))
     assert await catalog.write(lambda db: jobs.drop_undecided(db, [str(TID)])) == []
@@ -189,7 +189,7 @@ async def test_a_committed_transaction_is_never_dropped(catalog: Catalog) -> Non
 
 
 async def test_a_repeated_push_changes_nothing_but_fills_a_gap(catalog: Catalog) -> None:
-    """Bytes that come again are ignored for a held part and heal a quarantined one."""
+    """Repeated bytes are ignored for a held part and heal a quarantined one."""
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1)], [TID]))
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1, file="packs/01/r1-1-10.pack")], [TID]))
     part = catalog.reader.part(PartId("r1-1-1"))
@@ -204,7 +204,7 @@ async def test_a_repeated_push_changes_nothing_but_fills_a_gap(catalog: Catalog)
 
 
 async def test_outcomes_are_kept_for_their_time(catalog: Catalog) -> None:
-    """Pruned outcomes raise the floor, below which nobody says "aborted" (too old to tell)."""
+    """Pruned outcomes raise the floor, below which the answer is never "aborted" (too old to tell)."""
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1)], [TID]))
     await catalog.write(lambda db: jobs.apply(db, [record(5, added(1))]))
     assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5000, 0)) == 0
@@ -235,7 +235,7 @@ async def test_files_that_no_part_needs_become_undo_rows(catalog: Catalog) -> No
 
 
 async def test_a_writer_that_ends_leaves_nobody_waiting(catalog: Catalog) -> None:
-    """What the writer cannot even roll back ends it: who waits is told, and so is who comes later."""
+    """An error that prevents even the rollback ends the writer: present and later callers get an error."""
     hit = asyncio.create_task(catalog.write(lambda db: db.close()))
     behind = asyncio.create_task(catalog.write(_put("a", 1)))
     for write in (hit, behind, catalog.write(_put("b", 2))):
@@ -251,7 +251,7 @@ async def test_a_contradiction_is_not_tried_again(catalog: Catalog) -> None:
 
 
 async def test_a_damaged_catalog_is_not_tried_again(catalog: Catalog, tmp_path: Path) -> None:
-    """Pages that SQLite cannot read stay unreadable: the replica has to stop, not to retry for ever."""
+    """Pages that SQLite cannot read stay unreadable: the replica has to stop, not to retry forever."""
 
     def damage(db: sqlite3.Connection) -> None:
         db.execute("PRAGMA writable_schema = ON")

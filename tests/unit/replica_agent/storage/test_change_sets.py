@@ -1,4 +1,4 @@
-"""Change sets out of a catalog made by hand: what they hold, how they are cut into pages, when they go."""
+"""Change sets from a catalog made by hand: their parts, their division into pages, their end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def directory(tmp_path: Path) -> DataDir:
 
 @pytest.fixture
 def reader(directory: DataDir) -> Iterator[ChangeReader]:
-    """Of that catalog."""
+    """Return a reader of that catalog."""
     with closing(ChangeReader(directory.path)) as found:
         yield found
 
@@ -56,7 +56,7 @@ def page(
 
 
 def shape(found: ChangePage) -> list[tuple[int, list[int], list[int]]]:
-    """CSN, rows of the parts added, rows of the parts removed."""
+    """Return CSN, rows of the parts added, rows of the parts removed."""
     return [
         (one.csn, [part.row.rows for part in one.added], [part.row.rows for part in one.removed])
         for one in found.sets
@@ -115,7 +115,7 @@ def test_no_more_is_read_than_a_page_takes(reader: ChangeReader) -> None:
 
 
 def test_below_the_horizon_no_change_is_told(directory: DataDir, reader: ChangeReader) -> None:
-    """From the horizon on everything is there; from below it nothing is told, rather than less."""
+    """From the horizon on all changes are returned; below it an error, rather than some of them."""
     directory.set(horizon=5)
     assert shape(page(reader, 5, 7)) == [(6, [2], []), (7, [2], [3])]
     with pytest.raises(SnapshotTooOldError) as refused:

@@ -1,4 +1,4 @@
-"""The stager: batches in packs, and parts that come twice."""
+"""The stager: batches in packs, and parts that arrive twice."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
 
 @pytest.fixture
 def stager(tmp_path: Path, catalog: Catalog) -> Stager:
-    """A stager of replica r1."""
+    """Return a stager of replica r1."""
     files = PartFs(tmp_path)
     files.open()
     return Stager(catalog, files, PartNumbers(ReplicaId("r1"), 1), batch_bytes_max=1 << 20)
 
 
 def small(number: int) -> StagedBytes:
-    """A part that r2 has made."""
+    """Return a part that r2 has made."""
     data = f"bytes of part {number}".encode()
     meta = PartMeta(part_id(PEER, 1, number), TableName("default.t"), "", 1, len(data), checksum(data))
     return StagedBytes(meta, data, TID)
 
 
 def packs(folder: Path) -> list[Path]:
-    """All pack files."""
+    """Return all pack files."""
     return [path for path in (folder / "packs").rglob("*") if path.is_file()]
 
 
@@ -78,7 +78,7 @@ async def test_a_part_that_comes_twice_is_written_once(
 async def test_a_batch_that_fails_leaves_nothing(
     tmp_path: Path, catalog: Catalog, stager: Stager, point: str
 ) -> None:
-    """Neither bytes nor rows; the reserved name is taken by the next batch, so undo rows do not pile up."""
+    """Neither bytes nor rows remain; the next batch uses the reserved name, so undo rows do not pile up."""
     await stager.store([small(1)], [])
     reserved = catalog.reader.files()[1]
     assert len(reserved) == 1

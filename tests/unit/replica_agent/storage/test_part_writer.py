@@ -1,4 +1,4 @@
-"""Inserts become parts: round trips, checksums, limits, and what is not a complete stream."""
+"""Inserts become parts: round trips, checksums, limits, and bodies that are no complete stream."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ BLOCK = 256 * 1024
 
 
 async def chunks_of(body: bytes, size: int = 1000) -> AsyncIterator[bytes]:
-    """A body as it comes from a socket."""
+    """Yield a body as a socket delivers it."""
     for at in range(0, len(body), size):
         yield body[at : at + size]
 
 
 async def streamed(chunks: AsyncIterator[bytes], maker: PartMaker) -> list[EncodedPart]:
-    """All parts of a body that comes in chunks."""
+    """Return all parts of a body that arrives in chunks."""
     async with aclosing(InsertStream(maker).parts(chunks)) as parts:
         return [part async for part in parts]
 
 
 def content(part: EncodedPart, sinks: Sinks) -> bytes:
-    """The bytes of a part, wherever they are."""
+    """Return the bytes of a part, in memory or in a sink."""
     return part.data if part.data is not None else bytes(sinks.written[part.part])
 
 
 def rows_of(parts: Iterable[EncodedPart], sinks: Sinks) -> list[dict[str, Any]]:
-    """The rows in the files of the parts, in their order."""
+    """Return the rows in the files of the parts, in their order."""
     return [row for part in parts for row in pq.read_table(pa.BufferReader(content(part, sinks))).to_pylist()]
 
 
@@ -80,7 +80,7 @@ def text_column(offsets: list[int], data: bytes) -> pa.Array:
 
 @given(batch=batches())
 def test_rows_of_all_types_round_trip(batch: pa.RecordBatch) -> None:
-    """What is inserted is what the Parquet file holds: types, nullability and values."""
+    """The Parquet file holds the inserted rows: types, nullability and values."""
     sinks = Sinks()
     schema = TableSchema.from_request("t", batch.schema)
     [part] = encode_small(stream(batch), sinks.maker(schema))
@@ -91,7 +91,7 @@ def test_rows_of_all_types_round_trip(batch: pa.RecordBatch) -> None:
 
 
 def test_a_small_part_stays_in_memory() -> None:
-    """A small part stays in memory and says its length, rows and checksums."""
+    """A small part stays in memory and has its length, rows and checksums."""
     sinks = Sinks()
     [part] = encode_small(stream(numbers(100)), sinks.maker(TABLE))
     assert part.data is not None
@@ -102,7 +102,7 @@ def test_a_small_part_stays_in_memory() -> None:
 
 
 async def test_a_large_part_goes_to_its_sink() -> None:
-    """A large part has no bytes in memory, and its checksums are those of what the sink got."""
+    """A large part has no bytes in memory, and its checksums are those of the bytes in the sink."""
     sinks = Sinks()
     batch = numbers(40_000)
     [part] = await streamed(chunks_of(stream(batch), 65536), sinks.maker(TABLE))
@@ -116,7 +116,7 @@ async def test_a_large_part_goes_to_its_sink() -> None:
 
 
 async def test_streamed_and_small_inserts_are_the_same() -> None:
-    """The bytes of the parts do not depend on how the body came, in what pieces."""
+    """The bytes of the parts do not depend on the pieces in which the body arrives."""
     body = stream(numbers(500, groups=3), numbers(10, groups=2, seed=2))
     expected = encode_small(body, Sinks().maker(GROUPED))
     assert len(expected) == 3
@@ -125,7 +125,7 @@ async def test_streamed_and_small_inserts_are_the_same() -> None:
 
 
 async def test_rows_are_split_by_partition() -> None:
-    """Each partition of an insert becomes a part of its own, without the partition's column."""
+    """Each partition of an insert becomes a separate part, without the partition's column."""
     sinks = Sinks()
     parts = encode_small(stream(numbers(10, groups=2), numbers(5, groups=3)), sinks.maker(GROUPED))
     assert [(part.path, part.rows) for part in parts] == [("group=0", 7), ("group=1", 7), ("group=2", 1)]
@@ -387,7 +387,7 @@ async def test_a_wrong_schema_is_seen_before_any_row() -> None:
 
 
 async def test_errors_of_the_body_reach_the_caller() -> None:
-    """What reading the body raised is what the caller sees, and the thread is gone."""
+    """The caller gets the error of reading the body, and the thread has ended."""
 
     async def broken() -> AsyncIterator[bytes]:
         yield stream(numbers(10))[:100]
@@ -399,7 +399,7 @@ async def test_errors_of_the_body_reach_the_caller() -> None:
 
 
 async def test_errors_of_a_sink_reach_the_caller() -> None:
-    """A full disk is told as such, at a row group and at the end; nothing is written after it."""
+    """A full disk is reported as such, at a row group and at the end; nothing is written after it."""
     for limits in ({"row_group_rows": 100}, {}):
         sinks = Sinks()
         sinks.fail = DiskFullError("no room")

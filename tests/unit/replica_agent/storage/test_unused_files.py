@@ -1,4 +1,4 @@
-"""Files that could not be taken away when they should have been go when the disk lets them."""
+"""Files whose deletion failed are deleted when the disk allows it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def written(catalog: Catalog, files: PartFs) -> Location:
 
 
 async def test_what_could_not_go_goes_later(tmp_path: Path, catalog: Catalog, files: PartFs) -> None:
-    """The disk is full: the undo row stays until there is room, and then goes without a restart."""
+    """The disk is full: the undo row stays until there is room, and is then deleted without a restart."""
     location = await written(catalog, files)
     with faults.armed("agent.catalog.before", "enospc"), pytest.raises(DiskFullError):
         await remove_files(catalog, files, [location.file])
@@ -60,7 +60,7 @@ async def test_what_could_not_go_goes_later(tmp_path: Path, catalog: Catalog, fi
 
 
 async def test_a_file_with_a_row_stays(tmp_path: Path, catalog: Catalog, files: PartFs) -> None:
-    """Its row could not be dropped either: it goes after the row, not before."""
+    """Its row could not be dropped either: the file is deleted after the row, not before."""
     location = await written(catalog, files)
     meta = PartMeta(PART, TableName("default.t"), "", 1, location.length, "0" * 32)
     staged = jobs.StagedPart(meta, location, TID)

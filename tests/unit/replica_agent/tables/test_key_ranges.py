@@ -1,4 +1,4 @@
-"""Ranges of unique keys: what is equal is never in disjoint ranges, whatever the type."""
+"""Ranges of unique keys: equal keys are never in disjoint ranges, for any type."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def travelled(keys: Keys) -> Keys:
-    """The range as it comes out of a lock's JSON."""
+    """Return the range after a round trip through a lock's JSON."""
     return Keys(*json.loads(json.dumps([keys.low, keys.high])))
 
 

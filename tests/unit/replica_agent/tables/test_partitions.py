@@ -42,7 +42,7 @@ def test_the_escaped_characters_are_those_of_the_protocol() -> None:
 
 @given(text=st.text())
 def test_escapes_are_undone_when_read(text: str) -> None:
-    """What was escaped is read back, and holds nothing that would be a path of its own."""
+    """An escaped value is read back, and its folder contains nothing that would be a path of its own."""
     escaped = escape(text)
     assert unescape(escaped) == text
     assert not set(escaped) & (ESCAPED - {"%"})

@@ -1,4 +1,4 @@
-"""The schema of a table: what may be defined, which rows fit, and the forms that other engines read."""
+"""The schema of a table: allowed definitions, rows that fit, and the forms that other engines read."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_types_that_cannot_be_keys(kind: str) -> None:
 
 
 def test_keys_and_derivations_survive_the_log() -> None:
-    """What a table is unique by, derived from, and followed by, is read back from its definition."""
+    """The unique key, the source and the dependents of a table are read back from its definition."""
     arrow = pa.schema([pa.field("a", pa.int64(), False), pa.field("b", pa.string(), False), ("v", pa.int8())])
     keyed = {"unique_key": "b, a", "on_duplicate": "replace"}
     made = TableSchema.from_request("t", arrow, ["b"], properties=keyed)
@@ -109,7 +109,7 @@ def test_keys_and_derivations_survive_the_log() -> None:
     [("orders", "default.orders"), ("sales.orders", "sales.orders"), ("0", "default.0")],
 )
 def test_a_name_without_namespace_is_in_default(given_name: str, full: str) -> None:
-    """A name without a namespace lies in `default`."""
+    """A name without a namespace is in `default`."""
     assert full_name(given_name) == full
 
 
@@ -117,7 +117,7 @@ def test_a_name_without_namespace_is_in_default(given_name: str, full: str) -> N
     "name", ["", ".", ".t", "n.", "a.b.c", "T", "_t", "n._t", "a-b", "a b", "tür", "t/..", "t\n", "x" * 129]
 )
 def test_bad_table_names_are_refused(name: str) -> None:
-    """What cannot be a folder that every engine lists is no table name."""
+    """A name that cannot be a folder that every engine lists is refused."""
     with pytest.raises(BadRequestError, match="is not a table name"):
         full_name(name)
 

@@ -1,4 +1,4 @@
-"""Counts of parts, and what inserts meet when there are too many."""
+"""Counts of parts, and the delay or refusal of inserts when there are too many."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def data_dir(tmp_path: Path) -> DataDir:
 
 
 def test_counts_begin_with_the_catalog_and_follow_the_log(data_dir: DataDir) -> None:
-    """What was there at the start and what is applied later is counted; removed parts are not."""
+    """Parts from the start and parts applied later are counted; removed parts are not."""
     first, second = data_dir.insert(3, {TABLE: ROWS})
     data_dir.insert(4, {TABLE: ROWS.slice(2)})
     data_dir.remove(5, second.part)
@@ -58,7 +58,7 @@ def test_counts_begin_with_the_catalog_and_follow_the_log(data_dir: DataDir) -> 
 
 
 def test_undecided_parts_are_not_counted(data_dir: DataDir) -> None:
-    """A part of a transaction that may be rolled back slows nobody down."""
+    """A part of a transaction that may be rolled back delays no other insert."""
     first, _ = data_dir.insert(3, {TABLE: ROWS})
     with data_dir.sql() as db:
         db.execute("UPDATE parts SET creation_csn = NULL WHERE part = ?", (first.part,))
@@ -67,7 +67,7 @@ def test_undecided_parts_are_not_counted(data_dir: DataDir) -> None:
 
 
 def test_waits_grow_up_to_the_refusal() -> None:
-    """None below the first bound, the longest just below the second, evenly more between them."""
+    """The delay is 0 below the first bound, longest just below the second, and linear between them."""
     waits = [delay_s(found, 10, 20, 2.0) for found in range(20)]
     assert waits[:10] == [0.0] * 10
     steps = [after - before for before, after in itertools.pairwise(waits[9:])]
@@ -76,7 +76,7 @@ def test_waits_grow_up_to_the_refusal() -> None:
 
 
 async def test_an_insert_waits_and_is_refused(data_dir: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Own staged parts count; the refusal says what was found, the limit, and what to do."""
+    """Own staged parts count; the refusal names the number, the limit, and the next step."""
     pauses: list[float] = []
 
     async def note(pause_s: float) -> None:
@@ -109,7 +109,7 @@ async def test_an_insert_waits_and_is_refused(data_dir: DataDir, monkeypatch: py
 
 
 async def test_a_refusal_names_the_property_that_turns_compaction_off(data_dir: DataDir) -> None:
-    """Where compaction is off, that is why there are so many parts."""
+    """If compaction is off, the refusal names that as the reason."""
     data_dir.insert(3, {TABLE: ROWS})
     schema = TableSchema.from_request("t", SCHEMA, ["y"], properties={"compaction": "off"})
     limits = settings(parts_delay_insert=1, parts_refuse_insert=1)

@@ -1,4 +1,4 @@
-"""Commits leave together while others are on the way, and never wait longer than the bound."""
+"""Commits leave together while others are on their way, and never wait longer than the bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONG_S = 3600.0
 
 
 class Station:
-    """Travellers of one `GroupCommitGate`, and who is on the way."""
+    """Commits that pass one `GroupCommitGate`, and those on their way."""
 
     def __init__(self, wait_max_s: float = LONG_S) -> None:
         self.departures = GroupCommitGate(wait_max_s)
@@ -20,13 +20,13 @@ class Station:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def send(self, *names: str) -> None:
-        """Begin journeys in one turn of the loop, and let everything happen that can."""
+        """Begin commits in one iteration of the loop, and let everything happen that can."""
         for name in names:
             self.tasks[name] = asyncio.create_task(self._travel(name))
         await self.settle()
 
     async def arrive(self, *names: str) -> None:
-        """End journeys, and let everything happen that can."""
+        """End commits, and let everything happen that can."""
         for name in names:
             self.arrivals[name].set()
         await self.settle()
@@ -48,14 +48,14 @@ class Station:
 
 
 async def test_alone_it_leaves_at_once() -> None:
-    """A commit that finds nobody on the way waits for nobody."""
+    """A commit without another one on its way does not wait."""
     station = Station()
     await station.send("a")
     assert station.on_the_way == {"a"}
 
 
 async def test_the_next_batch_collects_until_the_whole_one_before_has_arrived() -> None:
-    """Those who come meanwhile leave together when the last of the batch before is there."""
+    """Commits that arrive meanwhile leave together when the last one of the previous batch has ended."""
     station = Station()
     await station.send("a", "b")
     assert station.on_the_way == {"a", "b"}
@@ -83,7 +83,7 @@ async def test_a_slow_batch_holds_back_for_a_bounded_time_only() -> None:
 
 
 async def test_a_failed_journey_lets_the_next_batch_go() -> None:
-    """A commit that is refused, or cancelled on its way, is no longer waited for."""
+    """A commit that is refused, or cancelled on its way, no longer delays others."""
     station = Station()
     await station.send("a")
     await station.send("b")

@@ -1,4 +1,4 @@
-"""Inserts beside other statements of the same transaction: what is confirmed is kept, what is cut is not."""
+"""Inserts beside other statements of one transaction: confirmed rows are kept, those of cut inserts not."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from tidelock.replication.partfs import PartFs
 
 HOME = ReplicaId("r1")
 SCHEMA = pa.schema([("k", pa.int64())])
-#: Rows of a batch that is a large part of its own below.
+#: Rows of a batch that becomes a separate large part.
 LARGE = 20_000
 
 
 def rows(count: int) -> pa.RecordBatch:
-    """Rows that differ, so that they do not shrink to nothing."""
+    """Return rows that differ, so that they hardly compress."""
     return pa.RecordBatch.from_pydict({"k": list(range(count))}, schema=SCHEMA)
 
 
@@ -75,14 +75,14 @@ class GatedStager(Stager):
         self.asked = 0
 
     async def store(self, parts: Sequence[StagedBytes], prepared: Sequence[Tid]) -> None:
-        """Wait for the gate first."""
+        """Store the parts after waiting for the gate."""
         self.asked += 1
         await self.gate.wait()
         await super().store(parts, prepared)
 
 
 class Home:
-    """A replica with one table, as far as inserts and commits need it: every commit succeeds at CSN 5."""
+    """A replica with one table, for inserts and commits: every commit succeeds at CSN 5."""
 
     def __init__(self, folder: Path, catalog: Catalog) -> None:
         limits = settings(
@@ -147,24 +147,24 @@ class Home:
         return Committed(Csn(5), 1)
 
     def release(self, tid: Tid) -> None:
-        """Take the end of a transaction (`CopyMaker`)."""
+        """Accept the end of a transaction (`CopyMaker`)."""
 
 
 class _NoPressure:
     """Partitions with few parts (`BackPressure`)."""
 
     async def admit(self, *_: object) -> None:
-        """Hold nobody back."""
+        """Accept the insert without delay."""
 
 
 class _NoRemovals:
     """Transactions that add only: they hold no lock (`Removals`)."""
 
     def committed(self, tx: Transaction, csn: Csn) -> None:
-        """Take the end of a transaction."""
+        """Accept the end of a transaction."""
 
     async def release(self, tx: Transaction) -> None:
-        """Give back its locks."""
+        """Release its locks."""
 
 
 async def _nobody(timeout_s: float) -> tuple[ReplicaId, ...]:
@@ -190,7 +190,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 def parts_in(proposal: Proposal) -> set[PartId]:
-    """The parts that a commit would add."""
+    """Return the parts that a commit would add."""
     return {entry.part for entry in proposal.record.entries if isinstance(entry, AddPart)}
 
 
@@ -211,7 +211,7 @@ async def test_rows_confirmed_while_a_query_writes_out_are_kept(home: Home) -> N
 
 
 async def test_rows_taken_back_while_a_query_writes_out_stay_out(home: Home) -> None:
-    """An insert that is given up leaves nothing, also when its part is on the way to the disk."""
+    """An insert that is given up leaves nothing, even if its part is being written to the disk."""
     tx = home.transactions.begin(Csn(5))
     await home.insert(tx, Body(stream(rows(10))))
     part = next(iter(tx.staged.parts)).part
@@ -252,7 +252,7 @@ async def test_a_full_disk_in_the_middle_of_an_insert(home: Home, tmp_path: Path
 
 
 async def test_large_inserts_have_a_bound(home: Home) -> None:
-    """One that finds no place waits, and takes nothing from its client; a small one goes on beside it."""
+    """A large insert without a slot waits, and reads nothing from its client; a small one is not delayed."""
     tx = home.transactions.begin(Csn(5))
     body = stream(rows(LARGE), rows(LARGE))
     first = asyncio.create_task(home.insert(tx, Body(body[: len(body) // 2], ended=False)))

@@ -1,4 +1,4 @@
-"""Outcomes while the catalog forgets: what was committed is never called aborted or running (I8)."""
+"""Outcomes while the catalog forgets: a committed transaction is never called aborted or running (I8)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, CLIENT, LO
 from tidelock.replica_agent.transactions.registry import Transactions
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
-#: Of a former life of this replica, committed at CSN 5.
+#: Of a former boot of this replica, committed at CSN 5.
 OLD = Tid(Csn(4), R1, 1, 1)
-#: Of the same life, never committed.
+#: Of the same boot, never committed.
 NEVER = Tid(Csn(5), R1, 1, 2)
 #: Of another home, begun before CSN 5.
 HOLDER = Tid(Csn(4), R2, 1, 1)
@@ -89,7 +89,7 @@ def homes() -> GivenHomes:
 
 @pytest.fixture
 def outcomes(catalog: Catalog, log: Log, homes: GivenHomes) -> OutcomeResolver:
-    """The resolver of an agent in its second life."""
+    """Return the resolver of an agent in its second boot."""
     local = LocalOutcomes(
         replica=R1,
         boot=2,
@@ -102,13 +102,13 @@ def outcomes(catalog: Catalog, log: Log, homes: GivenHomes) -> OutcomeResolver:
 
 @pytest.mark.parametrize("policy", [CLIENT, LOCK, AUDIT])
 async def test_what_is_kept_is_told(outcomes: OutcomeResolver, policy: Policy) -> None:
-    """The outcome in the catalog; what is in neither was aborted with its life."""
+    """The outcome is in the catalog; a transaction that is in neither was aborted with its boot."""
     assert await outcomes.outcome(OLD, policy) == Committed(Csn(5), 5000)
     assert await outcomes.outcome(NEVER, policy) == Aborted()
 
 
 async def test_what_is_forgotten_meanwhile_is_too_old(log: Log, outcomes: OutcomeResolver) -> None:
-    """The floor that counts is the one behind the look at the outcomes, which is behind that at the log."""
+    """The floor that counts is read after the outcomes, which are read after the log."""
     late = Tid(Csn(5), R1, 1, 3)
     log.meanwhile = jobs.AppliedRecord(Csn(6), 6000, [jobs.AppliedTid(str(late), (), None, True)], {})
     assert await outcomes.outcome(late, CLIENT) == TooOld(Csn(6))
@@ -117,7 +117,7 @@ async def test_what_is_forgotten_meanwhile_is_too_old(log: Log, outcomes: Outcom
 async def test_what_was_forgotten_before_is_too_old(
     catalog: Catalog, log: Log, outcomes: OutcomeResolver
 ) -> None:
-    """Committed, and forgotten since; what was begun above the floor is aborted with its life."""
+    """It was committed, and forgotten since; one that was begun above the floor is aborted with its boot."""
     await forget_all(catalog)
     assert await outcomes.outcome(OLD, CLIENT) == TooOld(Csn(5))
     assert await outcomes.outcome(NEVER, CLIENT) == Aborted()

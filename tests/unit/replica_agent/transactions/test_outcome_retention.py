@@ -1,4 +1,4 @@
-"""Outcomes leave with their retention, and their labels with them: at the home of the transaction, once."""
+"""Outcomes and their labels are deleted after their retention: once, at the home of the transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Replica:
     async def commits(
         self, csn: int, label: str | None, home: str = "r1", *, take: bool = True, batch: int | None = None
     ) -> Tid:
-        """A transaction is committed in second ``csn``; its label is taken, or moved, in ZooKeeper."""
+        """Commit a transaction in second ``csn``; its label is created, or moved, in ZooKeeper."""
         tid = Tid(Csn(1), ReplicaId(home), 1, csn)
         applied = jobs.AppliedTid(str(tid), [], label, True, batch)
         await self.catalog.write(
@@ -48,19 +48,19 @@ class Replica:
         return tid
 
     async def labels(self) -> int:
-        """How many labels there are."""
+        """Return the number of labels."""
         names = await self.store.children(tree.LABELS)
         assert isinstance(names, Ok)
         return len(names.value)
 
     async def deletions(self) -> int:
-        """The version of ``labels``, which deletions of streams' labels raise."""
+        """Return the version of ``labels``, which deletions of streams' labels raise."""
         node = await self.store.get(tree.LABELS)
         assert isinstance(node, Ok)
         return node.value.version
 
     def kept(self, *tids: Tid) -> list[bool]:
-        """Which outcomes are kept."""
+        """Return for each transaction whether its outcome is kept."""
         return [self.catalog.reader.outcome(str(tid)) is not None for tid in tids]
 
 
@@ -77,7 +77,7 @@ async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
 
 
 async def test_a_label_goes_with_its_outcome(replica: Replica) -> None:
-    """Those of other homes are theirs to give back; younger ones stay."""
+    """Labels of other homes are released by those; younger ones stay."""
     old = await replica.commits(2, "a")
     other = await replica.commits(3, "b", "r2")
     young = await replica.commits(5, "c")
@@ -89,7 +89,7 @@ async def test_a_label_goes_with_its_outcome(replica: Replica) -> None:
 
 
 async def test_a_label_that_names_another_transaction_stays(replica: Replica) -> None:
-    """It was given back, and taken anew."""
+    """It was released, and another transaction has taken it."""
     first = await replica.commits(2, "a")
     await replica.store.multi((Delete(tree.label("a"), -1),))
     second = await replica.commits(3, "a")
@@ -100,7 +100,7 @@ async def test_a_label_that_names_another_transaction_stays(replica: Replica) ->
 
 @pytest.mark.parametrize("fault", [Fault.NOT_CONNECTED, Fault.REPLY_LOST])
 async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Fault) -> None:
-    """Else nobody would know that the label is to go."""
+    """Otherwise no replica would know that the label is to be deleted."""
     old = await replica.commits(2, "a")
 
     def of_labels(call: Call) -> bool:
@@ -116,7 +116,7 @@ async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Fau
 
 
 async def test_a_label_that_is_gone_already(replica: Replica) -> None:
-    """A former run had deleted it before it was cut."""
+    """A former run had deleted it before it was interrupted."""
     old = await replica.commits(2, "a", take=False)
     await replica.outcomes.forget(4000, 0)
     assert replica.kept(old) == [False]
@@ -126,7 +126,7 @@ class TestStreams:
     """The label of a streaming query moves; it stays, with the outcome of its last batch, for longer."""
 
     async def test_the_last_batch_stays_with_its_label(self, replica: Replica) -> None:
-        """Former batches are forgotten with the others, whoever committed them."""
+        """The outcomes of former batches are forgotten like others, at any home."""
         batches = [await replica.commits(n, "query", f"r{n % 2 + 1}", batch=n) for n in (2, 3, 4)]
         plain = await replica.commits(5, None)
         await replica.outcomes.forget(6000, 3000)
@@ -137,7 +137,7 @@ class TestStreams:
         assert replica.catalog.reader.meta("outcome_floor") == 5
 
     async def test_it_ends_when_it_has_not_moved_for_long(self, replica: Replica) -> None:
-        """Its home gives it back, and whoever has read it before is refused: `labels` has another version."""
+        """Its home releases it; a client that has read it before is refused: `labels` has another version."""
         mine = await replica.commits(2, "mine", batch=7)
         others = await replica.commits(3, "others", "r2", batch=7)
         before = await replica.deletions()
@@ -159,7 +159,7 @@ class TestStreams:
         assert await replica.deletions() == before
 
     async def test_one_that_is_moved_between_look_and_deletion_stays(self, replica: Replica) -> None:
-        """The deletion is at the version that was read; the next call goes on."""
+        """The deletion is at the version that was read; the next call continues."""
         old = await replica.commits(2, "query", batch=7)
 
         def move_first(call: Call) -> bool:
@@ -186,7 +186,7 @@ class TestStreams:
 
     @pytest.mark.parametrize("old", [3, 500])
     def test_that_of_a_query_with_many_batches(self, old: int) -> None:
-        """The work is that of what is forgotten, whatever is kept: commits wait for the catalog's writer."""
+        """The work depends on the forgotten outcomes alone: commits wait for the catalog's writer."""
         count, steps = 1000, 0
 
         def step() -> None:

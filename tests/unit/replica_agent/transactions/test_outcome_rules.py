@@ -1,4 +1,4 @@
-"""The rules of outcomes: every course of questions over small facts, and what is never concluded."""
+"""The rules of outcomes: every course of questions over small facts, and the conclusions they exclude."""
 
 from __future__ import annotations
 

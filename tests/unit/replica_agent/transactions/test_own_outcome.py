@@ -38,7 +38,7 @@ FLOOR = Csn(100)
 
 
 class Log:
-    """A log in which no transaction stands (`LogPort`); every home is in the life that is asked about."""
+    """A log without transactions (`LogPort`); every home is in the boot that the question names."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -73,7 +73,7 @@ def log() -> Log:
 
 @pytest.fixture
 def homes() -> GivenHomes:
-    """The homes of others' transactions, which say nothing until a test lets them."""
+    """Return the homes of others' transactions, which do not answer until a test lets them."""
     return GivenHomes({})
 
 
@@ -167,7 +167,7 @@ async def test_the_log_is_only_read_of_what_its_home_cannot_tell(
     reads: int,
     dropped: bool,
 ) -> None:
-    """The word of a home costs ZooKeeper nothing; there may be thousands that are undecided here."""
+    """The answer of a home costs ZooKeeper nothing; thousands of transactions may be undecided here."""
     fetched = tid(FLOOR - 1, home=OTHER)
     homes.answers = {fetched: answer}
     forgotten: list[Tid] = []

@@ -1,4 +1,4 @@
-"""The one loop by which a commit is tried again: how often, after what, and what it raises in the end."""
+"""The one loop that retries a commit: how often, after which errors, and what it raises in the end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_the_bound_ends_the_attempts_with_their_last_error() -> None:
 
 
 async def test_any_other_error_ends_the_attempts_at_once() -> None:
-    """What says for certain that nothing was committed is not asked again."""
+    """An error that certainly excludes a commit is raised without another attempt."""
     attempts = Attempts(BadRequestError("no"))
     with pytest.raises(BadRequestError):
         await retried(attempts, after=(CommitUnknownError,), may_retry=lambda: True)

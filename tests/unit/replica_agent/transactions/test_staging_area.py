@@ -1,4 +1,4 @@
-"""The staging folder of a table: what Hadoop's committer does to it, and which files enter in the end."""
+"""The staging folder of a table: the requests of Hadoop's committer, and the files that are accepted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_job_is_the_uuid_in_its_file_names(text: str, found: bool) -> None:
 
 
 def test_an_append_enters_all_files_and_another_may_follow() -> None:
-    """Two tasks, one with two partitions: three files enter, and a second job may follow."""
+    """Two tasks, one with two partitions: three files are accepted, and a second job may follow."""
     area = begun()
     write(area, (*attempt(0), "k=1", name(JOBS[0])))
     write(area, (*attempt(0), "k=2", name(JOBS[0], 0, 1)))
@@ -92,7 +92,7 @@ def test_an_append_enters_all_files_and_another_may_follow() -> None:
 
 
 def test_version_2_is_refused_by_name() -> None:
-    """At the first rename of an attempt into the table, before anything of it is there."""
+    """It is refused at the first rename of an attempt into the table, before any file of it is there."""
     area = begun()
     write(area, (*attempt(0), "k=1", name(JOBS[0])))
     for source, target in (((*attempt(0), "k=1"), ("k=1",)), (attempt(0), ("x",))):
@@ -127,7 +127,7 @@ def test_zombies_of_a_job_that_is_over_are_refused() -> None:
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("root", [(), DYNAMIC])
 def test_two_jobs_at_once(root: StagingPath, written: bool) -> None:
-    """The second is refused by the first request of it, whichever that is; the first goes on."""
+    """The first request of the second job is refused, whichever it is; the first job goes on."""
     area = begun(root)
     if written:
         write(area, (*attempt(0, 0, root), "k=1", name(JOBS[0])))
@@ -144,7 +144,7 @@ def test_two_jobs_at_once(root: StagingPath, written: bool) -> None:
         area.mark((f".spark-staging-{JOBS[1]}", *SUCCESS))
     write(area, (*attempt(1, 0, root), "k=1", name(JOBS[0], 1)))
     assert area.rename(attempt(1, 0, root), task_folder(1, root))
-    # What the second deletes, all the same, is its own.
+    # The second job deletes only its own files nevertheless.
     area.delete((f".spark-staging-{JOBS[1]}", *TEMPORARY), recursive=True)
     area.delete((f".spark-staging-{JOBS[1]}",), recursive=True)
     commit_job(area, 1, root)
@@ -182,7 +182,7 @@ def test_a_job_of_partitions_asks_again_for_its_folder() -> None:
 
 
 def test_a_mark_is_of_one_job() -> None:
-    """One that is not at its end, or works elsewhere, seals nothing."""
+    """The mark of a job that has not ended, or works elsewhere, seals nothing."""
     area = begun(DYNAMIC)
     write(area, (*attempt(0, 0, DYNAMIC), "k=1", name(JOBS[0])))
     assert area.rename(attempt(0, 0, DYNAMIC), task_folder(0, DYNAMIC))
@@ -195,7 +195,7 @@ def test_a_mark_is_of_one_job() -> None:
 
 @pytest.mark.parametrize("written", [False, True])
 def test_an_attempt_of_a_job_that_was_aborted_before_its_first_file(written: bool) -> None:
-    """What Spark deletes last says which job it was: its late attempts hold up nobody."""
+    """Spark's last deletion names the job: its late attempts delay no other job."""
     area = begun()
     area.delete(TEMPORARY, recursive=True)
     if written:  # between the two last requests of the abort
@@ -249,7 +249,7 @@ def test_folders_and_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_that_fails_in_the_middle_of_its_commit() -> None:
-    """What it has moved stays unsealed, whatever later jobs do; an overwrite clears it."""
+    """The files that it has moved stay unsealed, whatever later jobs do; an overwrite clears them."""
     area = begun()
     write(area, (*attempt(0), name(JOBS[0])))
     assert area.rename(attempt(0), task_folder(0))
@@ -267,7 +267,7 @@ def test_a_job_that_fails_in_the_middle_of_its_commit() -> None:
 
 
 def test_a_job_that_begins_while_one_is_sealed() -> None:
-    """What the first has moved into place is sealed, and the second goes on."""
+    """The files that the first job has moved into place are sealed, and the second job goes on."""
     area = begun()
     write(area, (*attempt(0), name(JOBS[0])))
     assert area.rename(attempt(0), task_folder(0))
@@ -285,7 +285,7 @@ def test_an_overwrite_must_end() -> None:
     """The rows are gone at once; without the job's seal the transaction would commit that alone."""
     area = StagingArea()
     assert area.delete((), recursive=True).replaces == ()
-    area.seal(area.closing())  # there is no job
+    area.seal(area.closing())  # no job is at work
     assert "its rows were removed" in str(area.unsealed())
     area.make_folder((*TEMPORARY, "0"))
     area.delete(TEMPORARY, recursive=True)
@@ -297,7 +297,7 @@ def test_an_overwrite_must_end() -> None:
 
 @pytest.mark.parametrize("how", ["aborted", "in the middle", "partitions", "never began"])
 def test_a_failed_overwrite_is_not_forgiven(how: str) -> None:
-    """What follows would be committed without the rows that were to come: nothing follows but another one."""
+    """Later files would be committed without the rows to come: only another overwrite is accepted."""
     root = DYNAMIC if how == "partitions" else ()
     area = StagingArea()
     if how != "partitions":
@@ -348,7 +348,7 @@ def test_a_failed_overwrite_is_not_forgiven(how: str) -> None:
 
 
 def test_partitions_of_two_columns_are_replaced() -> None:
-    """Who is told that a partition was there makes no folder above it before the rename."""
+    """A client that reads that a partition existed makes no folder above it before the rename."""
     area = begun(DYNAMIC)
     for number in range(2):
         write(area, (*attempt(0, 0, DYNAMIC), "a=1", f"b={number}", name(JOBS[0], 0, number)))
@@ -366,9 +366,9 @@ def test_partitions_of_two_columns_are_replaced() -> None:
 
 @pytest.mark.parametrize("aborted", ["", "in the middle", "at the end"])
 def test_partitions_are_replaced_when_the_jobs_folder_goes(aborted: str) -> None:
-    """The job works in a folder of its own; it is sealed when that is deleted with nothing left in it.
+    """The job works in its own folder; it is sealed when that is deleted with nothing left in it.
 
-    But not by who aborts it, although all is in place, since an answer was lost.
+    An abort does not seal it, even if all files are in place, since an answer was lost.
     """
     root = DYNAMIC
     area = begun(root)
@@ -397,7 +397,7 @@ def test_partitions_are_replaced_when_the_jobs_folder_goes(aborted: str) -> None
 
 
 def test_like_a_file_system() -> None:
-    """What Hadoop's client expects of names that are, or are not, there."""
+    """The answers are those that Hadoop's client expects for names that exist, or do not."""
     area = begun()
     place = (*attempt(0), "k=1", name(JOBS[0]))
     first = write(area, place)

@@ -26,7 +26,7 @@ from tidelock.replica_agent.transactions.staging_paths import StagingPath, job_o
 
 
 def test_a_job_that_is_settled_by_name() -> None:
-    """The files named enter, in their partitions; all others go, and what comes later is refused."""
+    """The named files are accepted, in their partitions; all others are dropped, and later ones refused."""
     area = StagingArea()
     wanted = [(*attempt(0), "p=1", name(JOBS[0])), (*attempt(1), name(JOBS[0], 1))]
     numbers = [write(area, place) for place in wanted]
@@ -71,7 +71,7 @@ def test_what_cannot_be_settled() -> None:
 
 
 def test_a_job_without_rows_is_settled() -> None:
-    """It leaves nothing, and stands in nobody's way; its late attempts are refused all the same."""
+    """It leaves nothing, and delays no other job; its late attempts are refused nevertheless."""
     area = StagingArea()
     assert area.settle(JOBS[0], []) == ()
     area.seal(area.closing())

@@ -1,12 +1,13 @@
 """The staging folder under jobs of Spark that begin, fail, and run into each other at any point.
 
 Each job is Spark's, request by request (`HadoopMapReduceCommitProtocol` over `FileOutputCommitter` 1), and a
-generator, so that the requests of several interleave. What the table has in the end, where that could be
-committed, is compared with what those jobs were to do that have ended well for Spark.
+generator, so that the requests of several jobs interleave. The final rows of the table, if they could be
+committed, are compared with the intended rows of those jobs that have ended well for Spark.
 
-Two things no server can tell, since neither the first nor the last requests of a job name it: whose rows were
-removed when a whole job passes between the first two requests of an overwrite; and whose mark comes when an
-overwrite begins between the last two of a job. The first is left out, the second does not happen here.
+A server cannot know two things, since neither the first nor the last requests of a job name it. When a whole
+job passes between the first two requests of an overwrite, it cannot know whose rows were removed. When an
+overwrite begins between the last two requests of a job, it cannot know whose mark arrives. The first case is
+left out, the second does not happen here.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class Table:
     #: Jobs in the table's own folder that were sealed; and whether one has passed an overwrite.
     sealed: int = 0
     overtaken: bool = False
-    #: What was replaced: when, where, and by which job.
+    #: The replacements: time, folder, and job.
     replaced: list[tuple[int, StagingPath, str]] = field(default_factory=list)
 
     def delete(self, place: StagingPath, job: str) -> None:
-        """As the home does it."""
+        """Delete a path as the home does."""
         found = self.area.delete(place, recursive=True)
         if found.replaces is not None:
             self.rows = {number: row for number, row in self.rows.items() if not is_below(row, place)}
@@ -60,7 +61,7 @@ class Table:
             self.seal()
 
     def seal(self) -> None:
-        """The files of the job that has ended are rows."""
+        """Turn the files of the job that has ended into rows."""
         found = self.area.closing()
         self.rows |= {item.number: item.place for item in found}
         self.area.seal(found)
@@ -223,7 +224,7 @@ class Spark:
                 self.table.area.create((*folder, f"part-00099-{job}.c000.snappy.parquet"), overwrite=True)
 
     def _owes(self) -> bool:
-        """Whether a job has replaced rows and not ended well, and nobody has replaced all since who has."""
+        """Return whether a failed job has replaced rows, and no good job has replaced all rows since."""
         well = {job.id for job in self.jobs if job.ended == "well"}
         whole = max(
             (time for time, place, job in self.table.replaced if job in well and not place), default=0
@@ -232,11 +233,11 @@ class Spark:
 
     @property
     def committable(self) -> bool:
-        """Whether the transaction may be committed."""
+        """Return whether the transaction may be committed."""
         return self.table.area.unsealed() is None
 
     def expected(self) -> dict[int, StagingPath]:
-        """What the jobs that have ended well make of the table, each as a whole, in their order."""
+        """Return the table that the jobs that have ended well make, each as a whole, in their order."""
         well = {job.id: job for job in self.jobs if job.ended == "well"}
         rows = [(0, *item) for item in Table().rows.items()]
         rows += [(job.moved_at, *item) for job in well.values() for item in job.written.items()]

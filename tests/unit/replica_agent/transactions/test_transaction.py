@@ -1,4 +1,4 @@
-"""The states of a transaction: one table says which may follow which, and nothing goes round it."""
+"""The states of a transaction: one table defines the order of states, and nothing bypasses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements that depend on what is there: one at a time in a transaction; and what would change a key."""
+"""Statements that depend on existing rows run one at a time in a transaction; changes of keys are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_one_after_the_other(transactions: Transactions) -> None:
 
 
 async def test_the_next_one_does_not_run_after_a_failure(transactions: Transactions) -> None:
-    """What one leaves behind is for the rollback only; the one that waited for it never begins."""
+    """The changes of a failed statement can only be rolled back; the one that waited for it never begins."""
     tx = transactions.begin(Csn(2))
 
     async def failing() -> None:

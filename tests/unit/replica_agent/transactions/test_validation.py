@@ -1,4 +1,4 @@
-"""Which commits invalidate what a serializable transaction has read."""
+"""The commits that invalidate the reads of a serializable transaction."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_conflict_with_a_partition_unless_every_read_excluded_it(
 
 
 def test_reads_of_several_statements_add_up() -> None:
-    """What one statement has left out another may have read; a whole read includes everything."""
+    """A partition that one statement has excluded may be read by another; a whole read includes all."""
     one = tx()
     one.note_reads({A: frozenset({"y=1", "y=2"})})
     one.note_reads({A: frozenset({"y=2", "y=3"}), B: frozenset()})
@@ -53,7 +53,7 @@ def test_reads_of_several_statements_add_up() -> None:
 
 @pytest.mark.parametrize("isolation", [Isolation.SNAPSHOT, Isolation.READ_COMMITTED])
 def test_only_serializable_transactions_note_reads(isolation: Isolation) -> None:
-    """Only a serializable transaction is asked for its reads."""
+    """Only a serializable transaction records its reads."""
     one = tx(isolation)
     one.note_reads({A: None})
     assert not one.statements.reads
