@@ -1,4 +1,4 @@
-"""The agent's process: settings, one life until a signal, and a new one when it was fenced."""
+"""The agent's process: settings, one boot until a signal, and a new process after a boot was fenced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_CORRUPT = 0, 1, 2, 3, 
 
 
 async def run(settings: AgentSettings) -> Ended:
-    """Run one life of the agent and return why it ended; a signal ends a start too."""
+    """Run one boot of the agent and return why it ended; a signal also ends a boot that is still starting."""
     agent = Agent(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,20 +39,20 @@ async def run(settings: AgentSettings) -> Ended:
             await starting
         return await ending
     finally:
-        # A start may wait for ZooKeeper without end.
+        # A start can wait for ZooKeeper without limit.
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await agent.close()
 
 
 def _raise_file_limit() -> None:
-    """One insert may hold ``partitions_per_insert_max`` files open: take what the system allows."""
+    """Raise the limit of open files to the hard limit: an insert has a file for each partition."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _exit_code(error: TidelockError) -> int:
-    """Return what the one table of exit codes (docs/command-line.md) says of an error."""
+    """Return the exit code of an error, by the table in docs/command-line.md."""
     match error:
         case ConfigError():
             return EXIT_USAGE
@@ -65,7 +65,7 @@ def _exit_code(error: TidelockError) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent; returns the exit code."""
+    """Run the agent and return the exit code."""
     try:
         settings = load(sys.argv[1:] if argv is None else argv)
         faults.check_armed()
@@ -81,8 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.error("agent_cannot_run", error=type(error).__name__, reason=error.message)
         return _exit_code(error)
     if ended is Ended.FENCED:
-        # A fenced agent begins a new life with a new boot. A fresh process has no state to carry over by
-        # mistake.
+        # A fenced agent starts again with a new boot. A fresh process cannot carry old state over by mistake.
         _log.warning("restarting_after_fence")
         os.execv(
             sys.executable,

@@ -1,4 +1,4 @@
-"""Routes of operators."""
+"""Routes for operators."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class AdminRoutes:
     service: AdministrationService
 
     async def horizon(self, request: web.Request) -> web.Response:
-        """Raise the horizon to a CSN, or as far as it goes, without regard to the retention of history."""
+        """Raise the horizon to a CSN, or as far as possible, regardless of the retention of history."""
         asked = await body(request, HorizonRequest)
         csn = None if asked.csn is None else Csn(asked.csn)
         moved = await self.service.force_horizon(csn, drop_pins=asked.drop_pins)
         return answer(HorizonAnswer(moved.horizon, HorizonBound(**asdict(moved.held_by))))
 
     async def optimize(self, request: web.Request) -> web.Response:
-        """Merge the parts of a table, or one partition, until nothing can be merged or the time is over."""
+        """Merge the parts of a table or of one partition until nothing is left to merge or the time is up."""
         asked = await body(request, OptimizeRequest)
         if not asked.timeout_s > 0:
             msg = f"timeout_s={asked.timeout_s} is no time to work; give seconds above 0, or leave it out"

@@ -22,7 +22,7 @@ from tidelock.replica_agent.readers.webhdfs import no_content_type
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.peers import push_bytes_max
 
-#: What a merge does stands in the query string, since its body is rows.
+#: The parameters of a merge are in the query string, since the body holds its rows.
 REQUEST_LINE_BYTES_MAX = 64 << 10
 
 

@@ -1,4 +1,4 @@
-"""Rows as an answer: an Arrow IPC stream of unknown length."""
+"""Rows as the body of a response: an Arrow IPC stream of unknown length."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 async def send_rows(
     request: web.Request, running: Statement, *, at_end: Callable[[], None] = lambda: None
 ) -> web.StreamResponse:
-    """Send the rows of a statement as they come.
+    """Send the rows of a statement as the statement produces them.
 
-    A failure after the first byte cuts the connection without the final chunk, which no client can take for
-    an end.
+    A failure after the first byte cuts the connection without the final chunk, so that no client can mistake
+    the cut for the end of the rows.
 
     Args:
-        request: Who asks.
+        request: The request that is answered.
         running: The statement.
-        at_end: Called when all is sent, before the client can know of the end.
+        at_end: Called when all rows are sent, before the client can see the end of the stream.
     """
     response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
     await response.prepare(request)

@@ -1,4 +1,4 @@
-"""Routes of the audit."""
+"""Routes for audits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class AuditRoutes:
     service: AdministrationService
 
     async def audit(self, request: web.Request) -> web.Response:
-        """Audit this replica; the answer comes when it is done, or ``audit_timeout_s`` are over."""
+        """Audit this replica; the answer arrives when the audit is done, or after ``audit_timeout_s``."""
         self.service.admit_audit()
         deep = _flag(request, "deep")
 
         return answer(await self.service.audit(deep=deep, abandoned=lambda: not is_waiting(request)))
 
     async def digests(self, request: web.Request) -> web.Response:
-        """Tell what other replicas are compared with at a CSN; ``tables=0`` leaves the parts out."""
+        """Return the digests of this replica at a CSN, for comparison; ``tables=0`` leaves the parts out."""
         csn, above = number(request, "csn"), number(request, "above")
         if csn is None:
             raise BadRequestError("digests are of a CSN: give csn=")

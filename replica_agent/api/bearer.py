@@ -1,7 +1,7 @@
-"""What a token opens besides the folder of its transaction: routes of that transaction, by its rights.
+"""Authentication by token: the routes that a token opens besides the folder of its transaction.
 
-``Authorization: Bearer tl1...`` in the place of the shared secret. Whoever shows a token has its rights and
-no others, also where the agents have no secret.
+``Authorization: Bearer tl1...`` replaces the shared secret. A request with a token has the rights of the
+token and no others, also where the agents have no secret.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ _CLAIMS: Final = "tidelock.claims"
 
 @dataclass(slots=True, eq=False, repr=False)
 class Bearers:
-    """Lets requests with a token in; part of :func:`http.authentication`."""
+    """Admits requests with a token; part of :func:`http.authentication`."""
 
     service: UploadService
-    #: The routes (method, path) with the right that each takes; None: any token of the transaction will do.
+    #: The routes (method, path), each with the right that it requires; None: any token of the transaction is
+    #: enough.
     opened: Mapping[tuple[str, str], Right | None]
 
     def admit(self, request: web.Request, given: str) -> bool:
-        """Tell whether what a request shows is a token; if it is, the request may be answered.
+        """Return whether the credential of a request is a token; if it is one, the request is admitted.
 
         Raises:
-            TokenRightError: The route is not opened by this token, or by none.
+            TokenRightError: This token does not open the route, or no token does.
             AccessDeniedError: As :meth:`TokenIssuer.admit_to`.
         """
         if not given.startswith(f"{PREFIX}."):
@@ -55,15 +56,16 @@ class Bearers:
 
 
 def claims_of(request: web.Request) -> TokenClaims | None:
-    """Return what the token of a request says; None for one that has come with the secret."""
+    """Return the claims of a request's token; None for a request with the shared secret."""
     found: TokenClaims | None = request.get(_CLAIMS)
     return found
 
 
 def shows_life(request: web.Request) -> bool:
-    """Tell whether a request keeps its transaction alive.
+    """Return whether a request keeps its transaction alive.
 
-    One with a token does only if that is its right: who uses it may outlive the program that is to commit.
+    A request with a token does so only if the token has that right: the process that uses the token may
+    outlive the program that is to commit.
     """
     claims = claims_of(request)
     return claims is None or Right.HEARTBEAT in claims.rights

@@ -27,7 +27,7 @@ class ChangeRoutes:
     service: ReadService
 
     async def sets(self, request: web.Request) -> web.Response:
-        """List what commits have added to a table and removed from it."""
+        """List the parts that commits have added to a table and removed from it."""
         since, until = number(request, "from"), number(request, "to")
         if since is None:
             msg = "the changes of a table need from=: the CSN behind which they begin"
@@ -40,7 +40,7 @@ class ChangeRoutes:
             bytes_max=number(request, "bytes_max"),
             wait_s=seconds(request, "wait_s") or 0.0,
         )
-        return answer(await asyncio.to_thread(_shown, schema, page))  # there may be many thousands of parts
+        return answer(await asyncio.to_thread(_shown, schema, page))  # there can be many thousands of parts
 
     async def rows(self, request: web.Request) -> web.StreamResponse:
         """Stream the rows that commits have changed."""
@@ -53,7 +53,7 @@ class ChangeRoutes:
 
 
 def _range(asked: ChangedRowsRequest) -> tuple[Csn, Csn]:
-    """Return what is asked for, without its first CSN; BadRequestError when it is not said."""
+    """Return the requested range, without its first CSN; BadRequestError when a bound is missing."""
     match asked.since, asked.to, asked.csn:
         case int(since), int(to), None:
             return Csn(since), Csn(to)
@@ -67,7 +67,8 @@ def _shown(schema: TableSchema, page: ChangePage) -> ChangePageAnswer:
     partition = functools.cache(functools.partial(named, schema=schema))
 
     def shown(part: ChangedPart, csns: tuple[Csn, Csn]) -> ShownPart:
-        # At the end of the page that is asked for rather than at its own: fewer CSNs are read.
+        # The schema is read at the end of the requested page rather than at the part's own CSN: fewer CSNs
+        # are read.
         csn = next(csn for csn in csns if part.visible(csn))
         row = part.row
         return ShownPart(

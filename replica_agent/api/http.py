@@ -1,4 +1,4 @@
-"""What all handlers share: typed bodies, errors as JSON, the shared secret."""
+"""Helpers of all handlers: typed bodies, errors as JSON, the shared secret."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def answer(value: Any, status: int = 200) -> web.Response:
 async def body(request: web.Request, kind: type[T]) -> T:
     """Read the JSON body as ``kind``.
 
-    BadRequestError names the field that is wrong. An empty body is ``{}``.
+    A BadRequestError names the wrong field. An empty body is ``{}``.
     """
     raw = await request.read()
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)
-    except ValueError as error:  # msgspec's errors, and bytes that are no UTF-8
+    except ValueError as error:  # msgspec's errors, and bytes that are not UTF-8
         msg = (
             f"the body of {request.method} {request.path} is not as expected: {error}; docs/protocol.md has "
             "its form"
@@ -42,12 +42,12 @@ async def body(request: web.Request, kind: type[T]) -> T:
 
 
 def number(request: web.Request, name: str) -> int | None:
-    """Read an integer query parameter; BadRequestError when it is not one."""
+    """Return an integer query parameter; BadRequestError when it is not an integer."""
     return _parsed(request, name, int, "an integer")
 
 
 def seconds(request: web.Request, name: str) -> float | None:
-    """Read a duration of seconds among the query parameters; BadRequestError when it is not one."""
+    """Return a query parameter in seconds; BadRequestError when it is not a number."""
     return _parsed(request, name, float, "a number of seconds")
 
 
@@ -70,7 +70,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception as error:
         refusal = _refusal(request, error)
         if request.content.exception() is not None:
-            # What is left of a broken body stands in the way of the connection's next request.
+            # The unread rest of a broken body would block the next request of the connection.
             refusal.force_close()
         return refusal
 
@@ -102,10 +102,10 @@ def authentication(
     """Return the middleware that demands ``Authorization: Bearer <secret>`` when a secret is set.
 
     Args:
-        secret: Empty for none.
-        open_routes: Names of routes that look after themselves.
-        admit: Told what a request shows in the place of the secret: whether it is something else that counts.
-            It raises where that is not good enough.
+        secret: The shared secret; empty: no secret is set.
+        open_routes: Names of routes that authenticate their requests themselves.
+        admit: Called with the credential that a request has in place of the secret. Returns whether it is a
+            token, and raises if that token does not open the route.
     """
     expected = f"Bearer {secret}".encode()
 

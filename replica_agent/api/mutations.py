@@ -39,7 +39,7 @@ class MutationRoutes:
         return await self._done(request, work)
 
     async def upsert(self, request: web.Request) -> web.Response:
-        """Insert rows, in the place of those with the same key: the body is an Arrow IPC stream."""
+        """Insert rows and replace the rows with the same key: the body is an Arrow IPC stream."""
         on = tuple(name for name in request.query.get("on", "").split(",") if name)
         return await self._merge(request, MergeRows("", on, update=True, insert=True, upsert=True))
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document of an agent, made of the table of routes and the structs of `tidelock.wire`."""
+"""The OpenAPI document of an agent, generated from the table of routes and the structs of `tidelock.wire`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ are refused.
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
-    """Return the document for the routes of the API address, and those of the data address beside them."""
+    """Return the document: the routes of the API address, and the paths of the data address."""
     paths: dict[str, dict[str, Any]] = {}
     components = _components(routes)
     for route in routes:
@@ -174,18 +174,18 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
             if field.name in meanings:
                 shown["description"] = meanings[field.name]
         if name not in requests and not struct.__struct_config__.omit_defaults:
-            schema["required"] = list(schema.get("properties", {}))  # what it holds is always written
+            schema["required"] = list(schema.get("properties", {}))  # the agent writes every field
     return found
 
 
 def _portable(schema: dict[str, Any]) -> None:
-    """Write a pattern as JSON Schema has it: with ^ and $, where Python has anchors of its own."""
+    """Rewrite a pattern for JSON Schema: with ^ and $ in place of Python's own anchors."""
     if "pattern" in schema:
         schema["pattern"] = schema["pattern"].replace(r"\A", "^").replace(r"\Z", "$")
 
 
 def _told(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
-    """Return what the docstring of a struct says of it, and of each of its attributes."""
+    """Return the description of a struct and of each of its attributes, from its docstring."""
     about, _, attributes = cleandoc(struct.__doc__ or "").partition("\n\nAttributes:\n")
     meanings: dict[str, str] = {}
     name = ""
@@ -198,7 +198,7 @@ def _told(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
 
 
 def _structs(bodies: Iterable[Body | None]) -> dict[str, type[msgspec.Struct]]:
-    """Return the structs of some bodies, and those inside of them, by name."""
+    """Return the structs of some bodies and the structs nested in them, by name."""
     found: dict[str, type[msgspec.Struct]] = {}
     left = [inspect.type_info(body) for body in bodies if body is not None and not isinstance(body, Content)]
     while left:
@@ -217,7 +217,7 @@ def _structs(bodies: Iterable[Body | None]) -> dict[str, type[msgspec.Struct]]:
 
 
 def _of_data(name: str, summary: str, media_type: str, *, head: bool = True) -> dict[str, Any]:
-    """Return the paths of one kind of file at the data address, which readers serve."""
+    """Return the paths of one kind of file at the data address, which the readers serve."""
     path = next(_path_parameters(name))
     operation: dict[str, Any] = {
         "tags": ["data"],

@@ -30,12 +30,12 @@ class PeerRoutes:
     service: PeerService
 
     async def stage(self, request: web.Request) -> web.Response:
-        """Make pushed parts durable and say so; a replica that cannot vouch for itself says "not now"."""
+        """Make pushed parts durable and confirm them, or answer "not now" if the replica may not vouch."""
         self.service.admit_push(request.content_length)
         return answer(await self.service.stage(await request.read()))
 
     async def forget(self, request: web.Request) -> web.Response:
-        """Drop what a home has rolled back, or taken back."""
+        """Delete the parts that a home has rolled back or withdrawn."""
         asked = await body(request, ForgetRequest)
         await self.service.forget([parse_tid(tid) for tid in asked.tids], asked.parts)
         return answer(Nothing())
@@ -47,13 +47,13 @@ class PeerRoutes:
         return answer(Nothing())
 
     async def begin_upload(self, request: web.Request) -> web.Response:
-        """Let another replica take a file of a transaction of this home."""
+        """Let another replica receive a file of a transaction of this home."""
         self.service.admit_upload()
         asked = await body(request, UploadRequest)
         return answer(await self.service.begin_upload(asked.grant, asked.replica))
 
     async def end_upload(self, request: web.Request) -> web.Response:
-        """Take note of a file that another replica has taken."""
+        """Record a file that another replica has received."""
         self.service.admit_upload()
         asked, part = await body(request, UploadedRequest), PartId(request.match_info["part"])
         meta = bytes_alone(part, asked.length, asked.checksum)
@@ -61,16 +61,16 @@ class PeerRoutes:
         return answer(Nothing())
 
     async def fail_upload(self, request: web.Request) -> web.Response:
-        """Give up a file that another replica was to take."""
+        """Give up a file that another replica was to receive."""
         asked, part = await body(request, FailedUploadRequest), PartId(request.match_info["part"])
         await self.service.fail_upload(parse_tid(asked.tid), asked.table, asked.replica, part)
         return answer(Nothing())
 
     async def outcome(self, request: web.Request) -> web.Response:
-        """Tell what this home knows of its own transaction."""
+        """Return what this home knows about a transaction of its own."""
         found = self.service.own_outcome(parse_tid(request.match_info["tid"]))
         return answer(PeerOutcome(word_of(found)))
 
     async def status(self, _request: web.Request) -> web.Response:
-        """Tell how far this replica is."""
+        """Return the progress of this replica."""
         return answer(self.service.status())

@@ -44,28 +44,28 @@ class ReadingRoutes:
         return answer(_shown(pin), 201)
 
     async def list(self, _request: web.Request) -> web.Response:
-        """Show the snapshots that clients hold through this replica."""
+        """List the snapshots that clients hold through this replica."""
         return answer(self.service.describe_snapshots())
 
     async def renew(self, request: web.Request) -> web.Response:
-        """Begin the lease anew."""
+        """Restart the lease of a snapshot."""
         return answer(_shown(await self.service.renew_snapshot(request.match_info["id"])))
 
     async def close(self, request: web.Request) -> web.Response:
-        """Give the pin back."""
+        """Release the pin of a snapshot."""
         await self.service.close_snapshot(request.match_info["id"])
         return answer(SnapshotClosed(request.match_info["id"]))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
         """Run a statement and stream the rows as Arrow IPC.
 
-        A failure after the first byte cuts the connection without the final chunk, which no client can take
-        for an end.
+        A failure after the first byte cuts the connection without the final chunk, so that no client can
+        mistake the cut for the end of the rows.
         """
         return await self._run(request, await body(request, QueryRequest))
 
     async def query_inside(self, request: web.Request) -> web.StreamResponse:
-        """Run a statement inside the transaction that the path names, also for who has a token of it."""
+        """Run a statement inside the transaction of the path; a token of the transaction is enough."""
         asked = await body(request, QueryRequest)
         tid = request.match_info["tid"]
         if asked.csn is not None or asked.tid not in {None, tid}:
@@ -75,7 +75,7 @@ class ReadingRoutes:
 
     async def _run(self, request: web.Request, asked: QueryRequest) -> web.StreamResponse:
         claims = claims_of(request)
-        # A read that goes wrong in another process, which has a token, does not spoil the transaction.
+        # A failed read of another process, which has a token, does not spoil the transaction.
         with self.service.failures_noted(asked.tid if claims is None else None):
             statement = await self._prepare(asked, request)
             async with self.service.run(statement) as running:

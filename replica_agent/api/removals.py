@@ -1,4 +1,4 @@
-"""Routes of statements that take whole partitions out of tables."""
+"""Routes of statements that remove whole partitions from tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A route as a value: what it takes, what it answers, and who handles it."""
+"""A route as a value: what it accepts, what it answers, and its handler."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.uploads.tokens import Right
 
-#: A handler as its class has it, with the instance as its first argument.
+#: A handler as its class defines it, with the instance as its first argument.
 Handler = Callable[[Any, web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body that is no JSON of a struct: its media type, and what it is."""
+    """A body other than the JSON of a struct: its media type and its description."""
 
     media_type: str
     meaning: str
@@ -37,10 +37,10 @@ class Query:
 
     Attributes:
         name: Its name.
-        kind: The type of its value in JSON's words; a struct: JSON of it.
-        meaning: What it says.
+        kind: The JSON type of its value; for a struct: the JSON of the struct.
+        meaning: Its description.
         required: Whether a request without it is refused.
-        offered: The values that it can have, where these are few.
+        offered: Its possible values, where they are few.
     """
 
     name: str
@@ -61,20 +61,20 @@ class Route:
     """One route of an agent's API.
 
     Attributes:
-        method: Of HTTP; ``*``: the handler tells methods apart, and `methods` are those that it knows.
-        path: From the root, with names in braces. The last one takes slashes too if `rest` says so.
-        handler: Its docstring's first line is the summary.
-        subject: The group of routes that it is shown in.
-        request: Its body; None: it has none.
+        method: The HTTP method; ``*``: the handler distinguishes the methods, and `methods` lists them.
+        path: From the root, with names in braces. The last name also matches slashes if `rest` is set.
+        handler: The method that answers; the first line of its docstring is the summary.
+        subject: The group of routes in which the document shows it.
+        request: The body of a request; None: no body.
         optional: A request without a body counts as one with an empty object.
-        response: Of a request that succeeds; None: an empty body.
-        status: HTTP status of a request that succeeds.
-        other: Bodies of other statuses, where these are no errors.
+        response: The body of a successful response; None: an empty body.
+        status: The HTTP status of a successful response.
+        other: The bodies of other statuses that are not errors.
         query: Parameters of the query string.
-        errors: Which ones it may answer, besides those that every route may.
-        action: The agent's state must allow it.
-        token: A token of the transaction opens it: one with this right, or ANY.
-        rest: The last name in the path takes all that follows, slashes included.
+        errors: The errors that it may answer, besides the errors of every route.
+        action: The action that the agent's state must allow.
+        token: The right that a token of the transaction needs to open it, or ANY.
+        rest: Whether the last name in the path matches all that follows, slashes included.
         name: Name of the route in aiohttp, for :func:`http.authentication`.
         methods: See `method`.
     """
@@ -97,7 +97,7 @@ class Route:
     methods: tuple[str, ...] = ()
 
     def definition(self, group: object) -> web.RouteDef:
-        """Return what aiohttp registers; `group` is the instance whose method the handler is."""
+        """Return the definition for aiohttp; `group` is the instance that has the handler as a method."""
         path = f"{self.path.removesuffix('}')}:.*}}" if self.rest else self.path
         handler = MethodType(self.handler, group)
         if self.method == "GET":

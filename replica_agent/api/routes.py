@@ -1,6 +1,6 @@
-"""The table of routes: the application registers from it, and docs/openapi.json is made of it.
+"""The table of routes: the application registers them from it, and docs/openapi.json is generated from it.
 
-A route that is not in the table is not served, and one that is in it is documented.
+A route that is not in the table is not served, and every route in the table is documented.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from tidelock.wire import audit, changes, cluster, peers, reads, statements, tab
 
 
 class DescriptionRoutes:
-    """The handler of the description itself."""
+    """The handler of the OpenAPI document."""
 
     async def openapi(self, _request: web.Request) -> web.Response:
         """Describe this API as an OpenAPI document."""
@@ -81,7 +81,7 @@ _NO_TYPE: Final = Content("*/*", "Bodies of WebHDFS, without a Content-Type: see
 _CSN: Final = Query(name="csn", kind="integer", meaning="The snapshot; default: what is applied here.")
 _WAITS: Final = ("home", "copies", "all")
 
-#: Refusals of any request about a transaction.
+#: Errors of any request about a transaction.
 _ABOUT_TX: Final = (TransactionClosedError, UnknownTransactionError)
 _TOKEN: Final = (
     TokenExpiredError,
@@ -90,7 +90,7 @@ _TOKEN: Final = (
     TokenForgedError,
     TokenRightError,
 )
-#: Refusals of statements.
+#: Errors of statements.
 _STATEMENT: Final = (*_ABOUT_TX, FencedError, UnknownTableError, TooLargeError, DiskFullError)
 _REMOVAL: Final = (*_STATEMENT, SerializationConflictError)
 _ADDING: Final = (*_REMOVAL, SchemaMismatchError, DuplicateKeyError, TooManyPartsError)
@@ -440,11 +440,11 @@ OPENED: Final[Mapping[tuple[str, str], Right | None]] = {
 
 
 def definitions(group: object) -> list[web.RouteDef]:
-    """Return what aiohttp registers for an instance of one of the classes of :data:`ROUTES`."""
+    """Return the definitions for aiohttp of an instance of one of the classes of :data:`ROUTES`."""
     return [route.definition(group) for route in ROUTES[type(group)]]
 
 
 @cache
 def document() -> bytes:
-    """Return the OpenAPI document of the table, as it is served."""
+    """Return the OpenAPI document of the table, as the agent serves it."""
     return msgspec.json.encode(openapi.document([route for group in ROUTES.values() for route in group]))

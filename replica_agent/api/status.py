@@ -58,12 +58,12 @@ def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable:
 
 @dataclass(slots=True, eq=False, repr=False)
 class StatusRoutes:
-    """Handlers that only look."""
+    """Handlers that only read."""
 
     service: StatusService
 
     async def status(self, _request: web.Request) -> web.Response:
-        """Show this replica and what it knows of the others."""
+        """Show this replica and what it knows about the other replicas."""
         return answer(msgspec.convert(await self.service.status(), StatusAnswer))
 
     async def log(self, request: web.Request) -> web.Response:
@@ -73,16 +73,16 @@ class StatusRoutes:
         return answer([_shown(item) for item in await self.service.records(after, limit)])
 
     async def explain(self, request: web.Request) -> web.Response:
-        """Tell the story of a transaction."""
+        """Return the story of a transaction."""
         story = await self.service.explain(parse_tid(request.match_info["tid"]))
         return answer(msgspec.convert(story, Explanation))
 
     async def metrics(self, _request: web.Request) -> web.Response:
-        """Answer Prometheus."""
+        """Return the metrics in the format of Prometheus."""
         return web.Response(body=self.service.metrics_text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def health(self, _request: web.Request) -> web.Response:
-        """Tell that the process answers: 200 unless it has stopped for good."""
+        """Return 200 unless the process has stopped permanently."""
         state = self.service.condition.state
         return answer(
             Health(state.value, self.service.condition.reason),
@@ -90,7 +90,7 @@ class StatusRoutes:
         )
 
     async def ready(self, _request: web.Request) -> web.Response:
-        """Tell whether new work is taken: 200 only while serving."""
+        """Return 200 only while the agent serves, that is while it accepts new work."""
         state = self.service.condition.state
         return answer(
             Health(state.value, self.service.condition.reason),

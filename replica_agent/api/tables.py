@@ -20,7 +20,7 @@ from tidelock.wire.tables import CreatedTable, CreateTableRequest, PartInfo, Tab
 
 
 def _derivation(asked: CreateTableRequest) -> Derivation | None:
-    """Return what the table is to be derived from; BadRequestError when only half of it is given."""
+    """Return the derivation of the new table; BadRequestError when only half of it is given."""
     if asked.derived_from is None and asked.derived_sql is None:
         return None
     if asked.derived_from is None or asked.derived_sql is None:
@@ -36,7 +36,7 @@ class TableRoutes:
     service: AdministrationService
 
     async def create(self, request: web.Request) -> web.Response:
-        """Create a table: a transaction of one statement."""
+        """Create a table, as a transaction of one statement."""
         asked = await body(request, CreateTableRequest)
         try:
             arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(asked.schema, validate=True)))
@@ -67,7 +67,7 @@ class TableRoutes:
         return msgspec.convert({**table.definition, **shown, "arrow_schema": schema}, TableInfo)
 
     async def list(self, request: web.Request) -> web.Response:
-        """Show all tables at a CSN (default: what is applied here)."""
+        """List all tables at a CSN (default: the CSN that is applied here)."""
         csn = await self._csn(request)
         return answer([self._describe(table, csn) for table in self.service.all_tables(csn)])
 
@@ -78,7 +78,7 @@ class TableRoutes:
         return answer(self._describe(self.service.table(name, csn), csn))
 
     async def show_inside(self, request: web.Request) -> web.Response:
-        """Show one table as it is for a transaction, also to who has a token of it."""
+        """Show one table as a transaction sees it; a token of the transaction is enough."""
         name = full_name(request.match_info["table"])
         csn = self.service.snapshot_of(request.match_info["tid"])
         return answer(self._describe(self.service.table(name, csn), csn))

@@ -31,7 +31,7 @@ from tidelock.wire.transactions import (
 
 
 def parse_tid(text: str) -> Tid:
-    """Read a tid from a path; BadRequestError when it is none."""
+    """Read a tid from a path; BadRequestError when the text is not a tid."""
     try:
         return Tid.parse(text)
     except ValueError as error:
@@ -39,7 +39,7 @@ def parse_tid(text: str) -> Tid:
 
 
 def parse_wait(text: str, timeout_s: float | None) -> WaitFor:
-    """Read where a commit is to be applied, and check for how long that is waited for."""
+    """Read where a commit is to be applied before it is answered, and check the timeout of that wait."""
     if text not in WAITS:
         msg = f"wait={text!r} is not one of {', '.join(sorted(WAITS))}"
         raise BadRequestError(msg)
@@ -89,7 +89,7 @@ class TransactionRoutes:
         return self.service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
 
     async def list(self, _request: web.Request) -> web.Response:
-        """Show open and recently ended transactions of this replica."""
+        """List the open and recently ended transactions of this replica."""
         return answer(self.service.describe_all())
 
     async def show(self, request: web.Request) -> web.Response:
@@ -97,14 +97,14 @@ class TransactionRoutes:
         return answer(self.service.describe(request.match_info["tid"]))
 
     async def heartbeat(self, request: web.Request) -> web.Response:
-        """Begin the lease anew; of a transaction that takes no statements tell why."""
+        """Restart the lease; for a transaction that accepts no statements, return the reason."""
         tx = self._find(request)
         error = tx.ending.error
         why = None if error is None else Failure(**error.to_wire())
         return answer(LeaseAnswer(tx.lease.seconds, tx.state.value, why))
 
     async def insert(self, request: web.Request) -> web.Response:
-        """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all must be of that one."""
+        """Stage rows: the body is an Arrow IPC stream; with ``partition=<JSON>`` all of one partition."""
         tx = self.service.find_for_statement(request.match_info["tid"], sign_of_life=shows_life(request))
         partition = request.query.get("partition")
         rows, parts = await self.service.insert(
@@ -129,18 +129,18 @@ class TransactionRoutes:
         return answer(CommitAnswer(str(tid), csn, time_ms, "committed"))
 
     async def rollback(self, request: web.Request) -> web.Response:
-        """Roll back; harmless when it is rolled back already."""
+        """Roll back; harmless when the transaction is rolled back already."""
         tx = self._find(request)
         await self.service.roll_back(tx)
         return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def kill(self, request: web.Request) -> web.Response:
-        """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
+        """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""
         tx = await self.service.kill(request.match_info["tid"])
         return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def outcome(self, request: web.Request) -> web.Response:
-        """Tell how a transaction of any replica ended; of a committed one, when it is applied as asked."""
+        """Return how a transaction of any replica ended; a committed one once it is applied as requested."""
         tid = parse_tid(request.match_info["tid"])
         asked = request.query.get("wait")
         timeout_s = seconds(request, "timeout_s")
@@ -157,7 +157,7 @@ class TransactionRoutes:
                 return answer(OutcomeAnswer(str(tid), "too_old", floor=found.floor))
 
     async def label(self, request: web.Request) -> web.Response:
-        """Tell what is committed under a label; ``tid`` is null for one that is free."""
+        """Return the transaction that is committed under a label; ``tid`` is null for a free label."""
         label = request.match_info["label"]
         found = await self.service.label(label)
         if found is None:

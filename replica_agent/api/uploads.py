@@ -28,7 +28,7 @@ from tidelock.token_text import redact
 from tidelock.wire.statements import InsertResult
 from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
-#: Name of the route that a token opens, without the shared secret.
+#: Name of the route that is opened by a token, without the shared secret.
 OPEN_ROUTE = "writes"
 #: ``/webhdfs/v1/transactions/<token>``
 _BASE = ("webhdfs", "v1", "transactions")
@@ -60,7 +60,7 @@ class WriteRoutes:
         return self._service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
 
     async def token(self, request: web.Request) -> web.Response:
-        """Make a token for an open transaction, and tell the folder that it opens."""
+        """Issue a token for an open transaction, and return the folder that it opens."""
         tx, asked = self._find(request), await body(request, TokenRequest)
         tables = None if asked.tables is None else [full_name(name) for name in asked.tables]
         made = self._service.give_token(tx, asked.rights, tables, asked.ttl_s)
@@ -68,7 +68,7 @@ class WriteRoutes:
         return answer(TokenAnswer(made.token, made.expires_s, url), 201)
 
     async def seal(self, request: web.Request) -> web.Response:
-        """Seal what was written to a table, where its committer leaves no _SUCCESS; or the files named."""
+        """Seal the files of a table whose committer leaves no _SUCCESS, or only the named files."""
         asked = await body(request, SealRequest)
         self._service.admit_seal()
         tx, table = self._find(request), full_name(request.match_info["table"])
@@ -98,11 +98,11 @@ class WriteRoutes:
         status, remote = hdfs.refusal(failure)
         refusal = web.Response(status=status, body=remote)
         if request.content.exception() is not None or not request.content.at_eof():
-            refusal.force_close()  # what is left of the body stands in the way of the next request
+            refusal.force_close()  # the unread rest of the body would block the next request
         return refusal
 
     def _asked(self, request: web.Request, target: Target) -> _Asked:
-        """Return who asks for what; nothing of an error's text comes from the token."""
+        """Return the caller and the target of a request; no text of an error contains a part of the token."""
         if not target.segments:
             raise NoSuchPathError("folders of transactions are below /transactions/<token>")
         claims, tx = self._service.admit(target.segments[0])
@@ -140,7 +140,7 @@ class WriteRoutes:
         return _body(hdfs.path_answer("/"))
 
     async def _accept(self, asked: _Asked) -> web.Response:
-        """Permissions, owners and times mean nothing here."""
+        """Accept a change of permissions, owners or times without an effect: they mean nothing here."""
         self._found(asked)
         return _body(b"")
 
@@ -153,13 +153,13 @@ class WriteRoutes:
         return _told(done=self._service.area(asked.tx, table).make_folder(asked.place))
 
     async def _create(self, asked: _Asked) -> web.Response:
-        """The first request is sent to the address that takes the bytes, the second one has them."""
+        """Redirect the first request to the address that receives the bytes; the second request has them."""
         table, query = asked.written(Right.APPEND), asked.target.query
         overwrite = query.get("overwrite", "true").lower() == "true"
         marks = kind_of(asked.place) is Kind.MARKER
         if "data" not in query:
             if marks:
-                self._service.area(asked.tx, table)  # whether there can be one
+                self._service.area(asked.tx, table)  # refuses a table that cannot have a folder
             else:
                 elsewhere = await self._service.location(asked.tx, table, asked.place, overwrite=overwrite)
                 if elsewhere is not None:
@@ -178,7 +178,7 @@ class WriteRoutes:
         return web.Response(status=HTTPStatus.CREATED)
 
     async def _take(self, request: web.Request, target: Target) -> web.Response:
-        """Take a file for a transaction of another home."""
+        """Receive a file for a transaction of another home."""
         if request.method != "PUT" or target.query.get("op", "").upper() != "CREATE":
             raise _not_supported(f"{request.method} of an upload")
         await self._service.take(target.segments[-1], request.content.iter_any())
@@ -204,7 +204,7 @@ class WriteRoutes:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request that a token was good for; ``table`` is None above the folders of the tables."""
+    """A request with a valid token; ``table`` is None above the folders of the tables."""
 
     request: web.Request
     target: Target
@@ -214,11 +214,11 @@ class _Asked:
     place: StagingPath
 
     def waiting(self) -> bool:
-        """Tell whether who asked waits for the answer still."""
+        """Return whether the client still waits for the answer."""
         return is_waiting(self.request)
 
     def written(self, right: Right) -> TableName:
-        """Return the table whose folder may be changed in this way."""
+        """Return the table whose folder the request may change with this right."""
         if self.table is None:
             raise BadRequestError(
                 "only below /transactions/<token>/<namespace>/<table> can anything be written"

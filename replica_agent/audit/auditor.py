@@ -1,4 +1,4 @@
-"""The audit of one replica: all checks, again and again until what they find has lasted."""
+"""The audit of one replica: all checks, repeated until their findings have lasted."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from tidelock.wire.audit import CheckReport, Finding, Report, Severity
 
 _log = structlog.get_logger("audit")
 
-#: The first pause between two looks; each further one is twice as long, up to the last.
+#: The first pause between two looks; each further pause is twice as long, up to the last one.
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
-#: Findings that show damage of bytes: who is told of the part has it fetched again.
+#: Findings that show damaged bytes: the agent is notified of the part and fetches it again.
 _DAMAGE: Final = frozenset({"missing_file", "file_size", "damaged_part"})
 
 
@@ -52,13 +52,13 @@ class Auditor:
     """Audits, one audit at a time.
 
     Args:
-        settings: Bounds.
+        settings: The limits of an audit.
         files: The part files.
         log: The CSN log.
-        cluster: What checks ask of the agent.
-        metrics: Counts what was found.
-        damaged: Called with each part whose bytes are wrong or gone, and what was found; it has them looked
-            at, and fetched again.
+        cluster: The agent's services for checks.
+        metrics: The counters of findings.
+        damaged: Called with each part whose bytes are wrong or missing, and with the finding; it has the part
+            checked, and fetched again.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Auditor:
         """Audit this replica.
 
         Args:
-            deep: Read all bytes too.
-            abandoned: Says that nobody waits for the answer any more; then it ends soon.
+            deep: Whether to read all bytes too.
+            abandoned: Returns whether the client has hung up; then the audit ends soon.
 
         Raises:
             UnavailableError: An audit is running here, or ZooKeeper does not answer.
@@ -166,7 +166,7 @@ class Auditor:
         return await Znodes(self._cluster.store, rules.LOG.check).csn(tree.TAIL)
 
     def _damaged_parts(self, scratch: Scratch, found: Sequence[Finding]) -> list[tuple[PartId, str]]:
-        """Return the parts whose bytes are wrong or gone, with what was found."""
+        """Return the parts whose bytes are wrong or missing, with the findings."""
         return [
             (PartId(part), finding.found)
             for finding in found
@@ -183,15 +183,15 @@ class Auditor:
 async def settled(
     checks: Sequence[Check], *, settle_s: float, stopped: Callable[[], bool]
 ) -> dict[str, Look]:
-    """Look once; where there are findings look again, until none is left or they have lasted.
+    """Run all checks; repeat those with findings until no finding is left or the findings have lasted.
 
-    A finding counts if every look of its check has one about the same thing; what is told is how it was seen
-    last.
+    A finding counts if every look of its check has a finding about the same thing; the last one of them is
+    reported.
 
     Args:
-        checks: Each has a name of its own.
-        settle_s: How long a finding has to last.
-        stopped: Says not to wait that long any more.
+        checks: The checks, with distinct names.
+        settle_s: Seconds that a finding has to last.
+        stopped: Returns whether to wait no longer.
     """
     until = time.monotonic() + settle_s
     looks = {check.name: await _look(check) for check in checks}
@@ -211,7 +211,7 @@ async def settled(
 
 
 def _about(one: Finding) -> Finding:
-    """Return what a finding is about, without how it was found: a bound in it may move from look to look."""
+    """Return the subject of a finding, without its text: a bound in the text may change from look to look."""
     return msgspec.structs.replace(one, expected="", found="")
 
 
@@ -235,7 +235,7 @@ def _subject(one: Finding) -> str:
 
 
 def _in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Errors first, then by check and subject."""
+    """Return the findings in order: errors first, then by check and subject."""
 
     def key(one: Finding) -> tuple[bool, str, str, str, str, str]:
         subject = (one.part or "", one.file or one.znode or "", one.tid or "")

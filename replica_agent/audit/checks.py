@@ -30,7 +30,7 @@ from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES
 from tidelock.replication.core.lock_rules import LockInfo
 from tidelock.wire.audit import Finding, Severity
 
-#: Folders whose files rows name. What lies in ``tmp`` is under way, and goes at each start.
+#: Folders whose files are named by rows. Files in ``tmp`` are under way, and are deleted at each start.
 _TOPS: Final = ("parts", "packs")
 
 
@@ -45,29 +45,29 @@ class Check(Protocol):
         """Look once.
 
         Raises:
-            CorruptError: What it compares with cannot be read; that is a finding too.
-            UnavailableError: Not now.
+            CorruptError: The compared data cannot be read; that is a finding too.
+            UnavailableError: The check is not possible now.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What checks ask of the running agent.
+    """The services of the running agent for checks.
 
     Attributes:
         replica: Its id.
         store: Its session to ZooKeeper.
         barrier: Makes reads at least as new as this moment; returns the end of the log.
         applied: The snapshot CSN.
-        wait: Waits for a CSN to be applied, bounded; whether it is.
-        outcome: How a transaction ended; fences nobody.
-        undecided_outcome: The same of one of which something is undecided here; it is never too old.
-        locks: All locks of the cluster.
-        members: All replicas, and whether they give a sign of life.
-        own_pins: Ids of the pins that this replica's clients hold.
-        now_ms: Unix time in ms.
-        labels_kept_s: A label stands at least for so many seconds behind its commit.
-        stream_labels_kept_s: The same of a streaming query's, behind that of its last batch.
+        wait: Waits for a CSN to be applied, for a bounded time; returns whether it is applied.
+        outcome: Returns how a transaction ended; fences no replica.
+        undecided_outcome: The same for a transaction with undecided rows here; it is never too old.
+        locks: Returns all locks of the cluster.
+        members: Returns all replicas, and whether they give a sign of life.
+        own_pins: Returns the ids of the pins that this replica's clients hold.
+        now_ms: Returns the Unix time in ms.
+        labels_kept_s: A label is kept for at least so many seconds after its commit.
+        stream_labels_kept_s: The same for a streaming query's label, after the commit of its last batch.
     """
 
     replica: ReplicaId
@@ -93,7 +93,7 @@ class CatalogCheck:
         rules: The rules.
         facts: The log, read on before each look.
         findings_max: Most findings of each rule.
-        disk: Data directory to be walked behind the read of the catalog, or None.
+        disk: Data directory to walk after the read of the catalog, or None.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class CatalogCheck:
         self.name = rules.check
 
     async def look(self) -> Look:
-        """Read the log up to the snapshot CSN, then the catalog, then the disk; and compare."""
+        """Read the log up to the snapshot CSN, then the catalog, then the disk; and compare them."""
         await self._facts.extend(Csn(await asyncio.to_thread(self._scratch.meta, "snapshot_csn")))
         return await asyncio.to_thread(self._compare)
 
@@ -161,7 +161,7 @@ def walk(data_dir: Path) -> Iterator[tuple[str, int]]:
 
 
 class LockCheck:
-    """Every lock has an owner that needs it, and every removal has its lock."""
+    """Check that every lock has an owner that needs it, and that every removal has its lock."""
 
     name = judgements.LOCKS
 
@@ -169,7 +169,7 @@ class LockCheck:
         self._scratch, self._facts, self._cluster = scratch, facts, cluster
 
     async def look(self) -> Look:
-        """Read removals and marks, then the locks, then who has applied what: a lock outlives its use."""
+        """Read removals and marks, then the locks, then each replica's progress: a lock outlives its use."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
         before = await znodes.csn(tree.TAIL)
@@ -190,7 +190,7 @@ class LockCheck:
         return Look(len(locks) + len(removals), frozenset(found))
 
     def _removals(self, tail: Csn) -> list[Removal]:
-        """Return the marks here, and the removals of the log that a replica may not have applied."""
+        """Return the marks here, and the removals of the log that some replica may not have applied."""
         sql = """
             SELECT part, table_name, path, removal_tid AS tid, NULL AS csn
             FROM parts WHERE removal_tid IS NOT NULL AND removal_csn IS NULL
@@ -208,10 +208,10 @@ class LockCheck:
 
 
 class UndecidedCheck:
-    """What is undecided here belongs to transactions that are running.
+    """Check that undecided rows here belong to running transactions.
 
-    From the second look on only those are asked about that were undecided in the look before: of others
-    nothing can have lasted.
+    From the second look on only the transactions of the look before are checked again: no finding about
+    another one can have lasted.
     """
 
     name = judgements.UNDECIDED
@@ -226,7 +226,7 @@ class UndecidedCheck:
         self._seen: set[str] | None = None
 
     async def look(self) -> Look:
-        """Read what is undecided, and ask for the outcomes of what still is."""
+        """Read the undecided rows, and request the outcomes of their transactions."""
         applied = self._cluster.applied()
         tids = await asyncio.to_thread(self._read)
         again = tids if self._seen is None else tids & self._seen
@@ -240,7 +240,7 @@ class UndecidedCheck:
 
 
 class LabelCheck:
-    """Every label names a transaction that is committed under it, and every kept one has its znode."""
+    """Check that every label names a transaction committed under it, and every kept one has its znode."""
 
     name = judgements.LABELS
 
@@ -248,7 +248,7 @@ class LabelCheck:
         self._scratch, self._cluster = scratch, cluster
 
     async def look(self) -> Look:
-        """Read the outcomes with labels, then the labels; then ask about transactions that are not here."""
+        """Read the outcomes with labels, then the labels; then request the outcomes that are not here."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         kept = await asyncio.to_thread(self._kept)
         repeated = await asyncio.to_thread(self._repeated)
@@ -283,7 +283,7 @@ class LabelCheck:
         return [_labelled(row) for row in self._scratch.rows(sql, args)]
 
     def _repeated(self) -> list[tuple[Labelled, Csn, int]]:
-        """Batches that are not above the one before, of the same life of their label."""
+        """Return batches that are not above their label's previous batch, while that label was still kept."""
         sql = """
             SELECT * FROM (
                 SELECT tid, label, batch, csn, time_ms, lag(batch) OVER w AS before,
@@ -310,7 +310,7 @@ def _labelled(row: sqlite3.Row) -> Labelled:
 
 
 class PinCheck:
-    """Every pin has an owner, and promises what is kept."""
+    """Check that every pin has an owner, and promises only what is kept."""
 
     name = judgements.PINS
 
@@ -335,7 +335,7 @@ class PinCheck:
 
 
 class TableCheck:
-    """ZooKeeper and catalog have the same definitions."""
+    """Check that ZooKeeper and the catalog have the same definitions."""
 
     name = judgements.TABLES
 
@@ -343,7 +343,7 @@ class TableCheck:
         self._scratch, self._cluster = scratch, cluster
 
     async def look(self) -> Look:
-        """Read the znodes, then the end of the log; when that is applied, or long in coming, the catalog."""
+        """Read the znodes, then the end of the log; once that is applied, or overdue, read the catalog."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
         there = await znodes.tables()
@@ -361,7 +361,7 @@ class TableCheck:
 
 
 class ProgressCheck:
-    """This replica has promised no more than it has, and ZooKeeper keeps what it needs."""
+    """Check that this replica has promised no more than it has, and that ZooKeeper keeps what it needs."""
 
     name = judgements.PROGRESS
 
@@ -369,7 +369,7 @@ class ProgressCheck:
         self._scratch, self._cluster = scratch, cluster
 
     async def look(self) -> Look:
-        """Read what may only grow: of each pair the smaller side first."""
+        """Read values that only grow: of each pair the smaller side first."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
         published = await znodes.published(cluster.replica)
@@ -392,10 +392,10 @@ class ProgressCheck:
 
 
 class StructureCheck:
-    """SQLite finds the catalog's own structure whole.
+    """Have SQLite check the structure of the catalog.
 
     Args:
-        deep: Compare all rows with all indexes too.
+        deep: Whether to compare all rows with all indexes too.
     """
 
     name = "catalog"
@@ -406,7 +406,7 @@ class StructureCheck:
         self._pragma = "integrity_check" if deep else "quick_check"
 
     async def look(self) -> Look:
-        """Have SQLite look."""
+        """Run SQLite's check."""
         return await asyncio.to_thread(self._check)
 
     def _check(self) -> Look:
@@ -434,7 +434,7 @@ async def _outcomes(
 
 
 async def _outcome(text: str, ask: Callable[[Tid], Awaitable[Outcome]]) -> Outcome | None:
-    """Ask for an outcome; None where there is no such home, or the text is no tid."""
+    """Request an outcome; None if the home does not exist, or the text is not a tid."""
     try:
         return await ask(Tid.parse(text))
     except (UnknownTransactionError, ValueError):

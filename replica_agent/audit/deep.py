@@ -1,8 +1,8 @@
 """Reads the bytes of every held part and compares them with their checksum and the digests of their blocks.
 
-One part after the other in the order of the files, a few blocks at a time, at most so many bytes per second:
-readers come first. A part that is found damaged is read once more where its row says that it lies by then,
-since it may have been fetched again or collected meanwhile.
+One part after the other in the order of the files, a few blocks at a time, at a limited rate of bytes per
+second: readers have priority. A part that is found damaged is read once more, at the location that its row
+has by then, since it may have been fetched again or collected meanwhile.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tidelock.wire.audit import Finding, Severity
 _log = structlog.get_logger("audit")
 
 _READ_BYTES: Final = 4 * BLOCK_BYTES
-#: Rows that are read of the catalog at a time.
+#: Rows that are read from the catalog at a time.
 _PAGE: Final = 500
-#: Seconds between two lines of the log about how far it is.
+#: Seconds between two log lines about the progress.
 _PROGRESS_S: Final = 10.0
 
 
@@ -49,12 +49,12 @@ class DeepCheck:
     """Reads all parts once.
 
     Args:
-        scratch: For the catalog.
-        data_dir: Where the files are.
-        bytes_per_s: Most bytes that are read in a second.
-        findings_max: It stops at so many damaged parts.
-        stopped: Says that nobody waits for the answer any more, or too long a time has passed.
-        read: Told of bytes that were read, in the thread that reads.
+        scratch: The database through which the catalog is read.
+        data_dir: The agent's data directory.
+        bytes_per_s: Most bytes read per second.
+        findings_max: The number of damaged parts at which the check stops.
+        stopped: Returns whether the client has hung up, or too much time has passed.
+        read: Called with the number of bytes that were read, in the reading thread.
     """
 
     name = "bytes"
@@ -77,7 +77,7 @@ class DeepCheck:
         self._said_at = time.monotonic()
 
     async def look(self) -> Look:
-        """Read everything; see the class."""
+        """Read the bytes of all parts; see the class."""
         return await asyncio.to_thread(self._read_all)
 
     def _read_all(self) -> Look:
@@ -133,7 +133,7 @@ class DeepCheck:
         )
 
     def _wrong(self, held: _Held) -> str | None:
-        """Return what is wrong with the bytes of a part, None for nothing."""
+        """Return the fault in the bytes of a part, None for no fault."""
         whole = xxhash.xxh3_128()
         try:
             with closing(VerifiedRange(self._data_dir, held.at)) as part:
@@ -149,7 +149,7 @@ class DeepCheck:
         return None if found == held.checksum else f"all blocks as noted, but checksum {found}"
 
     def _ends(self, total: int) -> bool:
-        """Tell whether to read no further; parts that were not read are a finding."""
+        """Return whether to read no further; parts that were not read are a finding."""
         if len(self._found) >= self._findings_max:
             return True
         if not self._stopped():
@@ -174,7 +174,7 @@ class DeepCheck:
 
 
 class _Pace:
-    """Spreads bytes over time: sleeps when more were read than the time that has passed allows."""
+    """Spreads bytes over time: sleeps when more bytes were read than the elapsed time allows."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s

@@ -1,4 +1,4 @@
-"""What replicas are compared by at one CSN: a digest of each table's parts, and one of outcomes (I8, I10)."""
+"""The digests by which replicas are compared at one CSN: of each table's parts, and of outcomes (I8, I10)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def digests(data_dir: Path, replica: ReplicaId, csn: Csn, above: Csn | None, *, 
         data_dir: The agent's data directory.
         replica: Its id.
         csn: A CSN that is applied here, and not below the horizon.
-        above: Outcomes above this CSN are compared; None = all that are kept.
-        tables: Whether parts are to be compared too.
+        above: Outcomes above this CSN are compared; None = all kept outcomes.
+        tables: Whether to include digests of parts.
     """
     with _one_state(data_dir) as db:
         floor = Csn(db.execute("SELECT value FROM meta WHERE key = 'outcome_floor'").fetchone()[0])

@@ -1,4 +1,4 @@
-"""What a look of an audit has seen, as values; what is answered stands in `tidelock.wire.audit`. Pure."""
+"""The result of one look of an audit, as values; the HTTP answer is in `tidelock.wire.audit`. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelock.wire.audit import Finding
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What one look of a check has seen: how many things, and which differences."""
+    """The result of one look of a check: the number of things, and the differences."""
 
     looked_at: int
     findings: frozenset[Finding]

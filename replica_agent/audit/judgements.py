@@ -1,7 +1,7 @@
-"""Whether locks, undecided rows, labels, pins and definitions of tables belong to somebody. Pure.
+"""Judgements of an audit on locks, undecided rows, labels, pins and definitions: who owns them. Pure.
 
-Each function gets what was read and returns what contradicts it. What is only just under way looks the same
-here; that it lasts is for the caller to see (see the package).
+Each function gets the values that were read and returns what contradicts them. Work under way looks the same
+as a fault here. The caller has to find out whether a finding lasts (see the package).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REPORT: Final = "keep the agents' logs and report it"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A part that leaves its table: at a CSN, or marked by a transaction that is not decided."""
+    """A part that leaves its table: at a CSN, or marked by an undecided transaction."""
 
     part: PartId
     table: TableName
@@ -40,7 +40,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One label: the znode's name, the transaction that it names, and its batch where it is a stream's."""
+    """One label: the znode's name, the transaction that it names, and its batch if it is a stream's label."""
 
     name: str
     tid: str
@@ -48,7 +48,7 @@ class Label:
 
     @property
     def znode(self) -> str:
-        """Its path."""
+        """The path of its znode."""
         return f"{tree.LABELS}/{self.name}"
 
 
@@ -61,7 +61,7 @@ class Definition:
 
 
 def ended(outcome: Outcome | None) -> str:
-    """Say how a transaction ended; None is one that no replica can have begun."""
+    """Describe how a transaction ended; None stands for a tid that no replica can have begun."""
     match outcome:
         case Committed(csn):
             return f"committed at {csn}"
@@ -84,9 +84,9 @@ def stale_locks(
     tail: Csn,
     silent: Collection[ReplicaId],
 ) -> Iterator[Finding]:
-    """Find locks that hold nothing back any more: of transactions that are over, up to the tail.
+    """Find locks of ended transactions, up to the tail, which hold nothing back any more.
 
-    Those of a silent replica wait for its next life, or for somebody whom they are in the way.
+    The locks of a silent replica remain until its next boot, or until another transaction needs them.
     """
     for lock in locks:
         outcome = outcomes[lock.tid]
@@ -115,7 +115,7 @@ def stale_locks(
 
 
 def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) -> Iterator[Finding]:
-    """Find removals without a lock: another transaction could remove the same part once more (I7)."""
+    """Find removals without a lock: another transaction could remove the same part again (I7)."""
     held: dict[tuple[Tid, TableName], list[LockInfo]] = {}
     for lock in locks:
         held.setdefault((lock.tid, lock.table), []).append(lock)
@@ -142,11 +142,11 @@ def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) ->
 
 
 def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iterator[Finding]:
-    """Find transactions that are over, of which parts, marks or notes here are not decided.
+    """Find ended transactions whose parts, marks or notes here are not decided.
 
     Args:
-        outcomes: Of all transactions of which something is undecided here.
-        applied: The snapshot CSN, read before.
+        outcomes: The outcomes of all transactions with undecided rows here.
+        applied: The snapshot CSN, read before the outcomes.
     """
     for tid, outcome in outcomes.items():
         match outcome:
@@ -173,7 +173,7 @@ def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A committed transaction: its label, None where it has none, and its batch where that is a stream's."""
+    """A committed transaction: its label, None if it has none, and its batch if the label is a stream's."""
 
     tid: str
     label: str | None
@@ -188,17 +188,17 @@ class Labelled:
 def dangling_labels(
     labels: Iterable[Label], outcomes: Mapping[str, Outcome | None], labelled: Mapping[str, Labelled]
 ) -> Iterator[Finding]:
-    """Find labels whose transaction is not committed, or is committed under another one.
+    """Find labels whose transaction is not committed, or is committed under another label.
 
     Args:
-        labels: As they stand in ZooKeeper.
-        outcomes: Of the transactions that they name.
+        labels: The labels in ZooKeeper.
+        outcomes: The outcomes of the transactions that they name.
         labelled: Committed transactions, as far as they are known here, by their tids.
     """
     for label in labels:
         outcome, known = outcomes[label.tid], labelled.get(label.tid)
         if isinstance(outcome, TooOld):
-            continue  # its home deletes it when it has forgotten the outcome as well
+            continue  # the home deletes the label when it has forgotten the outcome as well
         if not isinstance(outcome, Committed):
             found = f"a transaction that is {ended(outcome)}"
         elif known is None:
@@ -223,11 +223,11 @@ def dangling_labels(
 
 
 def missing_labels(kept: Iterable[Labelled], labels: Iterable[Label]) -> Iterator[Finding]:
-    """Find labels of committed transactions that do not stand in ZooKeeper: a second run would count twice.
+    """Find labels of committed transactions that ZooKeeper lacks: a second run would count twice.
 
     Args:
-        kept: The newest transaction of each label, of those whose labels are to stand.
-        labels: As they stand in ZooKeeper, read later: that of a stream may have moved on.
+        kept: The newest transaction of each label that must be kept.
+        labels: The labels in ZooKeeper, read later: a stream's label may have moved on.
     """
     known = {label.znode: label for label in labels}
     for one in kept:
@@ -251,10 +251,10 @@ def _moved_on(one: Labelled, label: Label) -> bool:
 
 
 def repeated_batches(batches: Iterable[tuple[Labelled, Csn, int]]) -> Iterator[Finding]:
-    """Report batches of a streaming query that count again, or behind a later one.
+    """Find batches of a streaming query that count again, or after a later one.
 
     Args:
-        batches: Such a transaction, its CSN, and the batch that had counted before.
+        batches: The transaction of such a batch, its CSN, and the batch that had counted before.
     """
     for one, csn, before in batches:
         yield Finding(
@@ -281,13 +281,13 @@ def stray_pins(
     horizon: Csn,
     end: Csn,
 ) -> Iterator[Finding]:
-    """Find pins of nobody, and pins that promise what is not kept.
+    """Find pins without an owner, and pins that promise a CSN that is not kept.
 
     Args:
-        pins: As they stand in ZooKeeper, by id.
+        pins: The pins in ZooKeeper, by id.
         members: All registered replicas.
-        replica: This one.
-        known: The ids of its own pins.
+        replica: This replica.
+        known: The ids of this replica's pins.
         horizon: ``csn/horizon``, read before the pins.
         end: The end of the log, read after them.
     """
@@ -326,7 +326,7 @@ def false_progress(
     noted_tail: Csn,
     noted_horizon: Csn,
 ) -> Iterator[Finding]:
-    """Find what this replica has promised, or ZooKeeper deleted, beyond what is so here (I9, I12).
+    """Find promises of this replica, or deletions in ZooKeeper, beyond the state here (I9, I12).
 
     Args:
         published: The snapshot CSN in ``progress``, read first.
@@ -361,11 +361,11 @@ def false_progress(
 def differing_tables(
     znodes: Mapping[TableName, Definition], catalog: Mapping[TableName, Definition], *, complete: bool
 ) -> Iterator[Finding]:
-    """Find tables of which ZooKeeper and catalog have different definitions.
+    """Find tables that have different definitions in ZooKeeper and in the catalog.
 
     Args:
         znodes: The definitions in ZooKeeper, read first.
-        catalog: Those of the catalog.
+        catalog: The definitions in the catalog.
         complete: Whether the catalog had applied, when it was read, all that was in the log when the znodes
             had been read; otherwise it may be behind.
     """

@@ -1,4 +1,4 @@
-"""Reads the log into the facts of an audit, with the entries that stand in manifests here."""
+"""Reads the log into the facts of an audit, with the entries of the manifests that are held here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
-#: Records that are read at a time; each may have 256 KiB.
+#: Records that are read at a time; each can have 256 KiB.
 PAGE: Final = 64
 _FACTS: Final = ("log_csns", "log_tids", "log_parts", "log_removals", "log_unread")
 
@@ -24,11 +24,11 @@ class LogFacts:
     """The records of the log from ``log_from`` up to ``end``, without a gap, as facts.
 
     Args:
-        scratch: Where the facts go.
-        files: For manifests.
-        read: Returns at most so many records after a CSN, in their order; after CSN 0 those that are kept,
-            SnapshotTooOldError where what follows is deleted.
-        barrier: Makes what is read next at least as new as this moment, and returns ``csn/tail``.
+        scratch: The database of the facts.
+        files: The part files, for manifests.
+        read: Returns records after a CSN, in order, up to a number; after CSN 0 the kept ones.
+            SnapshotTooOldError where the next records are deleted.
+        barrier: Makes the next reads at least as new as this moment, and returns ``csn/tail``.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class LogFacts:
         self._next: Csn | None = None
 
     async def extend(self, to: Csn) -> None:
-        """Read on, up to a CSN that is applied here.
+        """Continue to read, up to a CSN that is applied here.
 
         Raises:
             CorruptError: A record cannot be read, or is missing although no tail has passed it.
-            UnavailableError: No connection to ZooKeeper.
+            UnavailableError: ZooKeeper cannot be reached.
         """
         missed_at: Csn | None = None
         while self.end < to:
@@ -67,14 +67,14 @@ class LogFacts:
         await asyncio.to_thread(self._read_manifests_again)
 
     async def _page(self) -> Sequence[LogRecord]:
-        """Read on; where the tail has passed what follows, from there."""
+        """Return the next page of records; if the tail has passed its start, the first kept page."""
         try:
             return await self._read(self.end, PAGE)
         except SnapshotTooOldError:
             return await self._read(CSN_NONE, PAGE)
 
     def _take(self, page: Sequence[LogRecord]) -> None:
-        if page[0].csn != self._next:  # the first records, or the tail has passed where this had got to
+        if page[0].csn != self._next:  # the first records, or the tail has passed the last position
             self._scratch.clear(*_FACTS)
             self.log_from, self.end = page[0].csn, CSN_NONE
         self._scratch.db.execute("BEGIN")
@@ -116,7 +116,7 @@ class LogFacts:
         self._scratch.add("log_removals", [(one.part, csn, tid, one.table, change) for one in removed])
 
     def _entries(self, csn: Csn, tid: TidRecord, manifest: Manifest) -> Sequence[Entry]:
-        """Read a manifest here; one that cannot be read is noted, and read again with the next look."""
+        """Read a manifest here; an unreadable one is noted, and read again at the next look."""
         try:
             return decode_entries(self._bytes(manifest.part))
         except TidelockError as error:

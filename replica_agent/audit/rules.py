@@ -1,9 +1,9 @@
-"""What the catalog must be, against disk, log and itself: each rule finds what breaks it. Pure.
+"""The rules of the catalog against disk, log and itself: each rule finds its violations. Pure.
 
-A rule is a query over the facts of :mod:`tidelock.replica_agent.audit.scratch` and the catalog, of which all
-rules of one check see the same state. Its columns are fields of a finding. Parameters: ``:s`` CSN up to which
-the log was read, ``:log_from`` CSN from which on, ``:horizon``, ``:tail`` and ``:floor`` (of outcomes) as the
-catalog has noted them, ``:block`` bytes of a block and ``:digest`` bytes of its digest.
+A rule is a query over the facts of :mod:`tidelock.replica_agent.audit.scratch` and the catalog, and all rules
+of one check see the same state of both. Its columns are fields of a finding. Parameters: ``:s`` CSN up to
+which the log was read, ``:log_from`` CSN from which on, ``:horizon``, ``:tail`` and ``:floor`` (of outcomes)
+as the catalog has noted them, ``:block`` bytes of a block and ``:digest`` bytes of its digest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelock.wire.audit import Severity
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: what it is about, what to do, and the query that finds what breaks it."""
+    """One rule: its subject, what to do, and the query that finds its violations."""
 
     fault: str
     next_step: str
@@ -26,7 +26,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The rules of one check; ``counts`` are queries whose sum says how much was looked at."""
+    """The rules of one check; the sum of the ``counts`` queries is the number of things checked."""
 
     check: str
     counts: tuple[str, ...]
@@ -121,7 +121,7 @@ PARTS: Final = RuleSet(
         Rule(
             "ranges_overlap",
             _FROM_A_COPY,
-            # Two parts may be the same range: a partition that was moved to another table.
+            # Two parts can have the same range: a partition that was moved to another table.
             """
             SELECT file, 'ranges that do not overlap' AS expected,
                    length || ' bytes from ' || offset || ', and another range up to ' || up_to AS found
@@ -193,7 +193,7 @@ PARTS: Final = RuleSet(
 
 # ------------------------------------------------------------------------------------------------------ log
 
-#: A part as a text that tells everything which a record says of it.
+#: A part as a text with everything that a record says about it.
 _SAID: Final = (
     "{0}.table_name || ' ' || {0}.path || ' ' || {0}.rows || ' rows, ' || {0}.length || ' bytes, ' "
     "|| {0}.checksum"
@@ -303,7 +303,7 @@ LOG: Final = RuleSet(
         Rule(
             "time_differs",
             _CONTRADICTION,
-            # The effective time is the larger one of the record's own and that of the CSN before.
+            # The effective time is the larger of the record's own time and the time of the previous CSN.
             """
             SELECT csn, max(own, coalesce(before, 0)) || ' ms' AS expected, time_ms || ' ms' AS found
             FROM (SELECT c.csn, c.time_ms, l.time_ms AS own,
@@ -324,7 +324,7 @@ LOG: Final = RuleSet(
         Rule(
             "csn_of_no_record",
             _CONTRADICTION,
-            # Below the log too: the time of a CSN stays while a part is of it.
+            # Below the log too: the time of a CSN remains as long as a part has that CSN.
             """
             SELECT table_name AS "table", part, creation_tid AS tid, creation_csn AS csn,
                    'a CSN of the log, whose time is kept' AS expected, 'no row of csns' AS found

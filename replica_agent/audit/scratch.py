@@ -1,7 +1,7 @@
-"""The facts of one audit, in an SQLite file of its own beside the catalog, which is attached read-only.
+"""The facts of one audit, in a separate SQLite file beside the catalog, which is attached read-only.
 
-So a replica with millions of parts is compared in bounded memory, and all that a check reads of the catalog
-is one state of it. The file lies in ``tmp/``, which every start empties; it is never read again.
+So a replica with millions of parts is compared in bounded memory, and all reads of a check see one state of
+the catalog. The file is in ``tmp/``, which every start empties; it is never read again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Scratch:
 
     Args:
         data_dir: The agent's data directory.
-        name: Name of the file in ``tmp/``, of which there is none yet.
+        name: Name of the file in ``tmp/``; it must not exist yet.
     """
 
     def __init__(self, data_dir: Path, name: str) -> None:
@@ -74,13 +74,13 @@ class Scratch:
             raise
 
     def close(self) -> None:
-        """Close the file and take it away."""
+        """Close and delete the file."""
         self.db.close()
         self._path.unlink(missing_ok=True)
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Read one state of the catalog: all that is read inside is of the moment of the first read."""
+        """Read one state of the catalog: all reads of the block see the moment of the first read."""
         self.db.execute("BEGIN")
         try:
             self.meta("snapshot_csn")
@@ -101,7 +101,7 @@ class Scratch:
         return int(self.db.execute(sql, args or {}).fetchone()[0])
 
     def add(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add rows to a table of facts; of two with one key the first stays."""
+        """Add rows to a table of facts; of two rows with one key the first remains."""
         self.db.executemany(_INSERT[table], rows)
 
     def clear(self, *tables: str) -> None:

@@ -1,6 +1,6 @@
-"""What an audit reads of ZooKeeper: many znodes, a bounded number of them at a time.
+"""The reads of an audit in ZooKeeper: many znodes, a bounded number of them at a time.
 
-A znode that cannot be read as what it should be is no reason to stop: it is a finding of its own.
+A znode that cannot be decoded does not stop the audit: it is a separate finding.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tidelock.wire.audit import Finding, Severity
 
 T = TypeVar("T")
 
-#: Reads under way at once.
+#: Concurrent reads.
 _READS: Final = 64
 
 
 class Znodes:
-    """Reads for one look of one check; ``unreadable`` are the findings about what could not be read.
+    """Reads for one look of one check; ``unreadable`` has the findings about unreadable znodes.
 
     Args:
         store: The agent's store.
@@ -88,7 +88,7 @@ class Znodes:
         return sorted(names.value)
 
     async def _read(self, paths: Sequence[str], decode: Callable[[bytes], T]) -> list[T | None]:
-        """Read znodes; None for one that is gone by now or cannot be read as what it is."""
+        """Read znodes; None for one that is deleted by now or cannot be decoded."""
         return [
             None if node is None else self._decoded(path, node.data, decode)
             for path, node in zip(paths, await self._nodes(paths), strict=True)

@@ -1,4 +1,4 @@
-"""An agent's life: wiring, joining the cluster, background tasks, readiness and the orderly end.
+"""The lifecycle of an agent: wiring, joining the cluster, background tasks, readiness and shutdown.
 
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
     replica_agent/tables, replica_agent/storage, replica_agent/sql, replica_agent/transactions,
@@ -7,6 +7,6 @@ May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, 
     replica_agent/transactions/ending, replica_agent/transactions/outcomes, replica_agent/uploads,
     csnlog/zookeeper, replica_agent/services, replica_agent/api.
 Entry points: `Agent`.
-On failure: an agent that cannot prove its state stops serving; one that was fenced starts anew as a fresh
+On failure: an agent that cannot prove its state stops serving; a fenced agent starts again as a fresh
     process.
 """

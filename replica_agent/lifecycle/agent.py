@@ -1,8 +1,7 @@
-"""The agent: brings its parts up in the right order and keeps them going until it ends.
+"""The agent: starts its parts in the right order and keeps them running until it ends.
 
-Start (rule restart): take the data directory and clean it up, join the cluster with a raised
-boot and fence, follow the log from the catalog's position, decide every undecided transaction of former
-boots, then serve.
+Start (rule restart): take the data directory and clean it up, join the cluster with a raised boot and fence,
+follow the log from the catalog's position, decide every undecided transaction of former boots, then serve.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _FINAL = frozenset({AgentState.FENCED, AgentState.STOPPED, AgentState.STOPPING})
 
 
 class Ended(Enum):
-    """Why a life of the agent ended."""
+    """The reason why a boot of the agent ended."""
 
     ASKED = "asked"
     FENCED = "fenced"
@@ -52,12 +51,12 @@ class Ended(Enum):
 
 
 class Agent:
-    """One life of an agent: ``start``, ``until_ended``, ``close``; then a new object.
+    """One boot of an agent: ``start``, ``until_ended``, ``close``; the next boot is a new object.
 
     It implements ``means.Events`` and ``readers.process.Callbacks``.
 
     Args:
-        settings: All of them.
+        settings: All settings of the agent.
     """
 
     def __init__(self, settings: AgentSettings) -> None:
@@ -71,7 +70,7 @@ class Agent:
         self._local: Local | None = None
         self._parts: Parts | None = None
         self._caught_up = False
-        self._behind = ""  # why it does not serve yet, where that takes long
+        self._behind = ""  # the reason why it does not serve yet, if that takes long
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
         self._verifying = asyncio.Lock()
 
@@ -91,11 +90,11 @@ class Agent:
     # -- start -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Come up; returns when the agent serves, or raises what prevents it.
+        """Start the agent; returns when it serves, or raises the error that prevents it.
 
         Raises:
-            ConfigError, DataDirInUseError, ClusterMismatchError: Nothing was changed.
-            UnavailableError: No ZooKeeper.
+            ConfigError, DataDirInUseError, ClusterMismatchError: The start was refused; nothing was changed.
+            UnavailableError: ZooKeeper does not answer.
         """
         self._local = await open_local(self.settings, self, self._stack)
         self._metrics.add_readers(self._local.readers.counters)
@@ -117,7 +116,7 @@ class Agent:
         await self._catch_up(self._parts)
 
     async def _open(self, parts: Parts) -> None:
-        """Learn of the members, begin to apply, and answer: peers may push before this replica serves."""
+        """Read the members, begin to apply and to answer: peers may push before this replica serves."""
         parts.replication.members.on_change(self._members_changed)
         await parts.replication.members.start()
         self._members_changed()
@@ -134,11 +133,12 @@ class Agent:
         await web.SockSite(runner, self.local.listener, backlog=BACKLOG).start()
 
     async def _catch_up(self, parts: Parts) -> None:
-        """Follow the log, decide what former lives left open, then serve.
+        """Follow the log, decide the transactions that former boots left open, then serve.
 
-        It serves before it is at the end, if parts are hard to get; but never before it is where the others
-        know it to have been. A disk that was replaced may lack removals whose locks were deleted because this
-        replica had applied them: with their parts in sight, and unlocked, it would remove them once more.
+        If parts are hard to get, the agent serves before it has reached the end of the log, but never before
+        it has reached the CSN that it once published to the others. A replaced disk may lack removals whose
+        locks were deleted because this replica had applied them. If the agent served at once, it would see
+        their parts, find them unlocked, and remove them once more.
         """
         waiters, session = self.local.waiters, parts.means.session
         await parts.replication.log.start(waiters.reached)
@@ -176,7 +176,7 @@ class Agent:
             _log.info("aborted_by_restart", tids=[str(tid) for tid in aborted])
             await parts.receiver.forget(aborted)
 
-    # -- what the parts tell (means.Events) ----------------------------------------------------------
+    # -- what the parts report (means.Events) --------------------------------------------------------
 
     async def deliver(self, records: list[LogRecord]) -> None:
         """Hand records of the log to the applier, at its pace."""
@@ -184,18 +184,18 @@ class Agent:
             await self.parts.replication.applier.deliver(record)
 
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
-        """Wake those who wait for these CSNs."""
+        """Wake the callers that wait for these CSNs."""
         self._metrics.snapshot_csn.set(records[-1].csn)
         self.local.counts.applied(records)
         self.local.waiters.advance(records[-1].csn)
 
     def part_held(self, part: PartId) -> None:
-        """Records may wait for the part, and readers may have found it damaged before."""
+        """Release the records that wait for the part, and the readers that found it damaged before."""
         if part in self._damaged:
             row = self.local.catalog.reader.part(part)
             if row is not None and row.state == "quarantined":
-                # Found damaged again since it was stored: whoever wanted it then has met a fetch that was
-                # ending.
+                # The part was found damaged again after it was stored: a request for it made at that time met
+                # a fetch that was about to end.
                 self.parts.replication.applier.part_lost(part)
                 self._want(row)
                 return
@@ -205,7 +205,7 @@ class Agent:
         self.parts.uploads.early.arrived(part)
 
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
-        """Note it: the peer will find the damage itself when it is asked for the part."""
+        """Log it: the peer will find the damage itself when it is asked for the part."""
         _log.error("wrong_bytes_from_peer", peer=replica, part=part)
 
     def acknowledged(self, held: Held) -> None:
@@ -214,7 +214,7 @@ class Agent:
         self.parts.replication.copies.acknowledged(held)
 
     def log_state(self, state: LogState, reason: str) -> None:
-        """Follow the state of the log; three of its states end this life."""
+        """Follow the state of the log; three of its states end this boot."""
         match state:
             case LogState.FENCED:
                 self._become(AgentState.FENCED, reason)
@@ -238,7 +238,7 @@ class Agent:
                     self._become(AgentState.STARTING, self._behind)
 
     def broken(self, error: InvariantError) -> None:
-        """Stop (I15): a state machine contradicts itself. The log keeps the story of its last steps."""
+        """Stop (I15): a state machine contradicts itself. The log has the last steps of the machine."""
         _log.critical("machine_broken", reason=error.message, **error.details)
         self._become(AgentState.STOPPED, error.message)
         self._end(Ended.STOPPED)
@@ -260,19 +260,19 @@ class Agent:
     # -- what readers ask and report (readers.process.Callbacks) ---------------------------------------------
 
     async def wait(self, csn: Csn) -> ReadAvailability:
-        """Tell a reader process whether ``csn`` can be served here."""
+        """Return whether ``csn`` can be served here, as the answer for a reader process."""
         if self._parts is None:
             return ReadAvailability("standby", f"replica {self.replica} is starting")
         return await self.parts.services.reads.read_availability(csn)
 
     def read(self, csn: Csn) -> None:
-        """A reader process reads at a CSN: if nobody has pinned it, it stays readable for a while."""
+        """Keep a CSN that a reader process reads readable for a while, if no client has pinned it."""
         if self._parts is not None and self.condition.allows(Action.LATEST):
             self.parts.history.read_pins.read(csn)
 
     def corrupt(self, part: PartId, detail: str) -> None:
-        """A reader or a query has found wrong bytes: if they are, the part is fetched again."""
-        if self._parts is not None:  # else the next look of a reader finds it again
+        """Check a part that a reader or a query reported; if its bytes are wrong, it is fetched again."""
+        if self._parts is not None:  # else a reader's next check finds it again
             self.spawn("repair", self._repair(self._parts, part, detail))
 
     async def _repair(self, parts: Parts, part: PartId, detail: str) -> None:
@@ -290,7 +290,7 @@ class Agent:
             self._want(row)
 
     def _want(self, row: PartRow) -> None:
-        """Have a part fetched; an undecided one is wanted by the record that commits it, if one ever does."""
+        """Have a part fetched; an undecided part is wanted only by the record that commits it."""
         if row.creation_csn is not None:
             wanted = Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ())
             self.parts.replication.fetcher.want(wanted)
@@ -298,7 +298,7 @@ class Agent:
     # -- tasks -----------------------------------------------------------------------------------------------
 
     def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run what must never end; if it does, the agent stops (I15)."""
+        """Run work that must never end; if it does end, the agent stops (I15)."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -317,7 +317,7 @@ class Agent:
         self._end(Ended.STOPPED)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, object]) -> None:
-        """Run something once, beside everything else; what is not possible now is logged."""
+        """Run something once, concurrently; if it is not possible now, that is logged."""
         task = asyncio.create_task(self._once(name, work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -337,13 +337,13 @@ class Agent:
     # -- end -------------------------------------------------------------------------------------------------
 
     def ask_to_stop(self) -> None:
-        """SIGTERM: drain, then end."""
+        """Drain, then end (SIGTERM)."""
         if self.condition.state is not AgentState.STOPPING:
             self._become(AgentState.STOPPING, "asked to stop")
             self.spawn("drain", self._drain())
 
     async def _drain(self) -> None:
-        """Readers finish what runs, commits that were asked for are decided, both within ``drain_s``."""
+        """Let readers finish their reads and decide the requested commits, both within ``drain_s``."""
         async with asyncio.TaskGroup() as group:
             if self._local is not None:
                 group.create_task(self._local.readers.drain(self.settings.drain_s))
@@ -362,11 +362,11 @@ class Agent:
             self._ended.set_result(how)
 
     async def until_ended(self) -> Ended:
-        """Return when this life is over, and why."""
+        """Return the reason when this boot is over."""
         return await self._ended
 
     async def close(self) -> None:
-        """Give everything back; harmless at any point of the start."""
+        """Release all resources; harmless at any point of the start."""
         tasks = list(self._tasks)
         for task in tasks:
             task.remove_done_callback(self._task_ended)

@@ -1,4 +1,4 @@
-"""What an agent does again and again: progress, leases, others' undecided transactions, cleaning."""
+"""The background tasks of an agent: progress, leases, others' undecided transactions, cleaning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEASE_TICK_S = 0.25
 
 
 class BackgroundTasks:
-    """The chores of one life."""
+    """The background tasks of one boot."""
 
     def __init__(self, parts: Parts) -> None:
         means, replication = parts.means, parts.replication
@@ -63,7 +63,7 @@ class BackgroundTasks:
         )
 
     def chores(self) -> list[tuple[str, float, PeriodicTask]]:
-        """Return (name, seconds between two runs, what to do)."""
+        """Return (name, seconds between two runs, work) of each background task."""
         settings = self._settings
         return [
             ("progress", settings.progress_interval_s, self._publish_progress),
@@ -77,7 +77,7 @@ class BackgroundTasks:
         ]
 
     def _if_collecting(self, work: PeriodicTask) -> PeriodicTask:
-        """Leave a chore out while the agent's state takes nothing away."""
+        """Return work that is skipped while the agent's state does not allow deletions."""
 
         async def when_allowed() -> None:
             if self._condition.allows(Action.COLLECT):
@@ -86,14 +86,14 @@ class BackgroundTasks:
         return when_allowed
 
     async def keep_alive(self) -> None:
-        """Let the sign of life stand in the present ZooKeeper session; the next run repeats what fails."""
+        """Write the sign of life in the present ZooKeeper session; the next run repeats a failed write."""
         if self._store.link is Link.CONNECTED:
             await keep_alive(self._store, self._session)
 
     async def _publish_progress(self) -> None:
-        """Tell ZooKeeper how far this replica is, if that has changed; tail and horizon depend on it.
+        """Publish the progress of this replica in ZooKeeper if it has changed; tail and horizon depend on it.
 
-        And so does what compaction merges on the long transactions that are open.
+        The parts that compaction merges depend likewise on the open long transactions.
         """
         reached = self._local.waiters.reached
         oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
@@ -121,7 +121,7 @@ class BackgroundTasks:
         self._metrics.staged_memory.set(self._transactions.memory_bytes)
 
     async def _sweep_locks(self) -> None:
-        """Delete removal locks that nobody needs any more."""
+        """Delete removal locks that are not needed any more."""
         tail = await read_tail(self._store) or CSN_NONE
         standing = await read_standing(self._store)
         await self._locks.sweep(tail if standing is None else standing.locks_needed_from(tail))
@@ -137,7 +137,7 @@ class BackgroundTasks:
         )
 
     async def _keep_history(self) -> None:
-        """Move horizon and tail, then delete what they have passed, whoever has moved them."""
+        """Move horizon and tail, then delete what is below them, whichever replica moved them."""
         await self._snapshots.forget_ended()
         try:
             await self._history.advance()

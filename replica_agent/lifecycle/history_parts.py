@@ -1,4 +1,4 @@
-"""Wires what changes no row: snapshots and their horizon, compaction, the audit. Pure wiring."""
+"""Wires the parts that change no row: snapshots and their horizon, compaction, the audit. Pure wiring."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, AUDIT_UNDE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryParts:
-    """What keeps old CSNs readable, and lets them go."""
+    """The parts that keep old CSNs readable, and release them."""
 
     snapshots: Snapshots
     history: HorizonMover
@@ -35,7 +35,7 @@ class HistoryParts:
 
 
 def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
-    """Make them; none of them runs yet."""
+    """Make these parts; they do not run yet."""
     settings, waiters = means.settings, means.local.waiters
     snapshots = Snapshots(
         replica=means.replica,
@@ -77,7 +77,7 @@ def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
 
 
 def make_compactor(means: Means, replication: ReplicationParts, transactions: TransactionParts) -> Compactor:
-    """Make what merges parts; ``tick`` lets it work."""
+    """Make the compactor, which merges parts; ``tick`` lets it work."""
     local, settings, membership = means.local, means.settings, replication.membership
 
     def heeded() -> set[Csn]:
@@ -126,7 +126,7 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
 def make_auditor(
     means: Means, replication: ReplicationParts, transactions: TransactionParts, history: HistoryParts
 ) -> Auditor:
-    """Make what compares this replica with itself and with the log."""
+    """Make the auditor, which compares this replica with itself and with the log."""
     settings, waiters = means.settings, means.local.waiters
     cluster = Cluster(
         replica=means.replica,

@@ -1,4 +1,4 @@
-"""How an agent joins its cluster: connect, make the cluster if asked to, raise boot and fence."""
+"""The steps by which an agent joins its cluster: connect, create it if asked to, raise boot and fence."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ async def connect(local: Local, stack: AsyncExitStack) -> ZkStore:
 
 
 async def join(local: Local, store: ZkStore) -> OwnSession:
-    """Begin this boot: every former life of the replica is fenced from here on.
+    """Begin this boot: every former boot of the replica is fenced from here on.
 
     Raises:
-        ClusterMismatchError: The directory is another cluster's, or ZooKeeper is older than what it knows.
+        ClusterMismatchError: The directory is another cluster's, or ZooKeeper is older than the directory.
         ConfigError: The replica is not registered.
     """
     settings, catalog = local.settings, local.catalog
-    # A replica that belongs to a cluster never makes another: where its own is gone, somebody must look.
+    # A replica that belongs to a cluster never creates another one: if its cluster is gone, an operator must
+    # check.
     if settings.bootstrap and catalog.reader.meta("cluster_id") is None:
         await bootstrap(
             store,

@@ -1,4 +1,4 @@
-"""What an agent has without any other: its data directory, its catalog, its two addresses."""
+"""The parts of an agent that need no other agent: its data directory, its catalog, its two addresses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidelock.replication.partfs import PartFs
 _log = structlog.get_logger("local")
 
 BACKLOG = 1024
-#: Names of unknown files that are logged; their number is logged in full.
+#: Number of unknown files whose names are logged; their total number is always logged.
 _SHOWN = 20
 
 
@@ -42,14 +42,14 @@ class Local:
 
     @property
     def member(self) -> Member:
-        """What others are told: where this replica is reached."""
+        """The addresses of this replica, as they are published to the others."""
         settings = self.settings
         port = settings.advertise_api_port or self.listener.getsockname()[1]
         return Member(api=f"{settings.advertise}:{port}", data=self.readers.address, rack=settings.rack)
 
 
 async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: AsyncExitStack) -> Local:
-    """Take the data directory, open the catalog, bind, start the readers; ``stack`` closes it all.
+    """Take the data directory, open the catalog, bind, start the readers; ``stack`` closes all of them.
 
     Raises:
         DataDirInUseError: Another agent runs on the directory.
@@ -81,7 +81,7 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
 
 
 async def _sweep(files: PartFs, catalog: Catalog) -> None:
-    """Before anything is written: files that no row names go, rows whose file is gone are quarantined."""
+    """Delete files that no row names and quarantine rows without a file, before any write."""
     await catalog.write(jobs.drop_unneeded_files)
     named, undo = catalog.reader.files()
     swept = await asyncio.to_thread(files.sweep, named, undo)
@@ -99,7 +99,7 @@ async def _sweep(files: PartFs, catalog: Catalog) -> None:
 
 
 def _here(listener: socket.socket) -> str:
-    """Return where processes of this machine reach a listener; one bound to every address by loopback."""
+    """Return a listener's address for this machine; a listener on all addresses: loopback."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared with, not bound to
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""What every part of an agent is made of, and what the parts tell the agent."""
+"""The resources that every part of an agent is made from, and the events that parts report to it."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from tidelock.replication.core.model import Held, ResolvedRecord
 
 
 class Events(Protocol):
-    """What the parts tell the agent."""
+    """The events that the parts report to the agent."""
 
     async def deliver(self, records: list[LogRecord]) -> None:
-        """The next records of the log."""
+        """Deliver the next records of the log."""
 
     def log_state(self, state: LogState, reason: str) -> None:
-        """The log follows, is suspended, or has ended."""
+        """Report that the log follows, is suspended, or has ended."""
 
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
-        """A batch is visible here."""
+        """Report that a batch is visible here."""
 
     def part_held(self, part: PartId) -> None:
-        """A part is durable here now."""
+        """Report that a part is durable here now."""
 
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
-        """A peer has sent bytes that are not those of the part."""
+        """Report that a peer has sent bytes that are not the bytes of the part."""
 
     def acknowledged(self, held: Held) -> None:
-        """A peer has answered a push."""
+        """Report that a peer has answered a push."""
 
     def corrupt(self, part: PartId, detail: str) -> None:
-        """A query has found wrong bytes."""
+        """Report that a query has found wrong bytes."""
 
     def broken(self, error: InvariantError) -> None:
-        """A state machine contradicts itself."""
+        """Report that a state machine contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What every part of an agent is made of.
+    """The resources that every part of an agent is made from.
 
     Attributes:
-        stack: Closes the parts, the last one first.
+        stack: Closes the parts in reverse order.
     """
 
     local: Local
@@ -72,10 +72,10 @@ class Means:
 
     @property
     def replica(self) -> ReplicaId:
-        """The own id."""
+        """The id of this replica."""
         return self.session.replica
 
     @property
     def reader(self) -> CatalogReader:
-        """Of the catalog."""
+        """The reader of the catalog."""
         return self.local.catalog.reader

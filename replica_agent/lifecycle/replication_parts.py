@@ -1,4 +1,4 @@
-"""Wires the log, and what brings parts here and to the peers: all that transactions stand on. Pure wiring."""
+"""Wires the log, and the parts that bring data here and to the peers. Pure wiring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelock.replication.push import Pusher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationParts:
-    """The log, the other replicas, and what brings parts here and to them."""
+    """The log, the other replicas, and the parts that bring data here and to them."""
 
     numbers: PartNumbers
     stager: Stager
@@ -39,7 +39,7 @@ class ReplicationParts:
 
 
 def make_replication(means: Means) -> ReplicationParts:
-    """Make them; none of them runs yet."""
+    """Make these parts; they do not run yet."""
     local, settings, session, stack = means.local, means.settings, means.session, means.stack
     numbers = PartNumbers(means.replica, session.boot)
     stager = Stager(local.catalog, local.files, numbers, batch_bytes_max=settings.push_bytes_max)

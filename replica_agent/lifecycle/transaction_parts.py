@@ -1,4 +1,4 @@
-"""Wires what runs the transactions of this home: their statements, their end, their outcomes. Pure wiring."""
+"""Wires the parts that run this home's transactions: statements, endings, outcomes. Pure wiring."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tidelock.replication.locks.removal_locks import Locks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionParts:
-    """The transactions of this home, and what carries them out."""
+    """The transactions of this home, and the parts that run them."""
 
     registry: Transactions
     tables: Tables
@@ -46,7 +46,7 @@ class TransactionParts:
 
 
 def make_transactions(means: Means, replication: ReplicationParts) -> TransactionParts:
-    """Make them; none of them runs yet."""
+    """Make these parts; they do not run yet."""
     local, settings, reader = means.local, means.settings, means.reader
     registry, tables = (
         Transactions(means.replica, means.session.boot, settings, time.monotonic),

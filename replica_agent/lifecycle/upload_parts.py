@@ -1,4 +1,4 @@
-"""Wires what takes files for transactions of this home and of others, here and elsewhere. Pure wiring."""
+"""Wires the parts that receive files for transactions of this home and of others. Pure wiring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelock.replica_agent.uploads.uploads import Uploads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadParts:
-    """What takes files of jobs."""
+    """The parts that receive files of jobs."""
 
     early: EagerReplication
     uploads: Uploads
@@ -31,7 +31,7 @@ class UploadParts:
 
 
 def make_uploads(means: Means, replication: ReplicationParts, transactions: TransactionParts) -> UploadParts:
-    """Make them; none of them runs yet."""
+    """Make these parts; they do not run yet."""
     local, settings, cluster = means.local, means.settings, means.session.cluster.cluster_id
     key = key_of(settings.secret, cluster, secrets.token_bytes(32))
     grants = UploadGrants(key, shared=bool(settings.secret), cluster=cluster, replica=means.replica)

@@ -1,7 +1,7 @@
 """Wires the parts of an agent that need its session, and its services. Pure wiring.
 
-What stands on what: replication; on it the transactions and the history; on these uploads, compaction and
-the audit; on all of them the services. A part is given what it uses when it is made, and nothing later.
+The layers, from the bottom: replication; transactions and history; uploads, compaction and the audit; the
+services. A part receives everything that it uses when it is made, and nothing later.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Parts:
 
 
 def assemble(means: Means) -> Parts:
-    """Make all parts; none of them runs yet, and the stack of ``means`` closes them."""
+    """Make all parts; they do not run yet, and the stack of ``means`` closes them."""
     replication = make_replication(means)
     transactions = make_transactions(means, replication)
     history = make_history(means, replication)

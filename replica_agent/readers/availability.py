@@ -8,9 +8,9 @@ from typing import Literal, get_args
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import FencedError, NoSuchCsnError, SnapshotTooOldError, StandbyError, TidelockError
 
-#: ready: applied now. standby: not in time, another replica may have it. suspended: cannot be told now,
-#: another replica may. beyond: above the end of the log. too_old: below the horizon. fenced: this replica
-#: must not speak for the cluster.
+#: ready: applied now. standby: not applied in time, another replica may have it. suspended: unknown at
+#: present, another replica may know. beyond: above the end of the log. too_old: below the horizon. fenced:
+#: this replica must not speak for the cluster.
 Availability = Literal["ready", "standby", "suspended", "beyond", "too_old", "fenced"]
 
 _NAMES: frozenset[str] = frozenset(get_args(Availability))
@@ -24,13 +24,13 @@ class ReadAvailability:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a word that readers do not know: they would have to guess whether rows may be missing."""
+        """Refuse a state that readers do not know: they would have to guess whether rows may be missing."""
         if self.state not in _NAMES:
             msg = f"availability {self.state!r} is not one of {sorted(_NAMES)}"
             raise ValueError(msg)
 
     def refusal(self, csn: Csn) -> TidelockError | None:
-        """Return the error that a reader answers with, or None when the CSN can be served."""
+        """Return the error of the reader's answer, or None when the CSN can be served."""
         reason = self.reason or f"CSN {csn}: {self.state}"
         match self.state:
             case "ready":

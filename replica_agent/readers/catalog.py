@@ -1,7 +1,7 @@
 """The catalog as readers use it: every answer belongs to a CSN that could be served when the rows were read.
 
-Without that tie an answer could be taken from rows that garbage collection is deleting, and a part that is
-gone would look like a part that never was: silently missing rows. So the check of the CSN and the read of the
+Without that tie an answer could be read from rows that garbage collection is deleting, and a deleted part
+would look like a part that never existed: silently missing rows. So the check of the CSN and the read of the
 rows share one SQLite transaction; the collector notes the horizon durably before its first delete (rule
 horizon).
 """
@@ -20,7 +20,7 @@ from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
-    """What a listing says about one part; ``time_ms``: Unix time of its commit in ms, 0 = unknown."""
+    """The data of one part in a listing; ``time_ms``: Unix time of its commit in ms, 0 = unknown."""
 
     folder: str
     part: PartId
@@ -33,13 +33,13 @@ class SnapshotCatalog(CatalogReader):
 
     @contextlib.contextmanager
     def serving(self, csn: Csn, table: TableName | None = None) -> Iterator[None]:
-        """Make all reads inside one transaction, in which ``csn`` is applied and promised.
+        """Run all reads of the block in one transaction, in which ``csn`` is applied and promised.
 
-        With ``table`` only that one is read, whose history may be longer.
+        With ``table`` only that table is read, whose history may be longer.
 
         Raises:
-            StandbyError: Not applied here yet.
-            SnapshotTooOldError: Below the horizon.
+            StandbyError: ``csn`` is not applied here yet.
+            SnapshotTooOldError: ``csn`` is below the horizon.
         """
         self._db.execute("BEGIN")
         try:
@@ -64,7 +64,7 @@ class SnapshotCatalog(CatalogReader):
         return self.part(part) if seen else None
 
     def listed(self, table: TableName, at: Csn) -> list[FileRow]:
-        """Return what listings of ``table`` at ``at`` show, by folder and part: a fraction of each row."""
+        """Return the rows of listings of ``table`` at ``at``, by folder and part: a fraction of each row."""
         sql = f"""
             SELECT path, part, length, coalesce(csns.time_ms, 0)
             FROM parts LEFT JOIN csns ON csns.csn = creation_csn
@@ -73,6 +73,6 @@ class SnapshotCatalog(CatalogReader):
         return [FileRow(*row) for row in self._db.execute(sql, {"table": table} | visible_args(at))]
 
     def time_ms(self, csn: Csn) -> int:
-        """Return when a part created at ``csn`` was committed, 0 if that is not known."""
+        """Return when a part created at ``csn`` was committed; 0 if that is unknown."""
         row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
         return int(row[0]) if row else 0

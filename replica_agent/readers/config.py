@@ -17,16 +17,16 @@ class ReaderConfig:
     Attributes:
         data_dir: The agent's data directory.
         replica: Id of this replica, for messages.
-        host: Advertised host name: the only location that is ever reported.
+        host: Advertised host name: the only location that readers report.
         port: Port that clients connect to, as advertised.
-        secret: Shared secret, ``""`` when there is none; asked for on /parts.
-        counters_file: Where this worker keeps its counters.
+        secret: Shared secret, ``""`` when none is set; required on /parts.
+        counters_file: The file with this worker's counters.
         api: ``host:port`` of the protocol process, on this machine.
         wait_bound_s: How long the agent lets a read wait for its CSN.
         read_chunk_bytes: Bytes read, verified and sent at a time.
-        listing_cache_entries: Serialised listings kept.
+        listing_cache_entries: Number of serialised listings that are kept.
         threads: Threads that read files.
-        read_told_s: Seconds after which the agent is told again that a CSN is read.
+        read_told_s: Seconds after which the agent is notified again that a CSN is read.
     """
 
     data_dir: str

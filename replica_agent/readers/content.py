@@ -1,7 +1,7 @@
-"""Verified bytes of parts: whole blocks are read, compared with their digests, and only then handed out.
+"""Verified bytes of parts: whole blocks are read, compared with their digests, and only then returned.
 
 Blocking file access, for use in a thread. A damaged, truncated or missing file is a
-:class:`DamagedPartError`, which says what was found; nothing of a block that does not match ever leaves this
+:class:`DamagedPartError`, which describes the damage; no byte of a block that does not match ever leaves this
 module (docs/adr/0004-verified-reads.md; I9).
 """
 
@@ -21,7 +21,7 @@ from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, bl
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a part lay when it was opened. A repaired one has another file, inode or time."""
+    """The location of a part when it was opened. A repaired part has another file, inode or time."""
 
     file: str
     offset: int
@@ -30,10 +30,10 @@ class Place:
 
 
 class DamagedPartError(CorruptError):
-    """Stored bytes are not what the catalog says; ``place`` tells this damage from a later repair."""
+    """The stored bytes differ from the catalog; ``place`` distinguishes this damage from a later repair."""
 
     def __init__(self, part: PartId, detail: str, place: Place) -> None:
-        """Say which part and what was found."""
+        """Describe the damage of a part."""
         super().__init__(f"part {part} is damaged: {detail}", part=part)
         self.part = part
         self.detail = detail
@@ -45,8 +45,8 @@ class PartFile:
 
     Attributes:
         part: Its id.
-        length: Its bytes.
-        place: Where it lies.
+        length: Its length in bytes.
+        place: Its location.
     """
 
     def __init__(self, data_dir: Path, row: PartRow) -> None:
@@ -102,17 +102,17 @@ class PartFile:
         try:
             count = os.preadv(self._fd, [data], self.place.offset + begin, os.RWF_NOWAIT)
         except OSError:
-            return None  # not cached, or a file system that cannot tell: a patient read says what is wrong
+            return None  # not cached, or unknown to the file system: a blocking read finds out what is wrong
         return self._verified(begin, data)[start - begin : end - begin] if count == size else None
 
     def close(self) -> None:
-        """Close the file; a second time does nothing."""
+        """Close the file; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _blocks_for(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
-        """Where the blocks of a read begin in the part, and their bytes."""
+        """Return where the blocks of a read begin in the part, and their length in bytes."""
         assert 0 <= start < end <= self.length, (start, end, self.length)
         first = start // BLOCK_BYTES
         count = min(max(1, bytes_max // BLOCK_BYTES), blocks_of(end) - first)
@@ -120,7 +120,7 @@ class PartFile:
         return begin, min(count * BLOCK_BYTES, self.length - begin)
 
     def _verified(self, begin: int, read: bytearray) -> memoryview:
-        """The bytes of whole blocks from ``begin``, once each has been compared with its digest."""
+        """Return the bytes of whole blocks from ``begin``, after a comparison of each with its digest."""
         data = memoryview(read)
         for at in range(0, len(data), BLOCK_BYTES):
             number = (begin + at) // BLOCK_BYTES

@@ -2,7 +2,7 @@
 
 The agent, a test or the demo can read them at any moment, also after the writer was killed: a store to a
 mapped page is in the kernel's page cache at once. Each worker slot has one file and one writer; a worker that
-takes a slot over goes on counting.
+takes over a slot continues its counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def path_of(run_dir: Path, slot: int) -> Path:
 
 
 def reset(run_dir: Path, slots: int) -> None:
-    """Make the files of all slots anew, all zero; files of former slots go."""
+    """Create the files of all slots again with zeros; files of former slots are deleted."""
     run_dir.mkdir(parents=True, exist_ok=True)
     for stale in run_dir.glob("reader-*.counters"):
         stale.unlink()
@@ -53,11 +53,11 @@ class Counters:
     """The counters of this process; for one thread."""
 
     def __init__(self, path: Path) -> None:
-        """Map the file that the pool has made; OSError if it is not there."""
+        """Map the file that the pool has made; OSError if it does not exist."""
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), _FORMAT.size)
         self._fields = memoryview(self._map).cast("Q")
 
     def add(self, name: str, count: int = 1) -> None:
-        """Raise one counter; ValueError for a name that is none."""
+        """Raise one counter; ValueError for an unknown name."""
         self._fields[NAMES.index(name)] += count

@@ -1,4 +1,4 @@
-"""Whether who has asked over HTTP still waits for the answer."""
+"""Detection of HTTP clients that have hung up before their answer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from aiohttp import web
 
 T = TypeVar("T")
 
-#: How often it is looked whether a caller that waits is still there.
+#: Seconds between two checks whether a waiting client is still connected.
 _LOOK_S = 0.5
 
 
 def is_waiting(request: web.Request) -> bool:
-    """Tell whether a caller has not hung up."""
+    """Return whether a client has not hung up."""
     return request.transport is not None and not request.transport.is_closing()
 
 
 async def while_waiting(request: web.Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do something for a caller, and end it when that has hung up.
+    """Run work for a client, and cancel the work when the client has hung up.
 
     Raises:
-        ConnectionResetError: It has.
+        ConnectionResetError: The client has hung up.
     """
     task = asyncio.ensure_future(work)
     try:

@@ -1,8 +1,8 @@
-"""Hands what is asked below /transactions on to the protocol process, which alone knows of transactions.
+"""Forwards requests below /transactions to the protocol process, which alone knows transactions.
 
-Only the questions: the bytes of files go there straight, to the address that the answer to a CREATE names.
-Asked here all the same, since here is the one address of the file system, and the server that takes names in
-raw UTF-8.
+Only requests without file content are forwarded: the bytes of files are sent directly to the address in the
+answer to a CREATE. Clients still send the requests here, because this is the one address of the file system,
+and the server that accepts names in raw UTF-8.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ class Forward:
     """
 
     def __init__(self, api: str) -> None:
-        """No connection is made before the first request."""
+        """Keep the address; the first request makes the connection."""
         self._api = api
         self._session: aiohttp.ClientSession | None = None
 
     async def handle(self, request: web.Request, target: Target) -> web.Response:
-        """Return the protocol process's answer, whatever it is, and however long it takes.
+        """Return the answer of the protocol process, however long it takes.
 
-        How long is right the client knows: when it hangs up, so is here, and the protocol process sees it.
+        The client decides how long it waits: when it hangs up, the forwarded request is closed too, and the
+        protocol process notices that.
 
         Raises:
             BadRequestError: The request has the bytes of a file.
-            UnavailableError: No answer, or nobody waits for it any more.
+            UnavailableError: The process does not answer, or the client does not wait any more.
         """
         if "data" in target.query:
             raise BadRequestError("the bytes of a file go to the address that the answer to CREATE names")

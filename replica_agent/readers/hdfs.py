@@ -12,8 +12,8 @@ from http import HTTPStatus
 from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers.paths import NoSuchPathError
 
-#: Reported for every file. Spark splits by its own settings; a whole part in one block gives one location
-#: each.
+#: Reported for every file. Spark splits by its own settings; with a whole part in one block each part has one
+#: location.
 BLOCK_SIZE = 128 << 20
 OWNER = "tidelock"
 
@@ -50,7 +50,7 @@ def file_entry(suffix: str, length: int, time_ms: int) -> bytes:
 
 
 def folder_entry(suffix: str) -> bytes:
-    """Return the FileStatus object of a folder. Folders belong to a snapshot and have no own time."""
+    """Return the FileStatus object of a folder. Folders belong to a snapshot and have no time."""
     return (
         f'{{"accessTime":0,"blockSize":0,"group":"{OWNER}","length":0,"modificationTime":0,"owner":"{OWNER}",'
         f'"pathSuffix":{json.dumps(suffix)},"permission":"555","replication":0,"type":"DIRECTORY"}}'
@@ -73,7 +73,7 @@ def directory_listing(statuses: bytes) -> bytes:
 
 
 def block_locations(length: int, host: str, port: int) -> bytes:
-    """Return the answer to GETFILEBLOCKLOCATIONS: one block, here alone (rule snapshot-folders)."""
+    """Return the answer to GETFILEBLOCKLOCATIONS: one block, on this replica only (rule snapshot-folders)."""
     block = {
         "offset": 0,
         "length": length,
@@ -88,7 +88,7 @@ def block_locations(length: int, host: str, port: int) -> bytes:
 
 
 def located_blocks(length: int) -> bytes:
-    """Return the answer to GET_BLOCK_LOCATIONS; its client (Hadoop 3.3, Spark 3.5) takes an empty list."""
+    """Return the answer to GET_BLOCK_LOCATIONS; its client (Hadoop 3.3, Spark 3.5) accepts an empty list."""
     fields: dict[str, object] = {
         "fileLength": length,
         "isLastBlockComplete": True,
@@ -114,7 +114,7 @@ def content_summary(folders: int, files: int, length: int) -> bytes:
 
 
 def delegation_token() -> bytes:
-    """Return "no token": Kerberos clients then go on without one, if their fallback setting allows it."""
+    """Return "no token": Kerberos clients then continue without one, if their fallback setting allows it."""
     return _json({"Token": None})
 
 

@@ -1,4 +1,4 @@
-"""A reader process's end of the socketpair to its agent: questions, reports, and the end of the agent."""
+"""A reader process's end of the socketpair to its agent: requests, reports, and the end of the agent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.workers.child import STARTED, requests_async
 from tidelock.replica_agent.workers.frames import pack
 
-#: The agent bounds the wait itself; this only covers one that hangs. Spark's read timeout is the bound + 3 s,
-#: so it must stay below those.
+#: The agent bounds the wait itself; this limit only covers an agent that hangs. Spark's read timeout is the
+#: bound + 3 s, so the sum must stay below that.
 ANSWER_GRACE_S = 2.0
-#: CSNs that were told as read which are remembered; beyond it those that may be told again are forgotten.
+#: Most CSNs whose report is remembered; above it those that may be reported again are forgotten.
 READ_CSNS_MAX = 10_000
 #: Longest value of a log field, in characters.
 LOGGED_CHARACTERS_MAX = 4000
@@ -36,14 +36,14 @@ def _ignore(_part: PartId) -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Link:
-    """Speaks with the agent; for the event loop's thread. Made by :meth:`connect`.
+    """Exchanges messages with the agent; for the event loop's thread. Made by :meth:`connect`.
 
     Attributes:
         reader: Messages from the agent.
-        writer: Messages to it.
-        read_told_s: Seconds after which the agent is told again that a CSN is read.
-        on_drain: Called when new reads are to be refused.
-        on_released: Called with a part that is whole after all.
+        writer: Messages to the agent.
+        read_told_s: Seconds after which the agent is notified again that a CSN is read.
+        on_drain: Called when new reads must be refused.
+        on_released: Called with a part that turned out to be whole.
     """
 
     reader: asyncio.StreamReader
@@ -51,7 +51,7 @@ class Link:
     read_told_s: float
     on_drain: Callable[[], None] = _nothing
     on_released: Callable[[PartId], None] = _ignore
-    #: CSNs that are read, and when the agent was told so.
+    #: CSNs that are read, and when each was last reported to the agent.
     _told: dict[Csn, float] = field(default_factory=dict, init=False)
     _waiting: dict[int, asyncio.Future[ReadAvailability]] = field(default_factory=dict, init=False)
     _last_id: int = field(default=0, init=False)
@@ -63,7 +63,7 @@ class Link:
         return cls(reader=reader, writer=writer, read_told_s=read_told_s)
 
     async def listen(self) -> None:
-        """Take what the agent sends, until it is gone: then this process ends at once."""
+        """Receive messages until the agent has ended; then this process ends at once."""
         async for frame in requests_async(self.reader):
             match msgspec.json.decode(frame, type=msg.ToReader):
                 case msg.Answer(id=number, availability=found):
@@ -76,7 +76,7 @@ class Link:
                     self.on_released(part)
 
     async def wait(self, csn: Csn, bound_s: float) -> ReadAvailability:
-        """Have the agent wait for a CSN and return what it says; "standby" if that is nothing."""
+        """Have the agent wait for a CSN and return its answer; "standby" if it does not answer."""
         self._last_id += 1
         number = self._last_id
         future: asyncio.Future[ReadAvailability] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class Link:
             self._waiting.pop(number, None)
 
     def read(self, csn: Csn) -> None:
-        """Tell the agent, now and then, that a CSN is read here: it may have to be pinned."""
+        """Report to the agent, now and then, that a CSN is read here: it may have to be pinned."""
         now = time.monotonic()
         if now - self._told.get(csn, -math.inf) < self.read_told_s:
             return
@@ -103,11 +103,11 @@ class Link:
         self._send(msg.Read(csn))
 
     def ready(self) -> None:
-        """Tell the agent that connections are accepted."""
+        """Report to the agent that connections are accepted."""
         self.writer.write(STARTED)
 
     def drained(self) -> None:
-        """Tell the agent that no read is running any more."""
+        """Report to the agent that no read is running any more."""
         self._send(msg.Drained())
 
     def corrupt(self, part: PartId, detail: str) -> None:

@@ -1,7 +1,7 @@
-"""Listings of this process: built in a thread of their own once per (CSN, table), kept while there is room.
+"""Listings of this process: built in a separate thread once per (CSN, table), kept while space is left.
 
 A table's folders are built together, since they come from one pass over its parts: building each alone would
-read all parts once per folder. What is built never changes, because a snapshot does not.
+read all parts once per folder. A listing never changes, because its snapshot does not.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Listings:
 
     Args:
         data_dir: Where the catalog is.
-        entries_max: Listings kept; the newest tree stays even if it alone has more.
+        entries_max: Number of listings that are kept; the newest tree stays even if it alone has more.
     """
 
     def __init__(self, data_dir: Path, entries_max: int) -> None:
-        """Nothing is opened before the first listing."""
+        """Prepare the cache; the first listing opens the catalog."""
         self._data_dir = data_dir
         self._entries_max = entries_max
         self._trees: OrderedDict[_Key, Tree] = OrderedDict()
@@ -44,7 +44,7 @@ class Listings:
         """Return the folders of a table at a CSN.
 
         Raises:
-            NoSuchPathError: There is no such table at this CSN.
+            NoSuchPathError: The table does not exist at this CSN.
             StandbyError, SnapshotTooOldError: The CSN cannot be served.
         """
         key = (csn, table)
@@ -56,7 +56,7 @@ class Listings:
             future = loop.run_in_executor(self._thread, self._build, csn, table)
             self._building[key] = future
             future.add_done_callback(lambda done: self._keep(key, done))
-        # A request that is given up must not take the listing away from the others that wait for it.
+        # A request that is given up must not end the listing for the others that wait for it.
         return await asyncio.shield(self._building[key])
 
     def _build(self, csn: Csn, table: TableName) -> Tree:

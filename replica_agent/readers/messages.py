@@ -11,20 +11,20 @@ from tidelock.replica_agent.readers.availability import ReadAvailability
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """The reader wants to know when ``csn`` can be served; :class:`Answer` with the same ``id`` tells."""
+    """The reader asks when ``csn`` can be served; :class:`Answer` with the same ``id`` replies."""
 
     id: int
     csn: Csn
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
-    """``csn`` is read: it may have to be pinned. Told now and then while that goes on."""
+    """``csn`` is read: it may have to be pinned. Sent now and then as long as it is read."""
 
     csn: Csn
 
 
 class Corrupt(msgspec.Struct, frozen=True, tag="corrupt"):
-    """The bytes of a part are not what the catalog says."""
+    """The bytes of a part differ from the catalog."""
 
     part: PartId
     detail: str
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Refuse new reads, and say :class:`Drained` when the running ones have ended."""
+    """Refuse new reads, and send :class:`Drained` when the running ones have ended."""
 
 
 class Released(msgspec.Struct, frozen=True, tag="released"):

@@ -1,4 +1,4 @@
-"""What a path is at the CSN that it names: a folder, a part, or the metadata of a table."""
+"""Resolution of paths at the CSN that they name: to a folder, a part, or the metadata of a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 @dataclass(frozen=True, slots=True)
 class FolderNode:
-    """A folder, with its serialised listing; above the tables there is no ``tree``."""
+    """A folder, with its serialised listing; a folder above the tables has no ``tree``."""
 
     listing: bytes
     tree: Tree | None = None
@@ -37,7 +37,7 @@ class FolderNode:
         return hdfs.folder_entry("")
 
     def totals(self) -> tuple[int, int, int]:
-        """Folders, files and bytes of it and all below it; above the tables of itself only."""
+        """Folders, files and bytes of it and all below it; above the tables of the folder itself only."""
         return self.tree.totals(self.path) if self.tree is not None else (1, 0, 0)
 
 
@@ -51,7 +51,7 @@ class PartNode:
 
     @property
     def length(self) -> int:
-        """Its bytes."""
+        """Its length in bytes."""
         return self.row.length
 
     def entry(self) -> bytes:
@@ -67,7 +67,7 @@ class MetadataNode:
 
     @property
     def length(self) -> int:
-        """Its bytes."""
+        """Its length in bytes."""
         return len(self.data)
 
     def entry(self) -> bytes:
@@ -80,13 +80,12 @@ Node = FolderNode | FileNode
 
 
 class Resolver:
-    """Finds nodes.
+    """Resolves paths to nodes.
 
-    What :meth:`resolve` raises decides whether rows can get lost:
+    The error of :meth:`resolve` decides whether rows can get lost:
 
-    NoSuchPathError: The name does not exist at a CSN that is served here.
-    BadRequestError: The CSN is malformed.
-    SnapshotTooOldError, NoSuchCsnError, FencedError: The CSN is not served; the message says why.
+    NoSuchPathError: The name does not exist at a CSN that is served here. BadRequestError: The CSN is
+    malformed. SnapshotTooOldError, NoSuchCsnError, FencedError: The CSN is not served; the message says why.
     StandbyError: Another replica may have it.
     """
 
@@ -99,7 +98,7 @@ class Resolver:
         self._wait_bound_s = config.wait_bound_s
 
     async def resolve(self, target: Target) -> Node:
-        """Return what a path below ``/`` is."""
+        """Return the node of a path below ``/``."""
         path = parse_snapshot(target.segments)
         if path.csn is None:
             return _names(["snapshots"] if not target.segments else [str(self.catalog.snapshot_csn())])
@@ -119,7 +118,7 @@ class Resolver:
         return await self._folder(path.csn, path.table, path.inner)
 
     async def _admit(self, csn: Csn) -> None:
-        """Return once ``csn`` is applied here; what the agent decides otherwise is raised."""
+        """Return once ``csn`` is applied here; raise the agent's refusal otherwise."""
         if csn <= self.catalog.snapshot_csn():
             return
         refusal = (await self._link.wait(csn, self._wait_bound_s)).refusal(csn)
@@ -148,7 +147,7 @@ class Resolver:
 
     async def _folder(self, csn: Csn, table: TableName, inner: str) -> FolderNode:
         tree = await self._listings.tree(csn, table)
-        # The tree may come from the cache: whether its CSN is still promised is asked each time.
+        # The tree may come from the cache: each time it is checked that its CSN is still promised.
         with self.catalog.serving(csn, table):
             folder = tree.folders.get(inner)
         if folder is None:

@@ -1,8 +1,8 @@
-"""Names of the snapshot file system: from a request target to what it means. Pure.
+"""Names of the snapshot file system: parsing of request targets. Pure.
 
 The tree is ``/snapshots/<csn>/<namespace>/<table>/<folder>/<part>.parquet`` (rule snapshot-folders). A
 partition folder is named by the *escaped* partition path of the catalog: the client percent-encodes that name
-once more, so one decoding gives it back.
+once more, so one decoding restores it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CSN = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 class NoSuchPathError(RefusedError):
-    """The name does not exist at a CSN that can be served here: nothing else is ever "file not found"."""
+    """The name does not exist at a CSN that can be served here: the only case of "file not found"."""
 
     http_status = 404
 
@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPath:
-    """A place in the snapshot tree; what lies below a None is None as well.
+    """A position in the snapshot tree; the levels below a None are None as well.
 
     Attributes:
         csn: The snapshot, None for ``/`` and ``/snapshots``.
@@ -57,7 +57,7 @@ class SnapshotPath:
 
 
 def parse_target(raw: str) -> Target:
-    """Decode a request target as it stood in the request line.
+    """Decode a request target as it was in the request line.
 
     Hadoop's client sends non-ASCII names as raw UTF-8 bytes, others percent-encode them; both arrive here,
     raw bytes as surrogate escapes or as characters.
@@ -81,7 +81,7 @@ def parse_target(raw: str) -> Target:
 
 
 def parse_csn(text: str) -> Csn:
-    """Read the CSN of a path; BadRequestError if it is none: it must never look like a missing file."""
+    """Read the CSN of a path; BadRequestError if it is malformed: it must never look like a missing file."""
     if not _CSN.fullmatch(text) or int(text) > CSN_MAX:
         raise BadRequestError(
             f"{text!a} is not a CSN: expected a decimal number from 0 to {CSN_MAX}, without leading zeros"
@@ -90,11 +90,11 @@ def parse_csn(text: str) -> Csn:
 
 
 def parse_snapshot(segments: tuple[str, ...]) -> SnapshotPath:
-    """Read the place in the tree from path segments that begin with ``snapshots``, or from none for the root.
+    """Read the position from path segments that begin with ``snapshots``; no segments: the root.
 
     Raises:
         BadRequestError: The CSN is malformed.
-        NoSuchPathError: Another tree.
+        NoSuchPathError: The path is in another tree.
     """
     if not segments or segments == ("snapshots",):
         return SnapshotPath()

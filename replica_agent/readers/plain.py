@@ -23,12 +23,12 @@ _JSON = "application/json"
 
 
 class Plain:
-    """Answers plain requests; raises what the caller turns into status and JSON."""
+    """Answers plain requests; raises errors that the caller turns into status and JSON."""
 
     def __init__(
         self, config: ReaderConfig, resolver: Resolver, streams: Streams, counters: Counters
     ) -> None:
-        """Keep what the requests need."""
+        """Keep the objects that the requests need."""
         self._authorization = f"Bearer {config.secret}".encode() if config.secret else b""
         self._resolver = resolver
         self._streams = streams
@@ -54,8 +54,8 @@ class Plain:
         """Return the part that /parts/<part> names, committed or not.
 
         Raises:
-            AccessDeniedError: A secret is set and the request does not carry it.
-            NoSuchPathError: Not held here.
+            AccessDeniedError: A secret is set and the request does not have it.
+            NoSuchPathError: The part is not held here.
         """
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if self._authorization and not hmac.compare_digest(given, self._authorization):
@@ -82,13 +82,13 @@ def refusal(error: Exception, counters: Counters) -> web.Response:
     wire = error if isinstance(error, TidelockError) else TidelockError(str(error))
     status = wire.http_status
     if status == 404 and not isinstance(error, NoSuchPathError):  # noqa: PLR2004
-        # Clients that skip missing files must not skip those of a CSN that this replica cannot serve.
+        # Clients that skip missing files must not skip the files of a CSN that this replica cannot serve.
         status = 403
     return web.Response(status=status, body=json.dumps(wire.to_wire()).encode(), content_type=_JSON)
 
 
 def _ranged(request: web.Request, length: int, checksum: str) -> tuple[web.StreamResponse, int, int]:
-    """Return the response's head and the bytes [start, end) to send, by Range and If-Range."""
+    """Return the head of the response and the bytes [start, end) to send, by Range and If-Range."""
     etag = f'"{checksum}"'
     headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Type": _PARQUET}
     header = request.headers.get("Range")

@@ -1,4 +1,4 @@
-"""The reader processes of an agent: bound once, started, started again when one dies, drained, closed."""
+"""The reader processes of an agent: bound once, started, restarted when one dies, drained, closed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidelock.replica_agent.readers.process import Callbacks, ReaderProcess
 from tidelock.replica_agent.workers.process import Program, WorkerProcess
 from tidelock.replica_agent.workers.restarts import keep_running
 
-#: Pause before a port that is taken is tried again, in seconds.
+#: Pause before a port in use is tried again, in seconds.
 BIND_PAUSE_S = 0.1
 #: aiohttp's C parser answers 400 to raw UTF-8 in a request line, which is how Hadoop's client sends non-ASCII
 #: names.
@@ -40,9 +40,9 @@ class ReaderPool:
     The socket belongs to the pool, so connections that wait in it survive the death of a worker.
 
     Attributes:
-        settings: Of the agent.
-        data_dir: The data directory; its catalog has to exist when the pool is started.
-        callbacks: What the agent does for its readers.
+        settings: Settings of the agent.
+        data_dir: The data directory; its catalog must exist when the pool is started.
+        callbacks: The agent's services for its readers.
         api: ``host:port`` of the protocol process, on this machine.
     """
 
@@ -68,7 +68,7 @@ class ReaderPool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run now."""
+        """Ids of the running processes."""
         return [worker.process.pid for worker in self._workers.values()]
 
     async def start(self) -> None:
@@ -76,7 +76,7 @@ class ReaderPool:
 
         Raises:
             ConfigError: The address cannot be bound.
-            UnavailableError: The workers do not come up; the log says why.
+            UnavailableError: The workers do not start; the log says why.
         """
         self._listener = await self._bind()
         counters.reset(self._run_dir, self.settings.reader_workers)
@@ -116,7 +116,7 @@ class ReaderPool:
         return True
 
     async def close(self) -> None:
-        """End all workers, whatever they are doing, and give the port back."""
+        """End all workers, whatever they are doing, and release the port."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -124,9 +124,9 @@ class ReaderPool:
             self._listener.close()
 
     def released(self, part: PartId) -> None:
-        """Say that a part which was reported as damaged was found whole where it lies.
+        """Notify the readers that a part which was reported as damaged is whole at its location.
 
-        Not needed after a repair into a new file: readers notice that by themselves.
+        Not needed after a repair into a new file: readers notice such a repair themselves.
         """
         for worker in self._workers.values():
             worker.send(msg.Released(part))
@@ -155,8 +155,8 @@ class ReaderPool:
     def _listen(self, host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         listener = socket.create_server((host, port), family=family)
-        # Accepted sockets inherit it. A client that has enough hangs up, and what lies in the buffer was read
-        # for nothing.
+        # Accepted sockets inherit it. A client that has enough hangs up, and the bytes left in the buffer
+        # were read for nothing.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer_bytes)
         listener.setblocking(False)
         return listener
@@ -179,7 +179,7 @@ class ReaderPool:
         )
 
     async def _run(self, slot: int, ready: asyncio.Event) -> int:
-        """Run one worker in a slot until it ends; returns its exit code."""
+        """Run one worker in a slot until it ends, and return its exit code."""
         assert self._listener is not None
         program = Program(
             what="reader process",

@@ -1,4 +1,4 @@
-"""One reader process as the agent sees it: its questions answered, its reports handed on."""
+"""The agent's side of one reader process: its requests are answered, its reports passed on."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Callbacks(Protocol):
     """The services of an agent for its readers."""
 
     async def wait(self, csn: Csn) -> ReadAvailability:
-        """Wait, at most ``wait_bound_s``, until ``csn`` is applied here, and say whether it can be served."""
+        """Wait, at most ``wait_bound_s``, until ``csn`` is applied, and return whether it can be served."""
 
     def read(self, csn: Csn) -> None:
-        """Take note that a CSN is read; told now and then while that goes on."""
+        """Record that a CSN is read; called now and then as long as it is read."""
 
     def corrupt(self, part: PartId, detail: str) -> None:
-        """Take note that the bytes of a part are not what the catalog says."""
+        """Record that the bytes of a part differ from the catalog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReaderProcess:
-    """A reader that runs: :meth:`run`, then :meth:`end` in any case.
+    """A running reader: call :meth:`run`, then always :meth:`end`.
 
     Attributes:
         process: The process.
@@ -46,7 +46,7 @@ class ReaderProcess:
     _answers: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def run(self) -> int:
-        """Serve the reader's questions until it ends; returns its exit code, negative for a signal."""
+        """Answer the reader's requests until it ends; returns its exit code, negative for a signal."""
         try:
             while True:
                 self._take(msgspec.json.decode(await self.process.receive(), type=msg.FromReader))
@@ -54,11 +54,11 @@ class ReaderProcess:
             return died.status
 
     def send(self, message: msg.ToReader) -> None:
-        """Send a message; nothing happens when the process has ended."""
+        """Send a message; it is dropped when the process has ended."""
         self.process.send(msgspec.json.encode(message))
 
     async def end(self) -> None:
-        """End it, whatever it is doing, and forget the questions it asked. It has nothing to clean up."""
+        """End it, whatever it is doing, and drop its open requests. It has nothing to clean up."""
         for task in self._answers:
             task.cancel()
         self.drained.set()

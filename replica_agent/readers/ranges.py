@@ -8,16 +8,16 @@ _SINGLE = re.compile(r"bytes=\s*(?:(\d{1,19})-(\d{1,19})?|-(\d{1,19}))\s*", re.A
 
 
 class UnsatisfiableRangeError(Exception):
-    """The range begins behind the end (416)."""
+    """The range begins beyond the end (416)."""
 
 
 def parse(header: str | None, length: int) -> tuple[int, int] | None:
-    """Return [start, end) of a single range, or None when the whole is to be sent.
+    """Return [start, end) of a single range, or None when the whole file is to be sent.
 
-    A header that is malformed, of another unit or of several ranges is ignored, as the RFC allows.
+    A header that is malformed, has another unit or several ranges is ignored, as the RFC allows.
 
     Raises:
-        UnsatisfiableRangeError: Nothing of the range exists.
+        UnsatisfiableRangeError: No byte of the range exists.
     """
     match = _SINGLE.fullmatch(header) if header else None
     if match is None:

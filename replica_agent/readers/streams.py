@@ -1,4 +1,4 @@
-"""Sends verified parts to clients, and keeps what this process knows about damaged ones."""
+"""Sends verified parts to clients, and remembers the damaged parts that this process has found."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tidelock.replica_agent.readers.link import Link
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES
 
-#: How often an open follows a part that is being moved to another file.
+#: Number of times that an open follows a part that is being moved to another file.
 MOVES_MAX = 3
 
-#: How long a client that asks for no offset may take to hang up before bytes are sent, in seconds.
+#: Seconds within which a client that names no offset may hang up before bytes are sent.
 HANG_UP_S = 0.002
 
 T = TypeVar("T")
 
-#: struct linger: close at once and send RST, so that no client can take what it has for the whole answer.
+#: struct linger: close at once and send RST, so that no client mistakes a partial answer for the whole.
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -39,7 +39,7 @@ class Streams:
     Args:
         data_dir: The agent's data directory.
         catalog: For the event loop's thread.
-        link: Where damage is reported.
+        link: The connection to the agent, to which damage is reported.
         counters: The counters of this process.
         chunk_bytes: Largest piece that is read, verified and sent at a time.
         threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
@@ -55,7 +55,7 @@ class Streams:
         chunk_bytes: int,
         threads: int,
     ) -> None:
-        """Nothing is opened yet."""
+        """Open nothing yet."""
         self._data_dir = data_dir
         self._catalog = catalog
         self._link = link
@@ -69,11 +69,11 @@ class Streams:
 
     @property
     def running(self) -> int:
-        """Answers that are being sent."""
+        """The number of answers that are being sent."""
         return self._running
 
     def released(self, part: PartId) -> None:
-        """Forget that a part was found damaged: the agent says that it is whole."""
+        """Forget that a part was found damaged: the agent reports that it is whole."""
         self._damaged.pop(part, None)
 
     async def send(
@@ -89,15 +89,15 @@ class Streams:
     ) -> web.StreamResponse:
         """Answer with the bytes [start, end) of a part; status and headers of ``response`` are the caller's.
 
-        The first bytes are verified before the status line is sent, so most damage is answered by another
-        replica without a trace. Damage further on cuts the connection before the declared length.
+        The first bytes are verified before the status line is sent, so for most damage another replica
+        answers, unnoticed by the client. Damage further on cuts the connection before the declared length.
         With ``pause`` a client that only wanted the status line has a moment to hang up.
 
         Raises:
-            StandbyError: The part is not whole on this replica, or it has no file or memory left to read it.
+            StandbyError: The part is not whole here, or the process has no file or memory left to read it.
                 Nothing was sent.
-            SnapshotTooOldError: The part was seen at ``csn``, and has been collected since. Not "standby",
-                which some settings of readers turn into missing rows. Nothing was sent.
+            SnapshotTooOldError: The part was visible at ``csn``, and has been collected since. Not
+                "standby", which some settings of readers turn into missing rows. Nothing was sent.
         """
         self._running += 1
         try:
@@ -136,8 +136,8 @@ class Streams:
                 file = PartFile(self._data_dir, now)
             except DamagedPartError as error:
                 asked, now = now, self._catalog.part(row.part)
-                # Missing only because it was moved, or collected, between the look into the catalog and the
-                # open?
+                # The part may be missing only because it was moved or collected between the read of the
+                # catalog and the open.
                 if now is not None and (now.file, now.offset, now.state) == (
                     asked.file,
                     asked.offset,
@@ -152,14 +152,14 @@ class Streams:
             return file
         if now is None and csn is not None:
             with self._catalog.serving(csn, row.table):
-                pass  # the horizon is noted before a row goes
+                pass  # the horizon is noted before a row is deleted
         raise StandbyError(f"part {row.part} is not whole on this replica now; another has it", part=row.part)
 
     async def _first(self, file: PartFile, start: int, end: int) -> memoryview:
-        """One block, verified: most reads are of a footer or of a column chunk, and then the client hangs up.
+        """Return one verified block: most clients read a footer or a column chunk, then hang up.
 
-        Not by a thread if it can be helped: on a busy machine each change of thread waits for its turn, and a
-        job over many small parts waits for each.
+        If possible it is read without a thread: on a busy machine each change of thread waits for a core, and
+        a job over many small parts waits for each change.
         """
         if start == end:
             return memoryview(b"")
@@ -181,7 +181,7 @@ class Streams:
         try:
             await response.prepare(request)
             size = BLOCK_BYTES
-            if isinstance(response, web.Response):  # all of it, which leaves together with the status line
+            if isinstance(response, web.Response):  # the whole body, sent together with the status line
                 self._counters.add("bytes", len(data))
                 start = end
             elif pause:
@@ -207,7 +207,7 @@ class Streams:
                 raise
 
     async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
-        """Write in pieces, so that little lies in buffers when the client hangs up."""
+        """Write in pieces, so that few bytes are in buffers when the client hangs up."""
         for at in range(0, len(data), BLOCK_BYTES):
             piece = data[at : at + BLOCK_BYTES]
             await response.write(piece)
@@ -217,7 +217,7 @@ class Streams:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
     def _report(self, error: DamagedPartError) -> StandbyError:
-        """Note and report damage once per place; returns what to answer with."""
+        """Record and report damage once per location; returns the error for the client."""
         if self._damaged.get(error.part) != error.place:
             self._damaged[error.part] = error.place
             self._counters.add("corrupt_blocks")
@@ -226,7 +226,7 @@ class Streams:
 
 
 def _cut(request: web.Request) -> None:
-    """End the connection by RST, also for the client's kernel: what it holds of the answer is thrown away."""
+    """Close the connection by RST, so that the client's kernel discards the received bytes too."""
     transport = request.transport
     if transport is None:
         return

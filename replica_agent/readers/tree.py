@@ -9,7 +9,7 @@ from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import FileRow
 from tidelock.replica_agent.readers.paths import COMMON_METADATA, PART_SUFFIX
 
-#: A larger listing counts as several entries of the cache, so that its bound is one of memory too.
+#: A larger listing counts as several entries of the cache, so that the cache's bound also bounds memory.
 ENTRY_BYTES = 64 << 10
 
 
@@ -19,9 +19,9 @@ class Folder:
 
     Attributes:
         listing: The answer to LISTSTATUS.
-        folders: How many folders it holds, itself not counted.
-        files: How many files it holds.
-        length: Bytes of these files.
+        folders: Number of folders in it, itself not counted.
+        files: Number of files in it.
+        length: Total bytes of these files.
     """
 
     listing: bytes
@@ -32,13 +32,13 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All folders of a table at a CSN by their path below it; ``""``, the table's own, is always there."""
+    """All folders of a table at a CSN by their path below it; ``""``, the table's own, always exists."""
 
     folders: dict[str, Folder]
 
     @property
     def weight(self) -> int:
-        """Entries of the listing cache that it takes."""
+        """The number of entries of the listing cache that it occupies."""
         return sum(1 + len(folder.listing) // ENTRY_BYTES for folder in self.folders.values())
 
     def totals(self, path: str) -> tuple[int, int, int]:
@@ -49,7 +49,7 @@ class Tree:
 
 
 def build(files: Iterable[FileRow], common_metadata_length: int) -> Tree:
-    """Build the tree of a table from the parts visible in it."""
+    """Build the tree of a table from its visible parts."""
     children: dict[str, set[str]] = {"": set()}
     entries: dict[str, list[bytes]] = {"": [hdfs.file_entry(COMMON_METADATA, common_metadata_length, 0)]}
     lengths: dict[str, int] = {"": common_metadata_length}
@@ -68,7 +68,7 @@ def build(files: Iterable[FileRow], common_metadata_length: int) -> Tree:
 
 
 def _names_in(path: str, children: dict[str, set[str]]) -> set[str]:
-    """Return the folder names in a folder; a new one is noted in the folders that lead to it."""
+    """Return the folder names in a folder; a new name is added to the folders that lead to it."""
     if path not in children:
         children[path] = set()
         parent, _, name = path.rpartition("/")

@@ -21,12 +21,12 @@ _LONG_MAX = (1 << 63) - 1
 
 
 class WebHdfs:
-    """Answers one operation; raises what the caller turns into a RemoteException."""
+    """Answers one operation; raises errors that the caller turns into a RemoteException."""
 
     def __init__(
         self, config: ReaderConfig, resolver: Resolver, streams: Streams, counters: Counters
     ) -> None:
-        """Keep what the operations need."""
+        """Keep the objects that the operations need."""
         self._config = config
         self._resolver = resolver
         self._streams = streams
@@ -79,8 +79,8 @@ class WebHdfs:
             )
         end = min(node.length, start + _long(target, "length", _LONG_MAX))
         if isinstance(node, PartNode):
-            # Hadoop's client opens once only to learn where to read (ReadRunner); a reader of Parquet then
-            # seeks to the footer: it hangs up, and what was sent until then was for nothing.
+            # Hadoop's client opens a file once only to learn where to read (ReadRunner). A reader of Parquet
+            # then seeks to the footer: it hangs up, and the bytes sent until then are wasted.
             connects = "offset" not in target.query
             response = web.StreamResponse()
             return await self._streams.send(
@@ -119,7 +119,7 @@ class WebHdfs:
 
 
 def refusal(error: Exception, counters: Counters) -> web.Response:
-    """Return the RemoteException that an error becomes."""
+    """Return the RemoteException for an error."""
     if isinstance(error, StandbyError):
         counters.add("standby_answers")
     elif not isinstance(error, NoSuchPathError):
@@ -129,7 +129,7 @@ def refusal(error: Exception, counters: Counters) -> web.Response:
 
 
 async def no_content_type(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Hadoop's shaded client lacks the class that parses a Content-Type, and fails on any."""
+    """Remove the Content-Type: Hadoop's shaded client lacks the class that parses it, and fails on any."""
     if request.rel_url.raw_path.startswith("/webhdfs/"):
         response.headers.popall("Content-Type", None)
 

@@ -28,10 +28,11 @@ from tidelock.replica_agent.workers.child import Given, begin
 
 #: Connections that the kernel keeps for the workers.
 BACKLOG = 1024
-#: Connections taken per turn of the event loop. A burst (all tasks of a stage) is to spread over the workers.
+#: Connections accepted per iteration of the event loop. A burst (all tasks of a stage) has to spread over the
+#: workers.
 ACCEPT_BATCH = 1
-#: Longest request line. A partition path is percent-encoded twice on its way, nine characters for one of
-#: UTF-8's bytes.
+#: Longest request line. A partition path is percent-encoded twice, which takes nine characters for one byte
+#: of UTF-8.
 REQUEST_LINE_BYTES_MAX = 64 << 10
 
 _WEBHDFS = ("webhdfs", "v1")
@@ -88,7 +89,7 @@ class Worker:
         return await self._plain.handle(request, target)
 
     def _drain(self) -> None:
-        """Refuse what is new, and say when the last running answer has ended."""
+        """Refuse new reads, and report when the last running answer has ended."""
         self._draining = True
         self._streams.on_idle = self._link.drained
         if not self._streams.running:
@@ -105,14 +106,14 @@ async def _serve(given: Given) -> None:
     await runner.setup()
     (listener,) = given.sockets
     await web.SockSite(runner, listener, backlog=ACCEPT_BATCH).start()
-    # asyncio uses one number for both; the length of the kernel's queue is another matter.
+    # asyncio uses one number for both the batch and the kernel's queue; the queue needs another length.
     listener.listen(BACKLOG)
     link.ready()
     await link.listen()
 
 
 def main() -> None:
-    """Serve until the agent is gone."""
+    """Serve until the agent has ended."""
     given = begin(ignored=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     assert http_parser.HttpRequestParser is http_parser.HttpRequestParserPy, (
         "AIOHTTP_NO_EXTENSIONS=1 is not set"

@@ -1,4 +1,4 @@
-"""What clients, jobs, peers and operators can ask, one service for each, with the check of the agent's state.
+"""The services for clients, jobs, peers and operators, each with its check of the agent's state.
 
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
     replica_agent/tables, replica_agent/storage, replica_agent/sql, replica_agent/transactions,
@@ -6,5 +6,5 @@ May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, 
     replica_agent/readers, replica_agent/replicas, replica_agent/snapshots,
     replica_agent/transactions/ending, replica_agent/transactions/outcomes, replica_agent/uploads.
 Entry points: `Services`; a route sees exactly one of them.
-On failure: a service refuses what the state of the agent does not allow, and names the state.
+On failure: a service refuses a request that the state of the agent does not allow, and names the state.
 """

@@ -1,4 +1,4 @@
-"""What operators ask, and what everybody asks about tables."""
+"""The service for operators, and for requests about tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AdministrationService:
 
     @property
     def reached(self) -> Csn:
-        """The CSN that is applied here."""
+        """The CSN up to which records are applied here."""
         return self.waiters.reached
 
     # -- tables ----------------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ class AdministrationService:
         )
 
     async def create_table(self, schema: TableSchema) -> Committed:
-        """Create a table in a transaction of its own.
+        """Create a table in a separate transaction.
 
         Raises:
-            TableExistsError: There is one of this name.
+            TableExistsError: A table of this name exists.
             Others as :meth:`DerivedTables.defining`, and as any commit.
         """
         self.condition.require(Action.BEGIN)
@@ -98,7 +98,7 @@ class AdministrationService:
         return done
 
     async def readable(self, csn: int | None, table: TableName | None = None) -> Csn:
-        """Return a CSN when tables (None: all) can be shown at it; None: the one that is applied here."""
+        """Return a CSN once tables (None: all) can be shown at it; None: the CSN that is applied here."""
         if csn is None:
             return self.reached
         await self.reads.require_read(Csn(csn), table)
@@ -113,15 +113,15 @@ class AdministrationService:
         return self.reader.tables(csn)
 
     def table(self, name: TableName, csn: Csn) -> TableRow:
-        """Return one table at a readable CSN; UnknownTableError if there is none."""
+        """Return one table at a readable CSN; UnknownTableError if it does not exist."""
         return self.reader.require_table(name, csn)
 
     def totals(self, name: TableName, csn: Csn) -> tuple[int, int, int]:
-        """Return parts, rows and bytes of a table at a readable CSN."""
+        """Return the number of parts, rows and bytes of a table at a readable CSN."""
         return self.reader.totals(name, csn)
 
     def parts(self, name: TableName, csn: Csn) -> list[PartRow]:
-        """Return the parts of a table at a readable CSN; UnknownTableError if there is no table."""
+        """Return the parts of a table at a readable CSN; UnknownTableError if the table does not exist."""
         self.reader.require_table(name, csn)
         return self.reader.parts(name, csn)
 
@@ -130,7 +130,7 @@ class AdministrationService:
     async def optimize(
         self, table: str, partition: Mapping[str, Any] | None, *, timeout_s: float, min_csn: Csn | None
     ) -> Optimized:
-        """Merge the parts of a table, or of one partition, to the end; see :meth:`Optimizer.run`.
+        """Merge the parts of a table, or of one partition, as far as possible; see :meth:`Optimizer.run`.
 
         Raises:
             UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
@@ -161,7 +161,7 @@ class AdministrationService:
         return await self.auditor.run(deep=deep, abandoned=abandoned)
 
     async def digests(self, csn: Csn, above: Csn | None, *, tables: bool) -> Digests:
-        """Return what other replicas are compared with at a CSN; outcomes outlive the horizon."""
+        """Return the digests of this replica at a CSN, for comparison; outcomes outlive the horizon."""
         if tables or csn > self.reached:
             await self.reads.require_read(csn)
         return await asyncio.to_thread(

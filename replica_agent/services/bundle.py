@@ -1,4 +1,4 @@
-"""The services of one agent, as the routes are given them."""
+"""The services of one agent, as they are passed to the routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelock.replica_agent.services.uploads import UploadService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One service for each who asks."""
+    """All services, one for each kind of caller."""
 
     settings: AgentSettings
     condition: Condition

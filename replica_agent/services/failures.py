@@ -1,4 +1,4 @@
-"""What a failed query does to its transaction, and to a part whose bytes are wrong."""
+"""The consequences of a failed query for its transaction, and for a part with wrong bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class QueryFailures:
     """Notes the failures of queries.
 
     Attributes:
-        damaged: Called with a part whose bytes are wrong here, and with what was found.
+        damaged: Called with a part whose bytes are wrong here, and with the finding.
     """
 
     transactions: Transactions
@@ -30,10 +30,10 @@ class QueryFailures:
 
     @contextlib.contextmanager
     def noted(self, tid: str | None) -> Iterator[None]:
-        """Run a query of a transaction (None = of no one): one that fails leaves it rollback only.
+        """Run a query of a transaction (None = outside of one); a failure leaves it rollback only.
 
-        Only the answer "not now" does not: the same query may be repeated. A part that is damaged here is
-        fetched again; outside a transaction the answer is "standby", since another replica has it.
+        The answer "not now" is the one exception: the same query may be repeated. A part that is damaged here
+        is fetched again; outside a transaction the answer is "standby", since another replica has the part.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""How a request finds its transaction: two ways, which differ in what else they mean."""
+"""The lookup of a request's transaction: two functions, which differ in their effects."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 
 
 def find_with_sign_of_life(transactions: Transactions, tid: str, *, shown: bool) -> Transaction:
-    """Return a transaction, whatever its state; its lease begins anew if the request shows life.
+    """Return a transaction in any state; its lease restarts if the request is a sign of life.
 
     Raises:
-        UnknownTransactionError: There is none.
+        UnknownTransactionError: It does not exist.
     """
     tx = transactions.find(tid)
     if shown:
@@ -22,13 +22,14 @@ def find_with_sign_of_life(transactions: Transactions, tid: str, *, shown: bool)
 def find_for_statement(
     transactions: Transactions, condition: Condition, tid: str, *, sign_of_life: bool = True
 ) -> Transaction:
-    """Return a transaction that a statement is for.
+    """Return the transaction of a statement.
 
-    Of one that takes no statements the statement itself tells more than the state of the agent does.
+    The agent's state is checked for an open transaction only. For a transaction that accepts no statements,
+    the error of the statement itself says more than the state of the agent does.
 
     Raises:
-        UnknownTransactionError: There is none.
-        UnavailableError: It is open, and the agent takes no statements now.
+        UnknownTransactionError: It does not exist.
+        UnavailableError: It is open, and the agent accepts no statements now.
     """
     tx = find_with_sign_of_life(transactions, tid, shown=sign_of_life)
     if tx.state is TxState.OPEN:

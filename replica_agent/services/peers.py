@@ -1,4 +1,4 @@
-"""What the other agents ask: pushes, hints, files for this home, outcomes, how far this replica is."""
+"""The service for other agents: pushes, hints, files for this home, outcomes, replica progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelock.wire.peers import PeerStatus, UploadBegun
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
-    """Return the largest push in bytes: what a peer with the same settings puts into one, and its header."""
+    """Return the largest push in bytes: the parts that a peer with the same settings sends, and a header."""
     return settings.push_bytes_max + settings.inline_part_bytes_max + HEADER_BYTES_MAX
 
 
@@ -40,11 +40,11 @@ class PeerService:
     outcomes: OutcomeResolver
 
     def admit_push(self, length: int | None) -> None:
-        """Raise unless a push of so many bytes is taken now.
+        """Raise unless a push of so many bytes is accepted now.
 
         Raises:
-            UnavailableError: A replica that cannot vouch for itself says "not now".
-            TooLargeError: It is larger than what a peer with the same settings sends.
+            UnavailableError: This replica cannot vouch for itself and answers "not now".
+            TooLargeError: It is larger than any push of a peer with the same settings.
         """
         self.condition.require(Action.ACK)
         limit = push_bytes_max(self.settings)
@@ -56,13 +56,13 @@ class PeerService:
             raise TooLargeError(msg, limit=limit, found=length)
 
     async def stage(self, raw: bytes) -> Held:
-        """Make pushed parts durable and say so."""
+        """Make pushed parts durable and return which ones are held."""
         held = await self.receiver.stage(raw)
-        self.condition.require(Action.ACK)  # it may have lost ZooKeeper meanwhile, or been fenced
+        self.condition.require(Action.ACK)  # ZooKeeper may be lost, or this replica fenced, meanwhile
         return held
 
     async def forget(self, tids: Sequence[Tid], parts: Sequence[PartId]) -> None:
-        """Drop what a home has rolled back, or taken back."""
+        """Delete the parts that a home has rolled back or withdrawn."""
         if tids:
             await self.receiver.forget(tids)
         if parts:
@@ -73,27 +73,27 @@ class PeerService:
         self.receiver.hint(tid, holder, parts)
 
     def admit_upload(self) -> None:
-        """Raise UnavailableError unless files of this home's transactions are taken now."""
+        """Raise UnavailableError unless files of this home's transactions are accepted now."""
         self.condition.require(Action.INSERT)
 
     async def begin_upload(self, grant: str, replica: ReplicaId) -> UploadBegun:
-        """Let another replica take a file of a transaction of this home."""
+        """Let another replica receive a file of a transaction of this home."""
         return await self.spread.begin(grant, replica)
 
     async def end_upload(self, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta) -> None:
-        """Take note of a file that another replica has taken."""
+        """Record a file that another replica has received."""
         await self.spread.end(tid, table, replica, meta)
 
     async def fail_upload(self, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
-        """Give up a file that another replica was to take."""
+        """Give up a file that another replica was to receive."""
         await self.spread.fail(tid, table, replica, part)
 
     def own_outcome(self, tid: Tid) -> OwnOutcome:
-        """Return what this home knows of its own transaction."""
+        """Return what this home knows about a transaction of its own."""
         return self.outcomes.own(tid)
 
     def status(self) -> PeerStatus:
-        """Return how far this replica is."""
+        """Return the progress of this replica."""
         return PeerStatus(
             id=self.session.replica,
             disk=self.session.disk,

@@ -1,4 +1,4 @@
-"""What clients ask that read: snapshots, queries at a CSN or inside a transaction, changes."""
+"""The service for reads: snapshots, queries at a CSN or inside a transaction, changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tidelock.wire.statements import ChangeResult
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReadService:
-    """Serves reads of what is applied here, and of what transactions of this home have staged."""
+    """Serves reads of what is applied here, and of the staged rows of this home's transactions."""
 
     condition: Condition
     waiters: CsnWaiters
@@ -58,15 +58,15 @@ class ReadService:
         return self.snapshots.describe()
 
     async def renew_snapshot(self, pin: str) -> Pin:
-        """Begin the lease of a pin anew."""
+        """Restart the lease of a pin."""
         return await self.snapshots.renew(pin)
 
     async def close_snapshot(self, pin: str) -> None:
-        """Give a pin back."""
+        """Release a pin."""
         await self.snapshots.close(pin)
 
     async def require_read(self, csn: Csn, table: TableName | None = None) -> None:
-        """Return when this replica can serve ``csn``, of one table or of all.
+        """Return once this replica can serve ``csn``, of one table or of all.
 
         Errors as :meth:`Snapshots.require`. The CSN stays readable for a while.
         """
@@ -75,7 +75,7 @@ class ReadService:
         self.read_pins.read(csn)
 
     async def read_availability(self, csn: Csn) -> ReadAvailability:
-        """Tell a reader process whether ``csn`` can be served here."""
+        """Return whether ``csn`` can be served here, as the answer for a reader process."""
         try:
             await self.require_read(csn)
         except SnapshotTooOldError as error:
@@ -89,11 +89,11 @@ class ReadService:
     # -- queries ---------------------------------------------------------------------------------------------
 
     def failures_noted(self, tid: str | None) -> AbstractContextManager[None]:
-        """Run a query of a transaction (None = of no one); see :meth:`QueryFailures.noted`."""
+        """Run a query of a transaction (None = outside of one); see :meth:`QueryFailures.noted`."""
         return self.failures.noted(tid)
 
     async def prepare_query(self, csn: Csn, table: str | None) -> None:
-        """Return when a query of one table (None: of any) can be served; it is judged by what it reads."""
+        """Return once a query of one table (None: any) can be served; its run checks the tables it reads."""
         begins = self.reader.table_horizons()
         longest = min(begins, key=lambda name: begins[name], default=None)
         await self.require_read(csn, full_name(table) if table is not None else longest)
@@ -103,7 +103,7 @@ class ReadService:
 
         Args:
             tid: The transaction.
-            sign_of_life: Whether that keeps it alive.
+            sign_of_life: Whether the query keeps it alive.
 
         Returns:
             The CSN that the query reads at, and the merges above it that the transaction has adopted.
@@ -119,9 +119,10 @@ class ReadService:
         return self.sql.statement(request)
 
     def record_reads(self, tid: str | None, running: Statement) -> Callable[[], None]:
-        """Count a query of a transaction as unrecorded until what is returned is called at its end.
+        """Count a query of a transaction as unrecorded until the returned function is called.
 
-        It has to be called before the client can commit; a query that is given up stays unrecorded.
+        It must be called at the query's end, before the client can commit; an abandoned query stays
+        unrecorded.
         """
         if tid is None:
             return lambda: None

@@ -1,4 +1,4 @@
-"""What people and monitoring look at: status, the log, the story of a transaction, metrics."""
+"""The service for people and monitoring: status, the log, the story of a transaction, metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidelock.replication.apply import Applier
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class StatusService:
-    """Shows this replica, and what it knows of the others, in any state."""
+    """Shows this replica, and what it knows about the others, in any state."""
 
     settings: AgentSettings
     condition: Condition
@@ -46,7 +46,7 @@ class StatusService:
     history: HorizonMover
 
     async def status(self) -> dict[str, Any]:
-        """Return what GET /status shows."""
+        """Return the content of GET /status."""
         await self.membership.ask()
         return {
             "id": self.session.replica,
@@ -94,9 +94,9 @@ class StatusService:
         return asdict(blocked) if blocked else None
 
     async def explain(self, tid: Tid) -> dict[str, Any]:
-        """Tell the story of a transaction.
+        """Return the story of a transaction.
 
-        What it is here, how it ended, where its parts lie, what it waits for.
+        It has the transaction's state here, its outcome, where its parts are stored, and what it waits for.
         """
         outcome = await self.outcomes.outcome(tid, CLIENT)
         live = [tx.describe(self.clock()) for tx in self.transactions.all() if tx.tid == tid]
@@ -132,10 +132,10 @@ class StatusService:
         ]
 
     async def records(self, after: int | None, limit: int | None) -> list[LogRecord]:
-        """Return records of the log from a CSN on, read from ZooKeeper.
+        """Return records of the log after a CSN, read from ZooKeeper.
 
         Raises:
-            BadRequestError: More are asked for than one answer has.
+            BadRequestError: The limit exceeds the size of one answer.
         """
         most = self.settings.log_answer_records_max
         wanted = most if limit is None else limit
@@ -145,5 +145,5 @@ class StatusService:
         return await self.log.records(CSN_NONE if after is None else Csn(max(after - 1, 0)), wanted)
 
     def metrics_text(self) -> bytes:
-        """Return what Prometheus is answered."""
+        """Return the metrics in the format of Prometheus."""
         return generate_latest(self.metrics.registry)

@@ -1,4 +1,4 @@
-"""What clients ask about transactions of this home, and about the outcome of any."""
+"""The service for transactions of this home, and for the outcome of any transaction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TransactionService:
-    """Begins transactions, runs their statements, ends them, and tells how they ended."""
+    """Begins transactions, runs their statements, ends them, and returns their outcomes."""
 
     settings: AgentSettings
     condition: Condition
@@ -54,7 +54,7 @@ class TransactionService:
     outcomes: OutcomeResolver
     failures: QueryFailures
 
-    # -- begin, look, keep alive -----------------------------------------------------------------------------
+    # -- begin, show, keep alive -----------------------------------------------------------------------------
 
     async def begin(
         self,
@@ -68,17 +68,17 @@ class TransactionService:
         batch: int | None = None,
         key: str | None = None,
     ) -> Transaction:
-        """Begin a transaction at S = what is applied here.
+        """Begin a transaction at S = the CSN that is applied here.
 
-        Waits for ``min_csn`` before, or for the end of the log (``fresh``). A repetition with the same
-        ``key`` gives the transaction that the first one has begun, as long as that is open.
+        Waits first for ``min_csn``, or for the end of the log (``fresh``). A repetition with the same ``key``
+        returns the transaction of the first request, as long as it is open.
 
         Raises:
-            BadRequestError, TooLargeError: The label, the metadata or the key.
-            LabelExistsError: The label was committed before, as far as is known at once.
-            TransactionClosedError: The one of this key takes no statements any more.
+            BadRequestError, TooLargeError: The label, the metadata or the key is invalid.
+            LabelExistsError: The label is already committed, as far as this replica knows without a wait.
+            TransactionClosedError: The transaction of this key accepts no statements any more.
             StandbyError: ``min_csn`` was not reached in time.
-            UnavailableError: The agent takes no new transactions now.
+            UnavailableError: The agent accepts no new transactions now.
         """
         self.condition.require(Action.BEGIN)
         self.labels.require_form(label, batch)
@@ -101,12 +101,12 @@ class TransactionService:
         )
 
     def describe_all(self) -> list[TransactionInfo]:
-        """Return what is shown of the open and recently ended transactions of this home."""
+        """Return the descriptions of the open and recently ended transactions of this home."""
         now = self.clock()
         return [tx.describe(now) for tx in self.transactions.all()]
 
     def describe(self, tid: str) -> TransactionInfo:
-        """Return what is shown of one transaction; UnknownTransactionError if there is none."""
+        """Return the description of one transaction; UnknownTransactionError if it does not exist."""
         return self.transactions.find(tid).describe(self.clock())
 
     def find_with_sign_of_life(self, tid: str, *, shown: bool) -> Transaction:
@@ -128,8 +128,8 @@ class TransactionService:
         *,
         partition: Mapping[str, Any] | None = None,
     ) -> tuple[int, int]:
-        """Insert rows; see :meth:`Inserts.insert`. Its end is a sign of life if its caller says so."""
-        with self.failures.noted(str(tx.tid)):  # it reads what is there, for a table with a unique key
+        """Insert rows; see :meth:`Inserts.insert`. Its end is a sign of life if the caller says so."""
+        with self.failures.noted(str(tx.tid)):  # for a table with a unique key it reads the existing rows
             return await self.inserts.insert(tx, table, content, length, partition=partition)
 
     async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
@@ -165,7 +165,7 @@ class TransactionService:
         return await self._keep_alive(tx, self.removals.move_partition(tx, source, target, values))
 
     async def _keep_alive(self, tx: Transaction, work: Awaitable[_T]) -> _T:
-        """Return what a statement returns; its good end is a sign of life."""
+        """Return the result of a statement; its successful end is a sign of life."""
         done = await work
         self.transactions.touch(tx)
         return done
@@ -181,7 +181,7 @@ class TransactionService:
         label: str | None = None,
         batch: int | None = None,
     ) -> Committed | None:
-        """Commit, or repeat the answer of a commit, which comes in any state; see :meth:`Commits.commit`."""
+        """Commit, or repeat the answer of a commit in any state; see :meth:`Commits.commit`."""
         if self.transactions.is_open(str(tid)):
             self.condition.require(Action.COMMIT)
         if label is not None or batch is not None:
@@ -193,7 +193,7 @@ class TransactionService:
         await self.commits.roll_back(tx)
 
     async def kill(self, tid: str) -> Transaction:
-        """Roll back a transaction of any client; its lease is not renewed by that, and its owner is told."""
+        """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""
         tx = self.transactions.find(tid)
         killed = TransactionClosedError(
             f"transaction {tx.tid} was rolled back: somebody has killed it; begin a new one",
@@ -204,10 +204,10 @@ class TransactionService:
         return tx
 
     async def outcome(self, tid: Tid, *, wait: WaitFor | None, timeout_s: float | None) -> Outcome:
-        """Return how a transaction of any replica ended; a committed one when it is applied as ``wait`` asks.
+        """Return the outcome of a transaction; of a committed one once applied as ``wait`` requires.
 
         Raises:
-            CommitUnknownError: Committed, but not applied there within ``timeout_s``.
+            CommitUnknownError: It committed, but was not applied there within ``timeout_s``.
             Others as :meth:`OutcomeResolver.outcome`.
         """
         found = await self.outcomes.outcome(tid, CLIENT)
@@ -216,7 +216,7 @@ class TransactionService:
         return await self.commits.applied(tid, found, wait, timeout_s or self.settings.wait_bound_s)
 
     async def label(self, label: str) -> LabelStatus | None:
-        """Return what is committed under a label; None if it is free."""
+        """Return the transaction that is committed under a label; None if the label is free."""
         return await self.labels.status(label)
 
 

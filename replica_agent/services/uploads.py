@@ -1,4 +1,4 @@
-"""What jobs ask that write through the file system, with a token of a transaction."""
+"""The service for jobs that write through the file system, with a token of a transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelock.replica_agent.uploads.uploads import Sealed, Uploads, Waiting
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class UploadService:
-    """Gives out tokens, and takes the files that are written with them."""
+    """Issues tokens, and receives the files that are written with them."""
 
     condition: Condition
     transactions: Transactions
@@ -33,7 +33,7 @@ class UploadService:
 
     @property
     def member(self) -> Member:
-        """Where this replica is reached."""
+        """The addresses of this replica."""
         return self.passes.member
 
     def find_with_sign_of_life(self, tid: str, *, shown: bool) -> Transaction:
@@ -53,11 +53,11 @@ class UploadService:
         return self.passes.give(tx, rights, tables, ttl_s)
 
     def admit_to(self, token: str, tid: str, right: Right | None) -> TokenClaims:
-        """Return what a token says that a request about a transaction carries; see `TokenIssuer.admit_to`."""
+        """Return the claims of a token that a request about a transaction has; see `TokenIssuer.admit_to`."""
         return self.passes.admit_to(token, tid, right)
 
     def admit(self, token: str) -> tuple[TokenClaims, Transaction]:
-        """Return what a token says, and its transaction, which takes files now; see `TokenIssuer.admit`."""
+        """Return a token's claims and its transaction, which accepts files now; see `TokenIssuer.admit`."""
         found = self.passes.admit(token)
         self.condition.require(Action.INSERT)
         return found
@@ -65,13 +65,13 @@ class UploadService:
     # -- the folder of a table -------------------------------------------------------------------------------
 
     def admit_seal(self) -> None:
-        """Raise UnavailableError unless files of this home's transactions are taken now."""
+        """Raise UnavailableError unless files of this home's transactions are accepted now."""
         self.condition.require(Action.INSERT)
 
     async def seal(
         self, tx: Transaction, table: TableName, job: str | None, places: Iterable[StagingPath]
     ) -> Sealed:
-        """Seal what was written to a table; with ``job`` exactly the files at these places of it count."""
+        """Seal the files of a table; with ``job`` exactly its files at these paths count."""
         if job is None:
             return await self.uploads.seal(tx, table)
         return await self.uploads.settle(tx, table, job, places)
@@ -83,7 +83,7 @@ class UploadService:
     async def location(
         self, tx: Transaction, table: TableName, place: StagingPath, *, overwrite: bool
     ) -> str | None:
-        """Check that a file may be created, and return where it is to be sent; None: to this replica.
+        """Check that a file may be created, and return the URL to send it to; None: this replica receives it.
 
         Raises:
             BadRequestError, TooLargeError: As :meth:`Uploads.upload`.
@@ -101,11 +101,11 @@ class UploadService:
         *,
         overwrite: bool,
     ) -> None:
-        """Take a file; see :meth:`Uploads.upload`."""
+        """Receive a file; see :meth:`Uploads.upload`."""
         await self.uploads.upload(tx, table, place, content, overwrite=overwrite)
 
     async def mark(self, tx: Transaction, table: TableName, place: StagingPath, waiting: Waiting) -> None:
-        """Take the mark of a job; see :meth:`Uploads.mark`."""
+        """Receive the mark of a job; see :meth:`Uploads.mark`."""
         await self.uploads.mark(tx, table, place, waiting)
 
     async def rename(
@@ -117,10 +117,10 @@ class UploadService:
     async def delete(
         self, tx: Transaction, table: TableName, place: StagingPath, *, recursive: bool, waiting: Waiting
     ) -> bool:
-        """Delete staged files, or rows that are there; see :meth:`Uploads.delete`."""
+        """Delete staged files, or rows of the table; see :meth:`Uploads.delete`."""
         return await self.uploads.delete(tx, table, place, recursive=recursive, waiting=waiting)
 
     async def take(self, grant: str, content: AsyncIterator[bytes]) -> None:
-        """Take a file for a transaction of another home; see :meth:`PeerUploads.take`."""
+        """Receive a file for a transaction of another home; see :meth:`PeerUploads.take`."""
         self.condition.require(Action.ACK)
         await self.foreign.take(grant, content)

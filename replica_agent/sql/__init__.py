@@ -1,4 +1,4 @@
-"""SQL processes: statements of users, compaction and row changes by DuckDB, without file or network access.
+"""SQL processes: users' statements, compaction and row changes in DuckDB, without file or network access.
 
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
     replica_agent/workers, replica_agent/tables, replica_agent/storage.

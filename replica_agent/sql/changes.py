@@ -1,11 +1,11 @@
 """The changed rows of a table in a SQL process: commit by commit, as an Arrow stream.
 
-For each CSN, the rows of the removed parts minus those of the added parts were deleted, and the other way
-round inserted, as bags: each row as often as it comes. A row is what its values are, nulls among them, and
-floating-point numbers are their bits. Rows of different partitions are different, so where one partition was
-only added to, or only taken from, its parts are streamed as they are; else the engine counts the rows of both
-sides, which spills. In a table with a unique key (which holds the partition columns) a key on both sides is
-an update.
+For each CSN, the deleted rows are the rows of the removed parts minus the rows of the added parts, and the
+inserted rows the reverse, as bags: each row counts as often as it occurs. A row is identified by its values,
+nulls included, and floating-point numbers are compared by their bits. Rows of different partitions are
+different. So if a commit only adds to a partition, or only removes from it, the partition's parts are
+streamed unchanged; otherwise the engine counts the rows of both sides, which spills. In a table with a unique
+key (which contains the partition columns) a key on both sides is an update.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelock.replica_agent.storage.change_reads import ChangeReader
 from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage, ChangeSet
 from tidelock.replica_agent.tables.schema import TableSchema
 
-#: Columns besides those of the table; no table has columns of these names.
+#: Columns in addition to the table's columns; no table has columns of these names.
 ADDED: Final = pa.schema(
     [
         pa.field("_change_type", pa.string()),
@@ -44,7 +44,7 @@ class ChangedRows:
     """The changed rows of one request; :meth:`Session.translate` explains its errors.
 
     Raises:
-        UnknownTableError: There is no such table at the last CSN.
+        UnknownTableError: The table does not exist at the last CSN.
     """
 
     def __init__(self, session: Session, request: ChangesRequest) -> None:
@@ -58,10 +58,10 @@ class ChangedRows:
         session.lock(preserve_insertion_order="false")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the changes in the order of their CSNs; those of one CSN are in no order.
+        """Yield the changes in the order of their CSNs; the changes of one CSN have no order.
 
         Raises:
-            SnapshotTooOldError: The horizon of the table has passed what was not read yet.
+            SnapshotTooOldError: The horizon of the table has passed changes that were not read yet.
         """
         since, complete = self._request.since, False
         while not complete:
@@ -102,14 +102,14 @@ class ChangedRows:
                 yield self._told(one, batch.columns)
 
     def _told(self, one: ChangeSet, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Return rows, behind whose columns stands their kind, as they are told."""
+        """Return rows as the client receives them; the input has their kind behind their columns."""
         commit = (one.csn, 1000 * one.time_ms)
         constants = [
             pa.repeat(pa.scalar(value, field.type), len(columns[-1]))
             for value, field in zip(commit, list(ADDED)[1:], strict=True)
         ]
         arrays = [
-            column.view(field.type) if pa.types.is_floating(field.type) else column  # they may be bits
+            column.view(field.type) if pa.types.is_floating(field.type) else column  # some columns hold bits
             for column, field in zip([*columns, *constants], self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -130,7 +130,7 @@ def _by_partition(one: ChangeSet) -> Iterator[tuple[list[ChangedPart], list[Chan
 
 
 def _repeated(rows: pa.RecordBatch, counts: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Yield each row as often as its count says, in batches that do not grow with it."""
+    """Yield each row as often as its count says, in batches of bounded size."""
     while rows.num_rows:
         room = min(BATCH_ROWS // rows.num_rows, BATCH_BYTES // max(rows.nbytes, 1))
         times = max(1, min(pc.min(counts).as_py(), room))

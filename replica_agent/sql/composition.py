@@ -1,16 +1,16 @@
 """The statements of mutations and of the change feed, as text: pure composition.
 
-Each expression stands in its brackets.
+Each expression is in separate brackets.
 
 Names with ``#`` are ours, since no table or column has such a name:
 
 * views ``#target`` (the table, with the number of each row's part), ``#affected`` (only the parts that are
-  rewritten) and ``#stream`` (what a merge was sent);
+  rewritten) and ``#stream`` (the rows that were sent for a merge);
 * views ``#before`` and ``#after`` (parts that a commit has removed and added);
-* tables ``#source`` (the rows of a merge, with ``#row``), ``#twice`` (keys that come more than once in it),
-  ``#hits`` (which row of the source meets which part) and ``#net`` (what differs between before and after);
-* columns ``#match`` (the row gets new values), ``#value:c`` (the new value of column c, in whatever type its
-  expression has) and ``#misfit`` (a new value that is none of the column's type: its column, and its text).
+* tables ``#source`` (the rows of a merge, with ``#row``), ``#twice`` (keys that occur more than once in it),
+  ``#hits`` (which row of the source matches which part) and ``#net`` (the difference of before and after);
+* columns ``#match`` (the row gets new values), ``#value:c`` (the new value of column c, in the type of its
+  expression) and ``#misfit`` (a new value outside of its column's type: the column, and the value's text).
 
 A row is judged once: the predicate is one column of a subquery, so a volatile function cannot give two
 answers for it.
@@ -36,7 +36,7 @@ TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
 )
 MATCH, MISFIT = "#match", "#misfit"
 BEFORE, AFTER, NET, COUNT = "#before", "#after", "#net", "#count"
-#: What the rows of a change feed are; the last two of a key that is on both sides.
+#: The kinds of rows in a change feed; the last two are for a key that is on both sides.
 INSERT, DELETE, PREIMAGE, POSTIMAGE = "insert", "delete", "update_preimage", "update_postimage"
 
 #: Values of a column from which its distribution is guessed.
@@ -59,7 +59,7 @@ _TYPES = {
     "timestamp_ntz": "TIMESTAMP",
 }
 
-#: Types whose smallest and largest value can be compared by anybody, as JSON.
+#: Types whose smallest and largest value any client can compare, as JSON.
 _COMPARABLE = {
     "date": "{0} - DATE '1970-01-01'",
     "timestamp": "epoch_us({0})",
@@ -92,7 +92,7 @@ def updated(
 ) -> str:
     """Select all rows of the affected parts, with new values where the predicate is true."""
     new = _values({name: f"CASE WHEN {_MATCH} THEN {value.text} END" for name, value in values.items()})
-    # The parts stand behind the values, so that parameters are counted as the user counts them.
+    # The parts come after the values, so that parameters are numbered in the user's order.
     inner = f"SELECT *, {new} FROM ({_judged(alias, where)}) AS {quote(alias)}"
     return _fitted(schema, inner, values, missing_null=False)
 
@@ -112,7 +112,7 @@ def scalars(source: str, expressions: Iterable[Expression]) -> str:
 
 
 def target(alias: str) -> str:
-    """Return the table as it stands in FROM."""
+    """Return the table as an item of FROM."""
     return f"{quote(TARGET)} AS {quote(alias)}"
 
 
@@ -120,12 +120,12 @@ def target(alias: str) -> str:
 
 
 def load_source() -> str:
-    """Keep the rows of the view ``#stream``."""
+    """Store the rows of the view ``#stream``."""
     return f"CREATE TEMP TABLE {quote(SOURCE)} AS SELECT * FROM {quote(STREAM)}"
 
 
 def repeated_keys(on: Sequence[str]) -> str:
-    """Keep the keys that come more than once in the source."""
+    """Store the keys that occur more than once in the source."""
     names = ", ".join(map(quote, on))
     given = " AND ".join(f"{quote(name)} IS NOT NULL" for name in on)
     return (
@@ -149,24 +149,24 @@ def distinct_keys(column: Column, limit: int) -> str:
 
 
 def key_between(column: Column, low: int, high: int) -> str:
-    """Return that a key of the table lies between two parameters, which are text."""
+    """Return the condition that a key of the table is between two parameters, which are text."""
     name, kind = f"target.{quote(column.name)}", type_of(column)
     return f"{name} >= CAST(${low} AS {kind}) AND {name} <= CAST(${high} AS {kind})"
 
 
 def key_among(column: Column, params: Iterable[int]) -> str:
-    """Return that a key of the table is one of some parameters, which are text."""
+    """Return the condition that a key of the table equals one of some parameters, which are text."""
     values = ", ".join(f"CAST(${number} AS {type_of(column)})" for number in params)
     return f"target.{quote(column.name)} IN ({values})"
 
 
 def hits(on: Sequence[str], within: Sequence[str], delete: Expression | None) -> str:
-    """Keep which row of the source meets which part of the table, and whether it deletes.
+    """Store which row of the source matches which part of the table, and whether it deletes.
 
     Args:
         on: Columns of the key.
         within: Conditions that all keys of the source fulfil, for the scan of the table.
-        delete: Condition of a deletion.
+        delete: Condition under which a matching row is deleted.
     """
     deletes = "FALSE" if delete is None else _true(delete)
     condition = " AND ".join(within) or "TRUE"
@@ -182,7 +182,7 @@ def a_repeated_key(on: Sequence[str]) -> str:
 
 
 def keep_last(on: Sequence[str]) -> str:
-    """Of the rows of the source with a key that comes more than once keep the last."""
+    """Keep only the last of the source's rows with the same key."""
     names = ", ".join(f"source.{quote(name)}" for name in on)
     order = f"row_number() OVER (PARTITION BY {names} ORDER BY source.{_ROW} DESC)"
     numbered = (
@@ -192,7 +192,7 @@ def keep_last(on: Sequence[str]) -> str:
 
 
 def duplicates(on: Sequence[str]) -> str:
-    """Count the keys of the source that come twice or are in the table; also select one of them, as text."""
+    """Count the keys of the source that are repeated or in the table; also select one of them, as text."""
     names = ", ".join(f"source.{quote(name)}" for name in on)
     found = (
         f"SELECT {names} FROM {source()} SEMI JOIN {quote(HITS)} AS hits ON hits.{_ROW} = source.{_ROW} "
@@ -233,22 +233,22 @@ def merged(
 
 
 def met(on: Sequence[str]) -> str:
-    """Return rows of the table with the row of the source that they meet, as they stand in FROM."""
+    """Return rows of the table with the source row that they match, as an item of FROM."""
     return f"{quote(TARGET)} AS target JOIN {source()} ON {_equal(on)}"
 
 
 def source() -> str:
-    """Return the rows of a merge's source as they stand in FROM."""
+    """Return the rows of a merge's source as an item of FROM."""
     return f"{quote(SOURCE)} AS source"
 
 
 def count_missed() -> str:
-    """Count the rows of the source that meet nothing."""
+    """Count the rows of the source that match no row."""
     return f"SELECT count(*) FROM {_missed()}"
 
 
 def inserted(schema: TableSchema, values: Mapping[str, Expression]) -> str:
-    """Select new rows for the rows of the source that meet nothing."""
+    """Select new rows for the rows of the source that match no row."""
     new = _values({name: value.text for name, value in values.items()})
     inner = f"SELECT {new}, TRUE AS {_MATCH} FROM {_missed()}"
     return _fitted(schema, inner, values, missing_null=True)
@@ -270,7 +270,7 @@ def _equal(on: Sequence[str]) -> str:
     return " AND ".join(f"target.{quote(name)} = source.{quote(name)}" for name in on)
 
 
-# -- rows as they are ----------------------------------------------------------------------------------------
+# -- unchanged rows ----------------------------------------------------------------------------------------
 
 
 def ordered(schema: TableSchema, within: str = "TRUE") -> str:
@@ -294,7 +294,7 @@ def quantiles(column: Column, count: int) -> str:
 
 
 def in_range(column: Column, *, low: bool, high: bool) -> str:
-    """Return that a column is at least $low and below $high, which are text; nulls are above everything."""
+    """Return the condition that a column is >= $low and < $high, which are text; nulls come last."""
     name, kind = quote(column.name), type_of(column)
     found = [f"{name} >= CAST($low AS {kind})"] if low else []
     found += [f"{name} < CAST($high AS {kind})"] if high else []
@@ -303,7 +303,7 @@ def in_range(column: Column, *, low: bool, high: bool) -> str:
 
 
 def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
-    """Select the rows of a SELECT, whose columns have these names of the table, as rows of the table."""
+    """Select the rows of a SELECT, whose columns have these names, as rows of the table."""
     named = ", ".join(quote(f"#value:{name}") for name in columns)
     inner = f"SELECT *, TRUE AS {_MATCH} FROM (\n{sql}\n) AS {quote('#rows')}({named})"
     return _fitted(schema, inner, columns, missing_null=True)
@@ -313,18 +313,18 @@ def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
 
 
 def differences(names: Sequence[str]) -> str:
-    """Select the rows that come more often before or after; behind them what they are, and how often."""
+    """Select the rows whose counts before and after differ; then their kind, and the difference."""
     told = f"{_quoted(names)}, {_kind(INSERT, DELETE)}, {_times()}"
     return f"SELECT {told} FROM ({_net(names)}) AS net"
 
 
 def keep_net(names: Sequence[str]) -> str:
-    """Keep the rows that come more often before or after, for :func:`updates`."""
+    """Store the rows whose counts before and after differ, for :func:`updates`."""
     return f"CREATE OR REPLACE TEMP TABLE {quote(NET)} AS {_net(names)}"
 
 
 def updates(names: Sequence[str], key: Sequence[str]) -> str:
-    """As :func:`differences`, of a table with a unique key: where a key is on both sides it is an update."""
+    """Return :func:`differences` for a table with a unique key: a key on both sides is an update."""
     columns = ", ".join(f"net.{quote(name)}" for name in names)
     same = " AND ".join(f"net.{quote(name)} = other.{quote(name)}" for name in key)
     alone = f"other.{_COUNT} IS NULL"
@@ -336,7 +336,7 @@ def updates(names: Sequence[str], key: Sequence[str]) -> str:
 
 
 def _net(names: Sequence[str]) -> str:
-    """Select rows with how much more often they come after than before; none is 0."""
+    """Select rows with their count after minus their count before, without those of difference 0."""
     after = f"SELECT {_quoted(names)}, 1 AS {_COUNT} FROM {quote(AFTER)}"
     before = f"SELECT {_quoted(names)}, -1 FROM {quote(BEFORE)}"
     return (

@@ -1,10 +1,10 @@
-"""Expressions of a user inside a statement of ours: one expression each, and nothing but rows of tables.
+"""Users' expressions inside the agent's statements: one expression each, which reads only rows of tables.
 
 A predicate or a new value is put into a larger statement as text, so it must not be able to end the brackets
 around it, add a clause or begin a second statement. It is parsed alone by DuckDB's own parser, which gives
-its tree; the tree must be a single expression, and what it names is looked through. Settings, paths and
-secrets of the process are no rows of tables: functions and views that show them are refused, although
-nothing that they could reach is open (:mod:`tidelock.replica_agent.sql.session`).
+its tree; the tree must be a single expression, and the names in it are checked. Settings, paths and secrets
+of the process are not rows of tables: functions and views that show them are refused, although they could not
+reach anything (:mod:`tidelock.replica_agent.sql.session`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidelock.errors import BadRequestError, SchemaMismatchError
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire.statements import Literal, Value
 
-#: Functions that may stand in FROM: they make rows of their arguments.
+#: Functions that may be used in FROM: they make rows from their arguments.
 _TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat_row", "unnest"})
-#: Functions that tell of the process, act on it, or only let time pass.
+#: Functions that show the process, act on it, or only wait.
 _REFUSED = frozenset(
     {
         *("current_query", "current_setting", "getenv", "getvariable", "in_search_path", "which_secret"),
@@ -34,7 +34,7 @@ _REFUSED = frozenset(
 _SYSTEM_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
 _SYSTEM_CATALOGS = frozenset({"system", "temp"})
 _SYSTEM_VIEWS = ("duckdb_", "pg_", "pragma_", "sqlite_")
-#: What may stand in FROM, as the parser's tree calls it.
+#: Items that may be used in FROM, by their names in the parser's tree.
 _FROM = frozenset({"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "SUBQUERY", "TABLE_FUNCTION"})
 _NO_CLAUSE: dict[str, Any] = {
     "modifiers": [],
@@ -51,7 +51,7 @@ class Expression:
     """An expression that was checked.
 
     Attributes:
-        text: Its SQL on lines of its own; parameters are ``$n``, n counted over the whole statement.
+        text: Its SQL on separate lines; parameters are ``$n``, n counted over the whole statement.
         params: The numbers of its parameters.
     """
 
@@ -63,9 +63,9 @@ class Expressions:
     """The expressions of one statement, parsed in the order in which their ``?`` are counted.
 
     Args:
-        connection: Any connection; nothing is run but DuckDB's parser.
+        connection: Any connection; only DuckDB's parser is run.
         params: Values of the parameters of all expressions.
-        tables: Full names of the tables that there are.
+        tables: Full names of the existing tables.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Expressions:
 
         Args:
             text: SQL.
-            what: What it is for, e.g. ``where``; for messages.
+            what: Its purpose, e.g. ``where``; for messages.
 
         Raises:
-            BadRequestError: It is not exactly one expression, or names what it may not, or more parameters
-                than there are.
+            BadRequestError: It is not exactly one expression, or it has a forbidden name, or more parameters
+                than were passed.
         """
         item = self._only_item(text, what)
-        self._tree(f"SELECT (\n{text}\n)", what)  # a clause behind it shows in brackets
+        self._tree(f"SELECT (\n{text}\n)", what)  # a clause after the expression shows up in brackets
         problem = next((problem for node in _nodes(item) if (problem := self._refusal(node))), None)
         problem = problem or _star(item)
         if problem is not None:
@@ -98,11 +98,11 @@ class Expressions:
         return self._numbered(text, item, what)
 
     def new_values(self, table: TableSchema, given: Mapping[str, Value], what: str) -> dict[str, Expression]:
-        """Check the new values of columns; they stay in their order.
+        """Check the new values of columns, and return them in the same order.
 
         Raises:
-            SchemaMismatchError: One is no column of the table.
-            BadRequestError: None is given, or as :meth:`parse`.
+            SchemaMismatchError: A name is not a column of the table.
+            BadRequestError: No new value is passed, or as :meth:`parse`.
         """
         if not given:
             raise BadRequestError(f"{what} names no column of table {table.name}")
@@ -121,12 +121,12 @@ class Expressions:
         }
 
     def params(self, *expressions: Expression) -> dict[str, Any]:
-        """Return the parameters of a statement made of some expressions, by name."""
+        """Return the parameters of a statement that contains some of the expressions, by name."""
         numbers = {number for expression in expressions for number in expression.params}
         return {str(number): self._params[number - 1] for number in sorted(numbers)}
 
     def end(self) -> None:
-        """Raise BadRequestError if there are more parameters than the expressions use."""
+        """Raise BadRequestError if the request has more parameters than the expressions use."""
         if len(self._used) < len(self._params):
             raise BadRequestError(
                 f"{len(self._params)} parameters are given, the expressions use {len(self._used)} of them"
@@ -164,7 +164,7 @@ class Expressions:
         return statements
 
     def _refusal(self, node: dict[str, Any]) -> str | None:
-        """Return what is wrong with one node of the tree, or None."""
+        """Return the error of one node of the tree, or None."""
         kind = str(node.get("type"))
         if "query_location" in node and "sample" in node and "alias" in node and kind not in _FROM:
             return f"{kind.lower().replace('_', ' ')} is no table"
@@ -210,7 +210,7 @@ class Expressions:
             numbers.add(number)
         self._used |= numbers
         joined = b"".join([*pieces, source[begin:]]).decode()
-        # On lines of its own, so that a comment in it ends before the bracket.
+        # On separate lines, so that a comment in it ends before the bracket.
         return Expression(f"(\n{joined}\n)", frozenset(numbers))
 
 
@@ -254,7 +254,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _star(item: dict[str, Any]) -> str | None:
-    """Return that the expression stands for several columns, which it must not outside of a subquery."""
+    """Return a text if an expression stands for several columns, which is refused outside of a subquery."""
     waiting: list[Any] = [item]
     while waiting:
         value = waiting.pop()

@@ -1,8 +1,9 @@
-"""Plans of merges: rows from outside meet the rows of a table by equal keys.
+"""Plans of merges: source rows are matched with the rows of a table by equal keys.
 
 The source is loaded into a table of the engine, which spills, so it may be many times the memory limit. The
-keys of the table are read once: ``#hits`` keeps which row of the source meets which part. Joins build their
-hash tables from the source, whatever the optimizer guesses of a table that it cannot count.
+keys of the table are read once: ``#hits`` stores which row of the source matches which part. Joins build
+their hash tables from the source, whatever the optimizer guesses about the size of a table that it cannot
+count.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import Source
 from tidelock.replica_agent.tables.schema import Column
 
-#: Different values of a partition column up to which exactly these partitions are looked through.
+#: Number of values of a partition column up to which exactly these partitions are scanned.
 _VALUES_MAX = 1000
-#: Both would let the engine build the hash table from the side of the table.
+#: Both optimizers would let the engine build the hash table from the side of the table.
 _NO_SWAPS = "join_order,build_side_probe_side"
 
 
 def merge(target: Target, action: MergeRows) -> Plan:
-    """Load the source and find out what it meets.
+    """Load the source and find the rows that it matches.
 
     Raises:
-        BadRequestError: An expression or the source is wrong, or several of its rows meet one row.
+        BadRequestError: An expression or the source is wrong, or several of its rows match one row.
         SchemaMismatchError: The source does not fit the table.
     """
     if not (action.on and (action.update or action.delete or action.insert)):
@@ -84,7 +85,7 @@ def _updates(
     if not action.update:
         return {}
     own = [name for name in target.schema.arrow.names if name in names and name not in action.on]
-    # A table of keys only: rows that match stay as they are.
+    # A table of only keys: rows that match stay unchanged.
     return {name: _of_source(name) for name in own}
 
 
@@ -110,7 +111,7 @@ def _of_source(name: str) -> Expression:
 
 
 def _noted(source: Source, note: Any) -> pa.RecordBatchReader:
-    """Return the rows for the engine, which hands on only the text of an error."""
+    """Return the rows for the engine, and note an error, of which the engine passes on only the text."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
@@ -125,7 +126,7 @@ def _noted(source: Source, note: Any) -> pa.RecordBatchReader:
 def _find(
     target: Target, action: MergeRows, user: Expressions, delete: Expression | None
 ) -> tuple[Any, Any] | None:
-    """Find out which rows meet; returns the range of the first column of the key."""
+    """Find the rows that match; returns the range of the first column of the key."""
     columns = {column.name: column for column in target.schema.columns}
     params = user.params(*([] if delete is None else [delete]))
     within, ranges = [], []
@@ -134,7 +135,7 @@ def _find(
         ranges.append([low, high] if columns[name].type.startswith("decimal") else known)
         if low is None:
             within.append("FALSE")  # only nulls, or no rows at all
-        elif columns[name].type not in {"float", "double"}:  # of NaN Arrow and DuckDB think differently
+        elif columns[name].type not in {"float", "double"}:  # Arrow and DuckDB order NaN differently
             within.append(composition.key_between(columns[name], *_bound(params, action, [low, high])))
         if name in target.schema.partition_by:
             within += _among(target, columns[name], params, action)
@@ -171,7 +172,7 @@ def _among(target: Target, column: Column, params: dict[str, Any], action: Merge
 
 
 def _bound(params: dict[str, Any], action: MergeRows, values: Sequence[str]) -> list[int]:
-    """Add parameters behind those of the user; returns their numbers."""
+    """Add parameters after the user's parameters; returns their numbers."""
     first = max([len(action.params), *map(int, params)]) + 1
     numbers = list(range(first, first + len(values)))
     params |= {str(number): value for number, value in zip(numbers, values, strict=True)}

@@ -1,7 +1,8 @@
-"""A mutation in a SQL process: first which parts it affects, then the rows that take their place.
+"""A mutation in a SQL process: first the parts that it affects, then the rows that replace theirs.
 
-The first pass finds the parts with matching rows; what partitions and statistics rule out is never opened.
-The second reads these parts only. Both see the same list of parts, whatever the transaction does meanwhile.
+The first pass finds the parts with matching rows; parts excluded by partitions and statistics are never
+opened. The second pass reads the affected parts only. Both passes see the same list of parts, whatever the
+transaction does meanwhile.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from tidelock.replica_agent.sql.session import Session
 from tidelock.replica_agent.sql.sorting import in_order
 from tidelock.replica_agent.tables.schema import TableSchema
 
-#: View of :class:`DerivedRows`.
+#: The view of :class:`DerivedRows`.
 INSERTED = "inserted"
 
 
 class MutationRun:
-    """One mutation: made when its :attr:`plan` is known; then :meth:`batches` to its end, then :meth:`ended`.
+    """One mutation: created with its :attr:`plan`; then :meth:`batches` to its end, then :meth:`ended`.
 
     Raises:
-        TidelockError: What :meth:`Session.translate` makes of it.
+        TidelockError: The error as :meth:`Session.translate` returns it.
     """
 
     def __init__(self, session: Session, request: MutationRequest) -> None:
@@ -52,15 +53,15 @@ class MutationRun:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns of the table, each nullable: whoever writes the rows judges nulls."""
+        """All columns of the table, each nullable: the writer of the rows checks nulls."""
         return pa.schema([column.with_nullable(True) for column in self._schema.arrow])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows to add.
 
         Raises:
-            SchemaMismatchError: A new value is none of its column's type.
-            CorruptError: Rows were lost or doubled; nothing of them may be kept.
+            SchemaMismatchError: A new value does not have the type of its column.
+            CorruptError: Rows were lost or doubled; no row may be kept.
         """
         schema = self.schema
         for stream in self.plan.streams:
@@ -82,7 +83,7 @@ class MutationRun:
             )
 
     def ended(self) -> Ended:
-        """Return what is told at the end."""
+        """Return the report at the end."""
         return Ended(
             reads=self._session.reads(),
             rows_deleted=self.plan.dropped + self.plan.rewritten - self._old,

@@ -1,9 +1,9 @@
-"""What a SQL process is asked to change: statements that remove, rewrite or derive rows of one table.
+"""Requests for changes by a SQL process: statements that remove, rewrite or derive rows of one table.
 
-A mutation is answered in two steps. First :class:`Affected`: which parts lose or change rows, so that the
-agent can lock them before a row is produced. Then the rows that take their place, as an Arrow IPC stream with
-all columns of the table in its types. Expressions in it are SQL of the user, one expression each
-(:mod:`tidelock.replica_agent.sql.expressions`).
+A mutation is answered in two steps. The first answer is :class:`Affected`: the parts that lose or change
+rows, so that the agent can lock them before a row is produced. The second is the rows that replace theirs, as
+an Arrow IPC stream with all columns of the table in its types. The expressions of a mutation are SQL of the
+user, one expression each (:mod:`tidelock.replica_agent.sql.expressions`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DeleteRows(msgspec.Struct, frozen=True, tag="delete"):
 class UpdateRows(msgspec.Struct, frozen=True, tag="update"):
     """Give columns new values in the rows where ``where`` is true; None means all rows.
 
-    ``?`` of ``set`` come before those of ``where`` in ``params``.
+    In ``params`` the values for ``set`` come before the values for ``where``.
     """
 
     set: dict[str, Value]
@@ -35,21 +35,21 @@ class UpdateRows(msgspec.Struct, frozen=True, tag="update"):
 
 
 class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
-    """Bring rows from outside into the table, by equality of columns; NULL equals nothing.
+    """Merge source rows into the table, by equality of columns; NULL equals no value.
 
-    In expressions the table is ``target`` and the rows from outside are ``source``.
+    In expressions the table is ``target`` and the source rows are ``source``.
 
     Attributes:
         source: Path of a file with an Arrow IPC stream.
-        on: Columns that both sides have.
-        update: New values of rows that match; True: of every column that the source has. False: they stay.
-        delete: Matching rows where this is true are deleted instead.
-        insert: Values of source rows that match nothing (columns left out are null); True: all columns of the
-            table are in the source. False: nothing is inserted.
+        on: The columns of the key, which both sides have.
+        update: New values of rows that match; True: every column of the source. False: they stay.
+        delete: Matching rows for which this is true are deleted instead.
+        insert: Values of source rows without a match (omitted columns are null); True: all columns of the
+            table are in the source. False: no row is inserted.
         upsert: The source has exactly the columns of the table, and no key twice.
-        unique: It is an insert into a table that is unique by ``on``. "refuse": keys that are in the table,
-            or come twice, are an error; "replace": of rows with one key the last one counts.
-        params: Of ``update``, then ``delete``, then ``insert``.
+        unique: For an insert into a table that is unique by ``on``. "refuse": keys that are in the table, or
+            are repeated, are an error; "replace": the last row of each key counts.
+        params: The values for ``update``, then ``delete``, then ``insert``.
     """
 
     source: str
@@ -63,20 +63,20 @@ class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
 
 
 class CompactParts(msgspec.Struct, frozen=True, tag="compact"):
-    """Return the rows of some parts, sorted as the table asks for; none is lost and none is added."""
+    """Return the rows of some parts, sorted in the order of the table; no row is lost or added."""
 
     parts: tuple[PartId, ...]
 
 
 class DerivedRows(msgspec.Struct, frozen=True, tag="derived"):
-    """Return the rows of a SELECT, as rows of the table; nothing is removed.
+    """Return the rows of a SELECT, as rows of the table; no row is removed.
 
     Attributes:
         sql: One SELECT (or WITH, VALUES, FROM).
         params: Its parameters.
-        columns: Names of its columns by position, others become null; None: it names all columns itself.
+        columns: Names of its columns by position, other columns become null; None: the SELECT names them.
         source: Table of which the view ``inserted`` shows ``parts``, or None.
-        parts: Parts of ``source``, committed or of the transaction.
+        parts: Parts of ``source``, committed, or of the transaction.
     """
 
     sql: str
@@ -96,7 +96,7 @@ class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
         csn: The snapshot that it reads.
         tid: Transaction whose own uncommitted parts it sees too, or None.
         table: The table that loses or gains the rows.
-        action: What is to be done.
+        action: The change to make.
         adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
     """
 
@@ -108,13 +108,13 @@ class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
 
 
 class Affected(msgspec.Struct, frozen=True):
-    """What a mutation is going to do; known before its first row.
+    """The effects of a mutation, known before its first row.
 
     Attributes:
         table: The table that gains the rows.
         parts: Parts that lose or change rows: all of their other rows are in the stream that follows.
-        rows_matched: Rows of these parts that are deleted or updated, as they were counted to find the parts.
-        rows_to_insert: Rows of a merge's source that match nothing.
+        rows_matched: Rows of these parts that are deleted or updated, as counted in the search for parts.
+        rows_to_insert: Rows of a merge's source without a match.
         keys: Smallest and largest value of the first column of a merge's ``on`` (integers; dates as days and
             timestamps as microseconds since 1970; text; booleans; decimals as text); None for other types and
             without rows.
@@ -128,14 +128,14 @@ class Affected(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is told at the end of a statement.
+    """The report at the end of a statement.
 
     Attributes:
-        reads: Tables that it has read: None = all of it, a list = all but these partitions (paths), which
-            were ruled out by their values. Partitions that come later count as read.
-        rows_deleted: Rows that are in none of the streamed rows.
-        rows_updated: Rows with new values among them.
-        rows_inserted: Rows among them that were in no part before.
+        reads: The tables that it has read: None = the whole table, a list = all but these partitions (paths),
+            which their values excluded. Partitions that are added later count as read.
+        rows_deleted: Matching rows without a successor in the stream.
+        rows_updated: Streamed rows with new values.
+        rows_inserted: Streamed rows that were in no part before.
     """
 
     reads: dict[TableName, list[str] | None] = {}

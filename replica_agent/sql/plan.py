@@ -1,4 +1,4 @@
-"""What a mutation is going to do, and the table that it is done to, as its session shows it."""
+"""The plan of a mutation, and its target table as the session shows it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidelock.replica_agent.tables.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A statement whose rows are to be added.
+    """A statement whose rows will be added.
 
     Attributes:
         sql: It selects the columns of the table, then perhaps ``#match`` and ``#misfit``.
         params: Its parameters.
-        new: Its rows were in no part before.
+        new: Whether its rows were in no part before.
     """
 
     sql: str
@@ -31,14 +31,14 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a mutation is going to do.
+    """The plan of a mutation.
 
     Attributes:
-        affected: What is told before the first row.
-        streams: Where the rows come from, one after the other.
-        rewritten: Rows of the parts that the streams read; other affected parts go as a whole.
-        dropped: Rows of those.
-        keeps: All rewritten rows must come out again.
+        affected: The report before the first row.
+        streams: The sources of the rows, read one after the other.
+        rewritten: Rows of the parts that the streams read; other affected parts are removed as a whole.
+        dropped: Rows of the parts that are removed as a whole.
+        keeps: Whether all rewritten rows must be in the output.
     """
 
     affected: Affected
@@ -50,13 +50,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table that is changed.
+    """The table that a mutation changes.
 
     Attributes:
-        session: Where it is shown.
+        session: The session that shows it.
         row: Its definition.
-        schema: The same, as a schema.
-        parts: The parts that the request sees; none where nothing is removed.
+        schema: The schema of that definition.
+        parts: The parts that the request sees; empty if no row is removed.
     """
 
     session: Session
@@ -66,21 +66,21 @@ class Target:
 
     @property
     def name(self) -> TableName:
-        """Its full name."""
+        """The full name of the table."""
         return self.row.name
 
     @property
     def alias(self) -> str:
-        """The name by which expressions know it."""
+        """The name of the table in expressions."""
         return self.row.name.rpartition(".")[2]
 
     def show(self) -> None:
-        """Show it as ``#target``, with the number of each row's part."""
+        """Show the table as ``#target``, with the number of each row's part."""
         numbers = {part.part: number for number, part in enumerate(self.parts)}
         self.session.view(composition.TARGET, self.session.source(self.row, lambda: self.parts, numbers))
 
     def show_affected(self, parts: Sequence[PartRow]) -> None:
-        """Show some of its parts as ``#affected``."""
+        """Show some parts of the table as ``#affected``."""
         others = frozenset({part.path for part in self.parts} - {part.path for part in parts})
         self.session.view(composition.AFFECTED, self.session.source(self.row, lambda: parts, others=others))
 
@@ -90,10 +90,10 @@ class Target:
         return {self.parts[number]: count for number, count in sorted(found)}
 
     def affected(self, counts: Mapping[PartRow, int], **more: Any) -> Affected:
-        """Return what is told of parts with matching rows."""
+        """Return the report about parts with matching rows."""
         return Affected(self.name, tuple(part.part for part in counts), sum(counts.values()), **more)
 
 
 def rows_of(parts: Sequence[PartRow] | Mapping[PartRow, int]) -> int:
-    """Return how many rows some parts have."""
+    """Return the number of rows in some parts."""
     return sum(part.rows for part in parts)

@@ -1,8 +1,8 @@
-"""The SQL processes of an agent: started when needed, kept warm, ended when they overstep or nobody listens.
+"""The SQL processes of an agent: started on demand, kept warm, ended when over a limit or abandoned.
 
-A statement runs in a process of its own kind so that no query can stall commits, take the agent's memory or
-reach its files. Errors that come before the first bytes of a result are raised as such; a result that fails
-later just ends in an error, so the caller must not let its client take the bytes before it for the whole.
+A statement runs in a separate process so that no query can stall commits, take the agent's memory or reach
+its files. Errors before the first bytes of a result are raised as such. A result that fails later just ends
+in an error, so the caller must not let its client take the bytes before it for the whole.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SqlPool:
 
     @contextlib.asynccontextmanager
     async def mutate(self, request: MutationRequest) -> AsyncIterator[Mutation]:
-        """Begin a mutation: what it affects is known on entry; otherwise as :meth:`statement`."""
+        """Begin a mutation: its effects are known on entry; otherwise as :meth:`statement`."""
         async with self.statement(request) as statement:
             affected = statement.affected
             assert affected is not None, "a mutation begins with what it affects"
@@ -53,16 +53,17 @@ class SqlPool:
 
     @contextlib.asynccontextmanager
     async def statement(self, request: Request) -> AsyncIterator[Statement]:
-        """Begin a statement: on entry its first rows are there, or what it is going to change is known.
+        """Begin a statement: on entry its first rows have arrived, or its effects are known.
 
-        Leaving before its end ends it. At its end it gives its process back, so that a caller with all
-        of its rows may begin another one.
+        Leaving the context before the statement's end ends the statement. At its end it releases its process,
+        so that a caller with all rows may begin another one.
 
         Raises:
             BadRequestError, UnknownTableError, StandbyError, SnapshotTooOldError, CorruptError: See
                 :class:`tidelock.replica_agent.sql.session.Session`.
-            TooLargeError: It needs more memory or time than it may have.
-            UnavailableError: Too many statements wait already, none ended in time, or the agent stops.
+            TooLargeError: It needs more memory or time than the limits allow.
+            UnavailableError: Too many statements wait already, no other one ended in time, or the agent
+                stops.
         """
         encoded = _encoded(request)
         async with contextlib.AsyncExitStack() as place:
@@ -89,7 +90,7 @@ class SqlPool:
 
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """Wait for one of the places, in order of arrival."""
+        """Wait for a free slot, in order of arrival."""
         if self._waiting >= self._settings.sql_waiting_max:
             raise UnavailableError(
                 f"{self._waiting} statements wait for a SQL process (sql_waiting_max); try again later, use "
@@ -127,10 +128,10 @@ class Statement:
     """A statement under way.
 
     Attributes:
-        first: The first answer to it.
-        answers: The other ones.
-        leave: Gives its process back.
-        ended: What it told at its end; None before :meth:`pieces` is through.
+        first: The first answer of the process.
+        answers: The other answers.
+        leave: Releases its process.
+        ended: The report at its end; None before the end of :meth:`pieces`.
     """
 
     first: tuple[Kind, bytes]
@@ -170,7 +171,7 @@ class Mutation:
 
     @property
     def ended(self) -> Ended:
-        """The report at its end, when :meth:`pieces` is through."""
+        """The report at its end, once :meth:`pieces` has ended."""
         assert self._statement.ended is not None, "all pieces were taken"
         return self._statement.ended
 

@@ -1,4 +1,4 @@
-"""One SQL process as the agent sees it: one statement at a time, in bounded time and memory."""
+"""The agent's side of one SQL process: one statement at a time, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ from tidelock.replica_agent.workers.process import Program, WorkerDiedError, Wor
 #: Bytes of a result that wait in the agent for its client.
 BUFFER_BYTES: Final = 1 << 20
 
-#: How a process ends whose allocation failed in a place that cannot raise, or that the machine had to end.
+#: Exit statuses after an allocation that failed where no error can be raised, or after the machine ended the
+#: process.
 _OUT_OF_MEMORY: Final = (-signal.SIGABRT, -signal.SIGKILL)
 #: Errors of a SQL process have no HTTP status; all their classes are known here.
 _NO_STATUS: Final = 500
 
 _ALLOCATORS: Final = {
-    # Memory that is reserved but unused counts as used; these reserve little. The third is DuckDB's own
-    # allocator, which keeps what was freed for later by default: after a join more than twice its limit.
+    # Memory that is reserved but unused counts as used; these settings reserve little. The third is for
+    # DuckDB's own allocator, which by default keeps freed memory for later: after a join more than twice its
+    # limit.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
     "DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:0,muzzy_decay_ms:0",
-    # Fixed, or glibc raises the first with the blocks that the engine frees, keeps them in a heap full of
-    # holes, and a table that is loaded and spilled takes 120 bytes of memory for each of its rows.
+    # Fixed, because glibc otherwise raises the first one with the blocks that the engine frees, and keeps
+    # these blocks in a fragmented heap. A table that is loaded and spilled then takes 120 bytes of memory for
+    # each row.
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
 }
@@ -41,11 +44,11 @@ _ALLOCATORS: Final = {
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SqlProcess:
-    """A SQL process that runs. Made by :meth:`start`; :meth:`end` has to be called in any case.
+    """A running SQL process. Made by :meth:`start`; :meth:`end` must always be called.
 
     Attributes:
         process: The process.
-        config: What it was told at its start.
+        config: The configuration that it got at its start.
         timeout_s: Longest run of one statement.
     """
 
@@ -58,7 +61,7 @@ class SqlProcess:
 
     @classmethod
     async def start(cls, *, settings: AgentSettings, data_dir: Path, number: int) -> SqlProcess:
-        """Start a process and wait until it is ready; the time does not count as that of a statement.
+        """Start a process and wait until it is ready; this time does not count as a statement's time.
 
         Raises:
             UnavailableError: It did not start.
@@ -87,13 +90,13 @@ class SqlProcess:
 
     @property
     def reusable(self) -> bool:
-        """Whether it can be given a request."""
+        """Whether it can accept a request."""
         return self._free and self.process.runs
 
     async def run(self, request: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
         """Run one statement and yield its answers to the end.
 
-        The time that the caller takes for them does not count as the statement's own.
+        The time in which the caller handles the answers does not count as the statement's time.
         """
         clock = asyncio.get_running_loop().time
         left_s = self.timeout_s
@@ -114,7 +117,7 @@ class SqlProcess:
             raise from_wire(_NO_STATUS, msgspec.json.decode(payload))
 
     async def end(self) -> None:
-        """End the process and remove what it left."""
+        """End the process and remove its files."""
         self._ended = True
         await self.process.end()
         await asyncio.to_thread(shutil.rmtree, self.config.temp_dir, ignore_errors=True)
@@ -132,7 +135,7 @@ class SqlProcess:
             raise self._reason(died.status) from died
 
     def _reason(self, status: int) -> TidelockError:
-        """Return why the process has ended in the middle of a statement."""
+        """Return the error for a process that ended during a statement."""
         if self._stalled:
             return UnavailableError(f"nobody took the rows of the statement for {self.timeout_s:g} s")
         if status in _OUT_OF_MEMORY and not self._ended:
@@ -145,7 +148,7 @@ class SqlProcess:
 
     @contextlib.contextmanager
     def _patience(self) -> Iterator[None]:
-        """End the process if the caller does not come back for more."""
+        """End the process if the caller does not ask for the next answer in time."""
         timer = asyncio.get_running_loop().call_later(self.timeout_s, self._stall)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Statements of a user that are run as they are: queries, and INSERT INTO ... SELECT inside a transaction."""
+"""Statements of a user that are run unchanged: queries, and INSERT INTO ... SELECT inside a transaction."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidelock.replica_agent.sql.session import Session
 from tidelock.replica_agent.storage.catalog_reads import TableRow
 from tidelock.replica_agent.tables.schema import full_name
 
-#: Up to so many tables are all made known, which costs 0.7 ms each; beyond it those that the statement
-#: mentions.
+#: Up to this number all tables are shown, which costs 0.7 ms each; above it only the tables that the
+#: statement mentions.
 TABLES_ALL = 50
 
-#: Words of statements that ask for the tables themselves.
+#: Words of statements that query the list of tables itself.
 _CATALOG_WORDS = ("show", "information_schema", "duckdb_", "pg_", "sqlite_master")
 _NAME = r'(?:"[^"]+"|\w+)'
 _INSERT = re.compile(
@@ -29,7 +29,7 @@ _INSERT = re.compile(
     rf"(?:\(\s*(?P<columns>{_NAME}(?:\s*,\s*{_NAME})*)\s*\)\s*)?(?P<named>by\s+name\b)?(?P<rows>.*)",
     re.IGNORECASE | re.DOTALL,
 )
-#: What to call instead of a statement that is none of a transaction's SQL.
+#: The method to call instead of a statement that transactions do not support in SQL.
 _INSTEAD = {
     "ALTER": "no table is altered; create another one and insert into it",
     "CREATE": "db.create_table(...), a transaction of its own",
@@ -45,7 +45,7 @@ _INSTEAD = {
 
 @dataclass(frozen=True, slots=True)
 class InsertSelect:
-    """An INSERT INTO ... SELECT: the table, and where its rows come from."""
+    """An INSERT INTO ... SELECT: the table, and the source of its rows."""
 
     table: TableName
     rows: DerivedRows
@@ -55,7 +55,7 @@ def query(session: Session, request: SqlRequest) -> pa.RecordBatchReader:
     """Begin a query.
 
     Raises:
-        BadRequestError: Not a single SELECT, or not valid.
+        BadRequestError: It is not a single SELECT, or not valid.
         UnknownTableError: It names a table that does not exist at the snapshot.
         StandbyError, SnapshotTooOldError: See :meth:`Session.tables`.
     """
@@ -67,10 +67,10 @@ def query(session: Session, request: SqlRequest) -> pa.RecordBatchReader:
 
 
 def insert_select(session: Session, request: SqlRequest) -> InsertSelect | None:
-    """Return the insert that a statement inside a transaction is; None for a SELECT.
+    """Return the insert of a statement inside a transaction; None for a SELECT.
 
     Raises:
-        BadRequestError: Not a single statement, outside of a transaction not a SELECT.
+        BadRequestError: It is not a single statement, or not a SELECT outside of a transaction.
         UnsupportedInTransactionError: It is neither; the message names what to call instead.
     """
     statements = session.connection.extract_statements(request.sql)
@@ -110,7 +110,7 @@ def _insert(
 
 
 def mentioned(tables: list[TableRow], sql: str) -> list[TableRow]:
-    """Return the tables that a statement can see: all, or of many those whose names stand in it."""
+    """Return the tables that a statement can see: all, or if there are many, those that its text names."""
     text = sql.lower()
     if len(tables) <= TABLES_ALL or any(word in text for word in _CATALOG_WORDS):
         return tables
@@ -118,7 +118,7 @@ def mentioned(tables: list[TableRow], sql: str) -> list[TableRow]:
 
 
 def without_end(sql: str) -> str:
-    """Return a statement without the semicolons and comments behind it, so that it can stand in brackets."""
+    """Return a statement without the semicolons and comments at its end, for use in brackets."""
     source = sql.encode()
     tokens = [(at, kind) for at, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
     end = len(source)
@@ -142,6 +142,6 @@ def _is_select(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return identifiers as they are meant: quoted ones as they stand, others in lower case."""
+    """Return the names that identifiers mean: quoted ones unchanged, others in lower case."""
     names: Sequence[str] = re.findall(_NAME, text)
     return tuple(name[1:-1] if name.startswith('"') else name.lower() for name in names)

@@ -26,18 +26,18 @@ class Kind(IntEnum):
 
     #: Bytes of an Arrow IPC stream.
     DATA = 1
-    #: The statement is through, all its data came before; an :class:`Ended`.
+    #: The statement has ended, all its data came before; an :class:`Ended`.
     END = 2
-    #: The statement failed: an error as it travels over HTTP. The process takes the next request.
+    #: The statement failed: an error in its HTTP form. The process accepts the next request.
     ERROR = 3
-    #: As ERROR, but the process is not to be used again.
+    #: As ERROR, but the process must not be used again.
     FATAL = 4
     #: The statement changes a table: an :class:`Affected`, before any data.
     AFFECTED = 5
 
 
 class SomeParts(msgspec.Struct, frozen=True):
-    """A few of the parts of a table that a request sees, which are shown as :data:`SOME`."""
+    """Some of the parts of a table that a request sees, shown as :data:`SOME`."""
 
     table: TableName
     parts: tuple[PartId, ...]
@@ -50,11 +50,11 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
         csn: The snapshot that it reads.
         tid: Transaction whose own uncommitted parts it sees too, or None.
         sql: One SELECT (or WITH, VALUES, FROM, DESCRIBE, ...) in DuckDB's dialect; inside a transaction also
-            INSERT INTO ... SELECT, which is answered as a mutation is.
+            INSERT INTO ... SELECT, which is answered like a mutation.
         params: Values of ``?`` or ``$1`` in their order: JSON values.
         adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
         only: Full names of the tables that the statement may see; None: all.
-        some: What :data:`SOME` is; None: nothing.
+        some: The parts that :data:`SOME` shows; None: no such view.
     """
 
     csn: Csn
@@ -71,10 +71,10 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
 
     Attributes:
         csn: The last CSN.
-        since: The CSN behind which they begin.
+        since: The CSN after which the changes begin.
         table: Full name.
-        files_max: Parts whose descriptions are kept in memory at a time; those of a single CSN may be more.
-        tid: None: they are what everybody sees.
+        files_max: Parts whose descriptions are kept in memory at a time; a single CSN may have more.
+        tid: None: the changes are those of commits.
         adopted: None, likewise.
     """
 
@@ -97,8 +97,8 @@ class SqlConfig(msgspec.Struct, frozen=True):
         data_dir: The replica's data directory.
         temp_dir: Empty folder for intermediate results that outgrow the memory.
         memory_bytes: Memory of a statement, besides that of the process itself.
-        engine_bytes: What DuckDB's own operators may take of it; the rest decodes parts and encodes results.
-        temp_bytes: Bytes of ``temp_dir``.
+        engine_bytes: The share of DuckDB's own operators; the rest decodes parts and encodes results.
+        temp_bytes: Most bytes in ``temp_dir``.
         threads: Threads that run a statement.
     """
 
@@ -115,18 +115,18 @@ def select_statement(
 ) -> str:
     """Return the statement that reads a table; ``where`` is SQL, the names are quoted.
 
-    With ``some`` it reads :data:`SOME` under the name of the table. Where the condition asks for rows of the
-    table in a subquery these are all rows.
+    With ``some`` it reads :data:`SOME` under the name of the table. A subquery of the condition still reads
+    all rows of the table.
 
     Raises:
-        BadRequestError: Not a table name, or no column at all.
+        BadRequestError: The name is not a table name, or no column is selected.
     """
     if columns is not None and not columns:
         raise BadRequestError(f"a read of table {table} asks for no column; leave `columns` out to get all")
     chosen = "*" if columns is None else ", ".join(map(quote, columns))
     names = full_name(table).split(".")
     name = f"{quote(SOME)} AS {quote(names[-1])}" if some else ".".join(map(quote, names))
-    # On lines of its own, so that a comment in it ends before the bracket.
+    # On separate lines, so that a comment in it ends before the bracket.
     condition = f"\nWHERE (\n{where}\n)" if where else ""
     return f"SELECT {chosen} FROM {name}{condition}"  # noqa: S608 - `where` is meant to be SQL
 

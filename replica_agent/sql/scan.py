@@ -1,8 +1,8 @@
 """A table of a snapshot as DuckDB scans it: its parts one after the other, verified, pruned, and filtered.
 
-DuckDB asks for columns and a filter. The folders of the partitions are pruned by it, then parts by the
-statistics in the catalog, before any part is opened; then row groups by the statistics of their footer. What
-is left is read in small batches, one row group of one part at a time, so memory does not grow with the table.
+DuckDB asks for columns and a filter. The filter prunes the folders of the partitions, then parts by the
+statistics in the catalog, before any part is opened; then row groups by the statistics of their footer. The
+rest is read in small batches, one row group of one part at a time, so memory does not grow with the table.
 Every byte comes through the block digests of the catalog: rows are right, or the scan fails and names the
 part.
 """
@@ -34,15 +34,15 @@ from tidelock.replica_agent.tables.statistics import Statistics, bounds_of
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
 
-#: Rows decoded at a time: so many, or fewer that are wide.
+#: Most rows decoded at a time; fewer if they are wide.
 BATCH_ROWS = 32 * 1024
 BATCH_BYTES = 4 << 20
-#: Fewer make it slow: what the engine works on at a time.
+#: Fewest rows decoded at a time; the engine works on as many at a time, and fewer make it slow.
 BATCH_ROWS_MIN = 2 * 1024
 #: A part of this size is read and verified at once; a larger one in pieces of this size at most.
 READ_BYTES = 1 << 20
 
-#: Column with the number of each row's part, where it is asked for; no column of a table has such a name.
+#: Column with the number of each row's part, where requested; no column of a table has such a name.
 PART_COLUMN = "#part"
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
@@ -60,18 +60,18 @@ def _nothing(_: frozenset[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Where a scan finds the rows of a table.
+    """The source of a table's rows for scans.
 
     Attributes:
         schema: The table's schema at the snapshot.
         data_dir: The replica's data directory.
         parts: Returns the visible parts; called once for each scan, in any thread.
-        failed: Told of what a scan raised, since DuckDB hands on its text only.
-        statistics: Returns what the catalog knows of the columns of some parts, in their order.
-        pruned: Told, by each scan, the partitions that hold no row which it could have returned.
-        numbers: The numbers of :data:`PART_COLUMN`; None: there is no such column.
-        bits: Floating-point numbers are shown as integers of their bits, of which none equals another: of
-            the numbers DuckDB takes all NaN for equal, and -0.0 and 0.0.
+        failed: Called with the error of a scan, since DuckDB passes on its text only.
+        statistics: Returns the catalog's statistics of some parts, in their order.
+        pruned: Called by each scan with the partitions that have no row which it could have returned.
+        numbers: The numbers of :data:`PART_COLUMN`; None: no such column exists.
+        bits: Floating-point numbers are shown as the integers of their bits, so only equal bits are equal:
+            for DuckDB all NaN are equal, and -0.0 equals 0.0.
     """
 
     schema: TableSchema
@@ -85,7 +85,7 @@ class TableSource:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns that a scan can be asked for."""
+        """The columns that a scan can request."""
         arrow = self.schema.arrow
         if self.bits:
             arrow = pa.schema([field.with_type(_BITS.get(field.type, field.type)) for field in arrow])
@@ -95,7 +95,7 @@ class TableSource:
 
 
 class SnapshotTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """What DuckDB is given: a pyarrow Dataset by its class only, since nothing else is offered filters."""
+    """The dataset for DuckDB: a pyarrow Dataset by its class only, since only those are offered filters."""
 
     def __init__(self, source: TableSource) -> None:
         super().__init__([], source.arrow, _FORMAT, pafs.LocalFileSystem())
@@ -115,7 +115,7 @@ class _Scan:
         self._source = source
         self._condition = condition
         self.projected_schema = pa.schema([arrow.field(name) for name in columns])
-        # An expression does not tell its columns. Every name in its text is at least all of them.
+        # An expression does not list its columns. The names in its text include all of them.
         self._mentioned = set() if condition is None else set(_NAME.findall(str(condition)))
         needed = [name for name in arrow.names if name in columns or name in self._mentioned]
         self._read_schema = pa.schema([arrow.field(name) for name in needed])
@@ -138,7 +138,7 @@ class _Scan:
             raise
 
     def _wanted(self, parts: Sequence[PartRow]) -> Sequence[PartRow]:
-        """Leave out the parts that the catalog knows to have no matching row."""
+        """Leave out the parts that have no matching row according to the catalog."""
         names = [column for column in self._source.schema.columns if column.name in self._mentioned]
         if not names:
             return parts
@@ -159,7 +159,7 @@ class _Scan:
         except CorruptError as error:
             raise _corrupt(part, error.message) from error
         except MemoryError:
-            raise  # of Arrow it is an ArrowException as well, but the part is sound
+            raise  # of Arrow: it is an ArrowException as well, but the part is sound
         except KeyError as error:
             raise _corrupt(part, f"it has no column {error}") from error
         except (pa.ArrowException, OSError) as error:
@@ -169,7 +169,7 @@ class _Scan:
         """Return the rows where the condition is true.
 
         Raises:
-            BadRequestError: It cannot be evaluated, which says nothing against the part.
+            BadRequestError: It cannot be evaluated; the part is not at fault.
         """
         if self._condition is None:
             return batch
@@ -208,9 +208,9 @@ class _Scan:
     def _stored(
         self, parquet: pq.ParquetFile, row_groups: Sequence[int], batch_rows: int
     ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-        """Yield numbers of rows, each with the columns that the file holds of them."""
+        """Yield numbers of rows, each with those of the columns that the file has."""
         if self._file_columns:
-            for group in row_groups:  # one by one: Arrow keeps what it has read until the last of them
+            for group in row_groups:  # one by one: Arrow keeps the bytes read until the last group
                 for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=self._file_columns):
                     yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
             return
@@ -221,10 +221,10 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """How a file is read so that the memory for it does not grow with its columns.
+    """The sizes with which a file is read, so that the memory for it does not grow with its columns.
 
     Attributes:
-        buffer_bytes: Of each column; the reader takes it whole, however short the column is.
+        buffer_bytes: Buffer of each column; the reader allocates all of it, however short the column is.
         batch_rows: Rows decoded at a time.
     """
 
@@ -233,7 +233,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData, names: Collection[str]) -> _Sizes:
-        """Return those for some columns of a file."""
+        """Return the sizes for some columns of a file."""
         stored = 0
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -245,7 +245,7 @@ class _Sizes:
 
 
 class _Folders:
-    """The partitions that a scan meets: their values, and which of them the filter rules out."""
+    """The partitions in a scan: their values, and which of them the filter excludes."""
 
     def __init__(self, schema: TableSchema, paths: set[str], condition: Any) -> None:
         self._schema = schema
@@ -257,7 +257,7 @@ class _Folders:
         return self._scalars[path]
 
     def expression(self, path: str) -> Any:
-        """Return what is true for every row of a partition."""
+        """Return an expression that is true for every row of a partition."""
         return _all_of(
             pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             for name, value in self._scalars[path].items()
@@ -281,9 +281,10 @@ def _all_of(conditions: Iterable[Any]) -> Any:
 
 
 def _matching(guarantees: Sequence[Any], condition: Any, schema: pa.Schema) -> list[int]:
-    """Return the numbers of those of which a row may match, where ``guarantees`` are true for all their rows.
+    """Return the numbers of the guarantees under which a row may match the condition.
 
-    Arrow simplifies a filter by what is known of a fragment without opening it; these are never opened.
+    A guarantee is true for all rows of its fragment. Arrow uses it to simplify a filter without opening the
+    fragment; these fragments are never opened.
     """
     system = pafs.LocalFileSystem()
     fragments = [
@@ -314,7 +315,7 @@ def _open(data_dir: Path, part: PartRow) -> pa.NativeFile:
     """Open a part for the Parquet reader.
 
     Raises:
-        CorruptError: The part is quarantined, or its bytes are not those that were written.
+        CorruptError: The part is quarantined, or its bytes are not the written ones.
         StandbyError: The part is not on this replica yet.
     """
     if part.state == "quarantined":

@@ -1,8 +1,8 @@
 """A database in memory that shows the tables of a snapshot to one request, and reaches nothing else.
 
-No file, network, extension, variable of this process or other setting can be named by a statement. Types of
-results: columns of tables keep their table's Arrow types (all of them nullable); an expression has the type
-that DuckDB gives it, e.g. decimal128(38, 0) for a sum of integers.
+A statement can name no file, network, extension, variable of this process or other setting. Types of results:
+columns of tables keep their table's Arrow types (all of them nullable); an expression has the type that
+DuckDB gives it, e.g. decimal128(38, 0) for a sum of integers.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tidelock.replica_agent.tables.statistics import Statistics
 #: Rows of a record batch of the result.
 RESULT_ROWS = 32 * 1024
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
-#: How DuckDB begins what is wrong with a statement or its values. Found while rows are read it comes through
-#: Arrow's reader, which raises OSError.
+#: The beginning of DuckDB's messages about a wrong statement or wrong values. If the error occurs while rows
+#: are read, it comes through Arrow's reader, which raises OSError.
 _OF_THE_STATEMENT = re.compile(r"(Binder|Conversion|Invalid Input|Mismatch Type|Out of Range) Error: ")
-#: DuckDB's own faults, after which nothing in this process is certain.
+#: DuckDB's internal errors, after which the state of this process is uncertain.
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 
 
@@ -48,14 +48,14 @@ class Session:
     """The database of one request.
 
     Args:
-        config: Of this process.
-        request: What is asked for; its snapshot is shown.
+        config: Configuration of this process.
+        request: The request; its snapshot is shown.
     """
 
     def __init__(self, config: SqlConfig, request: Request) -> None:
         self.data_dir = Path(config.data_dir)
         self.connection = _locked_connection(config)
-        #: Where the expressions of the user stand; for messages.
+        #: The place of the user's expressions; for messages.
         self.doing = ""
         #: Limits of this process.
         self.config = config
@@ -70,15 +70,15 @@ class Session:
         self._not_read: dict[TableName, frozenset[str]] = {}
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.connection.close()
 
     def catalog(self) -> CatalogReader:
-        """Open the catalog for the thread that calls."""
+        """Open the catalog for the calling thread."""
         return CatalogReader(self.data_dir)
 
     def tables(self) -> list[TableRow]:
-        """Return the tables of the snapshot, of which none is shown yet.
+        """Return the tables of the snapshot, without showing them.
 
         Raises:
             StandbyError: The snapshot is not applied here yet.
@@ -90,7 +90,7 @@ class Session:
         return self._known().keys()
 
     def table(self, name: TableName) -> TableRow:
-        """Return one of :meth:`tables`; UnknownTableError when there is none of that name."""
+        """Return one of :meth:`tables`; UnknownTableError when no table has that name."""
         found = self._known().get(name)
         if found is None:
             raise self._no_table(name)
@@ -102,7 +102,7 @@ class Session:
             try:
                 self._require_applied(reader)
                 tables = reader.tables(self._request.csn)
-                # After the list, as in parts(); below the horizon some tables keep a longer history.
+                # After the list, as in parts(); below the horizon some tables have a longer history.
                 self._tables = {
                     row.name: row
                     for row in tables
@@ -136,12 +136,12 @@ class Session:
         )
 
     def show_named(self, text: str) -> None:
-        """Make the tables known whose names stand in a text."""
+        """Show the tables whose names are in a text."""
         words = text.lower()
         self.show(row for row in self.tables() if row.name.rpartition(".")[2] in words)
 
     def show(self, tables: Iterable[TableRow]) -> None:
-        """Make tables known under their names, each in the schema of its namespace."""
+        """Show tables under their names, each in the schema of its namespace."""
         for table in tables:
             namespace, _, name = table.name.partition(".")
             self._enter(namespace)
@@ -149,11 +149,11 @@ class Session:
         self._enter(DEFAULT_NAMESPACE)
 
     def show_some(self, some: SomeParts) -> None:
-        """Make some of the parts of a table known as :data:`SOME`.
+        """Show some of the parts of a table as :data:`SOME`.
 
         Raises:
-            UnknownTableError: There is no such table.
-            CorruptError: One of them is none that the request sees; whoever asks knew them at this CSN.
+            UnknownTableError: The table does not exist.
+            CorruptError: The request does not see one of them; the agent knew all of them at this CSN.
         """
         found = {row.part: row for row in self.parts(self.table(some.table).name)}
         if missing := [part for part in some.parts if part not in found]:
@@ -169,13 +169,13 @@ class Session:
         *,
         others: frozenset[str] = frozenset(),
     ) -> TableSource:
-        """Return where scans find the rows of some parts of a table, and tell what they leave out.
+        """Return the source of the rows of some parts of a table; its scans note what they leave out.
 
         Args:
             table: The table.
             parts: Returns the parts.
             numbers: See :class:`TableSource`.
-            others: Partitions that none of these parts is in.
+            others: Partitions without any of these parts.
         """
         return TableSource(
             TableSchema.from_definition(table.definition),
@@ -192,7 +192,7 @@ class Session:
         self.connection.from_arrow(SnapshotTable(source)).create_view(name)
 
     def stream(self, name: str, rows: pa.RecordBatchReader) -> None:
-        """Show rows that can be read once as a view."""
+        """Show rows, which can be read once, as a view."""
         self.connection.from_arrow(rows).create_view(name)
 
     def lock(self, **settings: str) -> None:
@@ -210,7 +210,7 @@ class Session:
         self.connection.execute(sql, params or None)
 
     def fetch(self, sql: str, params: Any = None) -> list[tuple[Any, ...]]:
-        """Run a statement with few rows."""
+        """Run a statement with few rows, and return them."""
         rows: list[tuple[Any, ...]] = self.connection.sql(sql, params=params or None).fetchall()
         return rows
 
@@ -219,12 +219,12 @@ class Session:
         return self.connection.sql(sql, params=params or None).to_arrow_reader(RESULT_ROWS)
 
     def parts(self, name: TableName) -> list[PartRow]:
-        """List the parts of a table that the request sees: the same whenever it is asked.
+        """List the parts of a table that the request sees: the same list at each call.
 
-        The transaction may take some of them away while a statement of its own still reads them.
+        The transaction may remove some of them while one of its statements still reads them.
 
         Raises:
-            SnapshotTooOldError: They are no longer promised.
+            SnapshotTooOldError: The snapshot is no longer promised.
         """
         with self._listing:
             if name not in self._listed:
@@ -233,15 +233,15 @@ class Session:
                 reader = self.catalog()
                 try:
                     self._listed[name] = reader.parts(name, request.csn, request.tid, request.adopted)
-                    # After the list: while the snapshot is promised, no row of it leaves the catalog. Nor
-                    # does one of a merge above it.
+                    # After the list: while the snapshot is promised, no row of it leaves the catalog, nor
+                    # does a row of a merge above it.
                     reader.require_kept(request.csn, name)
                 finally:
                     reader.close()
             return self._listed[name]
 
     def parts_named(self, parts: Iterable[PartId]) -> list[PartRow]:
-        """Return parts by their ids, whether they are committed or not; CorruptError when one is unknown."""
+        """Return parts by their ids, committed or not; CorruptError when an id is unknown."""
         reader = self.catalog()
         try:
             found = {part: reader.part(part) for part in parts}
@@ -252,15 +252,15 @@ class Session:
         return [row for row in found.values() if row is not None]
 
     def reads(self) -> dict[TableName, list[str] | None]:
-        """Return what was read so far; see :class:`tidelock.replica_agent.sql.mutation.Ended`."""
+        """Return the tables read so far; see :class:`tidelock.replica_agent.sql.mutation.Ended`."""
         return {name: sorted(paths) or None for name, paths in self._not_read.items()}
 
     def translate(self, error: Exception) -> TidelockError:
-        """Return what a failure means to the caller; it is one of ours already, or comes from DuckDB."""
+        """Return the error for the caller; the failure is a TidelockError already, or comes from DuckDB."""
         if self._scan_error is not None:
             error = self._scan_error
         if isinstance(error, CorruptError):
-            # A part that is gone because the horizon has passed the snapshot was not damaged.
+            # A part that was deleted because the horizon has passed the snapshot was not damaged.
             reader = self.catalog()
             try:
                 for name, oldest in self._oldest.items():
@@ -309,16 +309,16 @@ class Session:
             reader.close()
 
     def reads_from(self, name: TableName, csn: Csn) -> None:
-        """Note that parts of a table are read which are there while ``csn`` is promised."""
+        """Note that parts of a table are read which exist as long as ``csn`` is promised."""
         self._oldest[name] = csn
 
     def note_read(self, name: TableName, paths: frozenset[str] = frozenset()) -> None:
-        """Note that a table was read, all of it but some partitions."""
+        """Note that a table was read, except for some partitions."""
         with self._listing:
             self._not_read[name] = self._not_read.get(name, paths) & paths
 
     def note(self, error: Exception) -> None:
-        """Keep what a scan raised first: DuckDB hands on its text only."""
+        """Keep the first error of a scan: DuckDB passes on its text only."""
         self._scan_error = self._scan_error or error
 
 
@@ -333,7 +333,7 @@ def _locked_connection(config: SqlConfig) -> duckdb.DuckDBPyConnection:
         ("autoload_known_extensions", False),
         ("autoinstall_known_extensions", False),
         ("allow_community_extensions", False),
-        # Last: it forbids to set the temporary folder.
+        # This must be last: it forbids to set the temporary folder.
         ("enable_external_access", False),
     )
     connection = duckdb.connect(":memory:")

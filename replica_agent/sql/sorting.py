@@ -1,8 +1,8 @@
-"""Puts the rows of parts in the order of their table, also where the engine could not sort them at once.
+"""Sorts the rows of parts in the order of their table, also rows that the engine cannot sort at once.
 
-The engine's sort spills, but merges what it has spilled in pieces of :data:`MERGED_ROWS` rows, each as a
-whole in memory: of wide rows that is more than it may have. Then the first column of the order is cut into
-ranges that fit, and each range is read and sorted by itself, one after the other.
+The engine's sort spills, but merges the spilled rows in pieces of :data:`MERGED_ROWS` rows, each as a whole
+in memory. Pieces of wide rows exceed its memory limit. In that case the first column of the order is cut into
+ranges that fit, and each range is read and sorted separately, one after the other.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tidelock.replica_agent.tables.schema import Column
 
 #: Rows that the engine merges at a time in each of its threads (DuckDB).
 MERGED_ROWS: Final = 122_880
-#: Of the engine's memory: for what it merges, and for the rows of one range, which it copies.
+#: Shares of the engine's memory: for the rows that it merges, and for the rows of one range, which it copies.
 _MERGE_SHARE, _RANGE_SHARE = 1 / 2, 1 / 3
-#: Each range reads all parts, but for row groups that cannot have any of it.
+#: Each range reads all parts, except for row groups that cannot have a row of the range.
 _RANGES_MAX: Final = 256
-#: Bytes of a value in memory; a text has more, of which the bytes on disk give an idea.
+#: Bytes of a value in memory; a text has more, which the bytes on disk indicate.
 _VALUE_BYTES, _VARIABLE = 8, frozenset({"string", "binary"})
-#: NaN is above all numbers for the engine, and above none for the reader of files: these are not cut.
+#: NaN is above all numbers for the engine, but not for the reader of files: such columns are not cut.
 _FLOATING: Final = frozenset({"float", "double"})
 
 
 def in_order(target: Target, parts: Sequence[PartRow]) -> list[Stream]:
-    """Return the statements that give all rows of the parts that `#affected` shows, in this order."""
+    """Return statements that give all rows of the parts that `#affected` shows, in the table's order."""
     column = _cut(target)
     count = 1 if column is None else _ranges(target, parts)
     if column is None or count == 1:
@@ -39,7 +39,7 @@ def in_order(target: Target, parts: Sequence[PartRow]) -> list[Stream]:
 
 
 def _cut(target: Target) -> Column | None:
-    """Return the column that is cut, the first one of the order, if there is one and it can be."""
+    """Return the column to cut, the first one of the order, if it exists and can be cut."""
     for column in target.schema.columns:
         if column.name in target.schema.sort_by[:1] and column.type not in _FLOATING:
             return column
@@ -47,7 +47,7 @@ def _cut(target: Target) -> Column | None:
 
 
 def _ranges(target: Target, parts: Sequence[PartRow]) -> int:
-    """Return into how many ranges the rows have to be cut."""
+    """Return the number of ranges into which the rows must be cut."""
     columns, config = target.schema.columns, target.session.config
     rows = max(1, rows_of(parts))
     size = rows * _VALUE_BYTES * len(columns)

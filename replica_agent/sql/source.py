@@ -1,4 +1,4 @@
-"""The rows that a merge brings: an Arrow IPC stream in a file, checked and in the types of the table."""
+"""The source rows of a merge: an Arrow IPC stream in a file, checked and in the types of the table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelock.replica_agent.tables.schema import Column, TableSchema
 
 #: Column with the number of each row, from 0 in the order of the stream.
 ROW = "#row"
-#: Rows that are handed on at a time.
+#: Rows that are passed on at a time.
 BATCH_ROWS = 16 * 1024
 
 T = TypeVar("T")
@@ -24,16 +24,16 @@ class Source:
     """The stream in a file; read once.
 
     Attributes:
-        schema: Its columns, then :data:`ROW`. Those with names of the table's columns have their types.
+        schema: Its columns, then :data:`ROW`. Columns named like columns of the table have their types.
 
     Args:
         path: The file.
         table: The schema of the table.
         on: Columns of the key.
-        exact: It has exactly the columns of the table; otherwise others too, and not all of them.
+        exact: Whether it must have exactly the table's columns; otherwise it may have others, and lack some.
 
     Raises:
-        BadRequestError: It is no Arrow IPC stream, or a column of ``on`` is not in both.
+        BadRequestError: It is not an Arrow IPC stream, or a column of ``on`` is not in both.
         SchemaMismatchError: Its columns do not fit the table.
     """
 
@@ -65,7 +65,7 @@ class Source:
         """
         row = 0
         while (whole := _reading(self._next)) is not None:
-            # In pieces, since the engine takes a batch as a whole.
+            # In pieces, since the engine processes a batch as a whole.
             for begin in range(0, whole.num_rows, BATCH_ROWS):
                 batch = whole.slice(begin, BATCH_ROWS)
                 yield self._numbered(batch, row)

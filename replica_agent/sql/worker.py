@@ -33,16 +33,16 @@ from tidelock.replica_agent.workers import child
 
 #: Bytes of a result that are collected before they are sent: small results arrive whole or as an error.
 SEND_BYTES = 256 * 1024
-#: Bytes of a frame of results: what the agent has in memory of each.
+#: Bytes of a frame of results: the agent has one frame of each process in memory.
 FRAME_BYTES = 1 << 20
-#: Bytes of a record batch that is to be staged.
+#: Bytes of a record batch that will be staged.
 BATCH_BYTES = 1 << 20
 #: Stacks of the threads that DuckDB and Arrow start later; they count as memory of the process.
 THREADS_BYTES = 128 << 20
 
 
 def main() -> NoReturn:
-    """Serve requests until the other side of the socket has gone."""
+    """Serve requests until the agent's side of the socket is closed."""
     given = child.begin(ignored=(signal.SIGINT,))
     config = msgspec.json.decode(given.config, type=SqlConfig)
     waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -54,7 +54,7 @@ def main() -> NoReturn:
 
 
 def _receive(connection: socket.socket, waiting: queue.SimpleQueue[Request]) -> None:
-    """Take requests; the process ends, whatever it is doing, when the agent has gone."""
+    """Receive requests; the process ends, whatever it is doing, when the agent has ended."""
     for request in child.requests(connection):
         waiting.put(msgspec.json.decode(request, type=Request))
 
@@ -69,7 +69,7 @@ def _serve(connection: socket.socket, config: SqlConfig, request: Request) -> No
         found = (
             session.translate(error) if session is not None else TidelockError(f"no SQL session: {error!r}")
         )
-        # After these the process may hold memory for ever, or worse.
+        # After these errors the process may hold memory forever, or be in a worse state.
         kind = Kind.FATAL if type(found) in {TidelockError, TooLargeError} else Kind.ERROR
         connection.sendall(pack_answer(kind, msgspec.json.encode(found.to_wire())))
     else:
@@ -80,7 +80,7 @@ def _serve(connection: socket.socket, config: SqlConfig, request: Request) -> No
 
 
 def _answer(session: Session, request: Request, connection: socket.socket) -> Ended:
-    """Send what a statement affects, if it changes a table, and its rows; returns what is told at its end."""
+    """Send what a statement affects, if it changes a table, and its rows; returns the report at its end."""
     if isinstance(request, ChangesRequest):
         changes = ChangedRows(session, request)
         _stream(
@@ -101,14 +101,14 @@ def _answer(session: Session, request: Request, connection: socket.socket) -> En
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch, since the agent takes no message above a limit."""
+    """Cut a batch, since the agent accepts no message above a limit."""
     rows = max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
     for begin in range(0, batch.num_rows, rows):
         yield batch.slice(begin, rows)
 
 
 def _stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch], connection: socket.socket) -> None:
-    """Send rows as an Arrow IPC stream; its end is written only when all rows are."""
+    """Send rows as an Arrow IPC stream; its end is written only after all rows."""
     frames = _Frames(connection)
     writer = pa.ipc.new_stream(frames, schema)
     for batch in batches:
@@ -118,7 +118,7 @@ def _stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch], connection: so
 
 
 class _Frames:
-    """What the IPC writer writes into; sends when enough has come, blocks while the agent does not read."""
+    """The file of the IPC writer; sends collected bytes, blocks while the agent does not read."""
 
     closed = False  # asked for by pyarrow
 
@@ -142,14 +142,14 @@ class _Frames:
 
 
 def _limit_memory(config: SqlConfig) -> None:
-    """Bound this process, and offer it first should the machine run out of memory all the same."""
+    """Limit the memory of this process, and offer it first if the machine still runs out of memory."""
     used = next(
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")
     )
     limit = int(used.split()[1]) * 1024 + THREADS_BYTES + config.memory_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # not every container lets a process say so
+    with contextlib.suppress(OSError):  # not every container lets a process set this
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 

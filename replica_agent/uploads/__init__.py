@@ -4,6 +4,6 @@ May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, 
     replica_agent/tables, replica_agent/storage, replica_agent/sql, replica_agent/transactions,
     replica_agent/transactions/statements, replica_agent/replicas.
 Entry points: `Uploads`, `UploadRedirector`, `TokenIssuer`.
-On failure: a file that is no part of its table is refused with the reason; files of unsealed jobs never
-    enter.
+On failure: a file that cannot be a part of its table is refused with the reason; no file of an unsealed job
+    becomes a part.
 """

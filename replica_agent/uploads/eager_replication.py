@@ -1,10 +1,11 @@
-"""Early copies: what committed tasks have written is copied while their job goes on.
+"""Eager replication: the files of committed tasks are copied while their job still runs.
 
 When a task is committed its files get rows in the catalog, by their bytes alone, so that peers can fetch
-them; no reader sees such a row, not even in the own transaction. At the seal it learns what it is a part of.
-An early copy is a hint that has come true: it counts for no commit before its replica has been asked about
-the sealed transaction and has said that it holds it, and it goes with its transaction (or before, when its
-task is done over). What another replica has taken is fetched here, and the seal waits for it.
+them. No reader sees such a row, not even a reader in the same transaction. The seal completes the row with
+the part's table and content. A peer's copy is the result of a hint: it counts for no commit until its replica
+has been asked about the sealed transaction and has confirmed that it holds the part. The copy is deleted with
+its transaction, or earlier, when its task is repeated. Files that another replica has received are fetched
+here, and the seal waits for them.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from tidelock.replication.fetch import Fetcher
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.push import Pusher
 
-#: How often all that is waited for is looked at; else only what has arrived.
+#: Seconds between two checks of all missing files; in between only arrived parts are checked.
 _LOOK_S = 1.0
-#: How many parts are looked at in one turn of the loop.
+#: Number of parts that are checked in one iteration of the event loop.
 _TURN = 256
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class EagerReplication:
-    """Makes early copies of this home's files, and takes them back.
+    """Copies this home's files early, and withdraws the copies.
 
     Attributes:
-        patience_s: A seal fails when nothing of what it waits for has come for so long.
+        patience_s: A seal fails when no missing file has arrived for so long.
     """
 
     catalog: Catalog
@@ -48,9 +49,9 @@ class EagerReplication:
     _listeners: list[asyncio.Queue[PartId]] = field(default_factory=list, init=False)
 
     async def announce(self, tx: Transaction, writes: TableWrites, numbers: Iterable[int]) -> None:
-        """A task is committed: have its files copied.
+        """Have the files of a committed task copied.
 
-        What cannot be announced now is copied when the transaction is sealed.
+        Files that cannot be announced now are copied when the transaction is sealed.
         """
         staged: list[jobs.StagedPart] = []
         others: dict[ReplicaId, list[PartMeta]] = {}
@@ -70,9 +71,10 @@ class EagerReplication:
                 self.pusher.hint(tx.tid, [part.meta for part in staged])
 
     async def discard(self, files: Sequence[StagedFile]) -> None:
-        """Delete files that are not wanted any more, here and where they were copied to.
+        """Delete files that are not needed any more, here and where they were copied to.
 
-        What cannot go now is kept in mind, and goes later, at the latest when the transaction has ended.
+        Files that cannot be deleted now are remembered and deleted later, at the latest after the
+        transaction's end.
         """
         paths = {file.path for file in files if file.location is not None}
         known = [file.part for file in files if file.known]
@@ -84,7 +86,7 @@ class EagerReplication:
                 paths.update(await self.catalog.write(lambda db: jobs.drop_parts(db, known)))
             await remove_files(self.catalog, self.files, sorted(paths))
 
-    # -- what others have taken ----------------------------------------------------------------------------
+    # -- files that others have received ---------------------------------------------------------------------
 
     def fetch(self, tx: Transaction, files: Iterable[StagedFile]) -> None:
         """Fetch files that other replicas have taken, unless that is under way."""
@@ -93,19 +95,19 @@ class EagerReplication:
                 self.fetcher.want(Wanted(file.meta, tx.tid, None, (file.taken_by,)))
 
     def behind_bytes(self) -> int:
-        """Return the bytes that are still to come of undecided transactions, of other homes' too."""
+        """Return the missing bytes of undecided transactions, also of other homes' transactions."""
         return self.fetcher.coming_bytes()
 
     def arrived(self, part: PartId) -> None:
-        """A part is durable here now."""
+        """Notify the waiting seals that a part is durable here now."""
         for news in self._listeners:
             news.put_nowait(part)
 
     async def gather(self, tx: Transaction, files: Sequence[StagedFile]) -> dict[PartId, Location]:
-        """Return where files lie, when all of them are here.
+        """Return the locations of files once all of them are here.
 
         Raises:
-            UnavailableError: Nothing of those that other replicas have taken has come for ``patience_s``.
+            UnavailableError: No missing file has arrived from another replica for ``patience_s``.
         """
         loop = asyncio.get_running_loop()
         places = {file.part: file.location for file in files if file.location is not None}
@@ -138,7 +140,7 @@ class EagerReplication:
     async def _look(
         self, missing: dict[PartId, StagedFile], parts: Sequence[PartId], places: dict[PartId, Location]
     ) -> None:
-        """Move those that are here from ``missing`` to ``places``; others have their turns between."""
+        """Move the parts that are here from ``missing`` to ``places``; yields to other tasks in between."""
         for number, part in enumerate(parts, 1):
             row = self.catalog.reader.part(part)
             if row is not None and row.state == "held" and row.file is not None:
@@ -158,7 +160,7 @@ class EagerReplication:
 
 
 async def _news_until(end: float, news: asyncio.Queue[PartId]) -> list[PartId]:
-    """Return what has arrived, when something has; nothing at ``end`` (of the loop's clock)."""
+    """Return the arrived parts as soon as there are some; nothing at ``end`` (of the loop's clock)."""
     try:
         async with asyncio.timeout_at(end):
             found = [await news.get()]

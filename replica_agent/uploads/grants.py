@@ -1,7 +1,8 @@
 """Grants: signed permissions to send one file of a transaction to another replica than its home. Pure.
 
-The home makes one when it has judged the token and the place, and judges it again when the other replica asks
-whether it may take the file; so who takes the file needs not be able to verify it, and does so where it can.
+The home makes a grant when it has checked the token and the path, and checks the grant again when the other
+replica asks whether it may receive the file. So the other replica need not be able to verify the grant, but
+verifies it where it can.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tidelock.errors import TokenExpiredError, TokenForeignError
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
 from tidelock.replica_agent.uploads import signed
 
-#: How long an upload may take to begin: a client follows the redirect at once.
+#: Seconds within which an upload must begin: a client follows the redirect at once.
 GRANT_TTL_S: Final = 60.0
 
 _CONTEXT: Final = b"tidelock upload 1\0"
@@ -22,16 +23,16 @@ _CONTEXT: Final = b"tidelock upload 1\0"
 
 @dataclass(frozen=True, slots=True)
 class UploadGrant:
-    """What a grant says.
+    """The content of a grant.
 
     Attributes:
         cluster: Id of the cluster.
         tid: The transaction.
-        table: Whose folder the file is for.
-        place: Where it is to be there.
-        overwrite: Whether it may replace another.
-        replica: Who takes it.
-        expires_s: Unix time, by the home's clock, from which on it is worth nothing.
+        table: The table whose folder the file is for.
+        place: The path of the file in that folder.
+        overwrite: Whether it may replace another file.
+        replica: The replica that receives it.
+        expires_s: Unix time, by the home's clock, at which it expires.
     """
 
     cluster: str
@@ -45,13 +46,13 @@ class UploadGrant:
 
 @dataclass(slots=True, eq=False, repr=False)
 class UploadGrants:
-    """Signs and verifies them.
+    """Signs and verifies grants.
 
     Attributes:
         key: See :func:`tokens.key_of`.
         shared: Whether all replicas of the cluster have that key.
         cluster: Id of the cluster.
-        replica: This one.
+        replica: This replica.
     """
 
     key: bytes
@@ -82,11 +83,11 @@ class UploadGrants:
         return signed.sign(self.key, _CONTEXT, fields)
 
     def accept(self, text: str) -> UploadGrant:
-        """Return what a grant for this replica says; its home is to be asked before anything is taken.
+        """Return the content of a grant for this replica; its home must be asked before any byte is received.
 
         Raises:
-            TokenForgedError: It is none; or this replica can tell that it was not made in this cluster.
-            TokenForeignError: It is of another cluster, or for another replica.
+            TokenForgedError: It is not a grant, or this replica can tell that this cluster did not make it.
+            TokenForeignError: It belongs to another cluster, or is for another replica.
         """
         found, grant = self._read(text)
         if grant.replica != self.replica:
@@ -100,12 +101,12 @@ class UploadGrants:
         return grant
 
     def admit(self, text: str, replica: ReplicaId, now_s: float) -> UploadGrant:
-        """Return what a grant of this home says, with which ``replica`` asks for a file.
+        """Return the content of a grant of this home, with which ``replica`` requests a file.
 
         Raises:
-            TokenForgedError: This life of this home has not made it.
+            TokenForgedError: This boot of this home did not make it.
             TokenForeignError: It is for another home, or another replica.
-            TokenExpiredError: Its time is over.
+            TokenExpiredError: It has expired.
         """
         found, grant = self._read(text)
         if grant.tid.home != self.replica or grant.replica != replica:

@@ -1,8 +1,8 @@
-"""Whether a Parquet file that somebody else has written can be a part of a table; what its footer says of it.
+"""Checks of Parquet files from other writers: whether one can be a part of a table, by its footer.
 
-Only the footer is read, and a column where that does not tell of its nulls. What is let through means the
-same to every reader of the table (rule column-types): the columns of its files by name, with exactly their
-types.
+Only the footer is read, and a column where the footer does not count its nulls. An accepted file means the
+same to every reader of the table (rule column-types): it has the columns of the table's files by name, with
+exactly their types.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import Column, TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
 
-#: What Spark, Arrow and DuckDB can all decompress.
+#: The codecs that Spark, Arrow and DuckDB can all decompress.
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4", "LZ4_RAW"})
 #: Spark's mark on files whose dates before 1582 are days of the Julian calendar.
 _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
-#: Spark's version. Before 3.0 there was that calendar only, and no mark; Spark reads such files accordingly.
+#: Spark's version. Before 3.0 only that calendar existed, without a mark; Spark reads such files accordingly.
 _SPARK_VERSION = b"org.apache.spark.version"
 _GREGORIAN_SINCE = 3
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
@@ -31,7 +31,7 @@ _MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.
 
 
 def partition_path(place: tuple[str, ...], schema: TableSchema) -> str:
-    """Return the partition that folders name; SchemaMismatchError if they name none of the table."""
+    """Return the partition that folders name; SchemaMismatchError if they name no partition of the table."""
     path = "/".join(place)
     try:
         values_of(path, schema)
@@ -51,7 +51,7 @@ def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, S
     """Return the number of rows of a file, and its statistics, if it can be a part of a table.
 
     Raises:
-        SchemaMismatchError: It cannot; names the column, and what to change.
+        SchemaMismatchError: It cannot be a part; the message names the column, and what to change.
     """
     try:
         with pq.ParquetFile(source) as file:
@@ -131,7 +131,7 @@ def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored:
 
 
 def _check_required(file: pq.ParquetFile, schema: TableSchema) -> None:
-    """Spark declares every column of a file as nullable; whether a required one holds a null is looked up."""
+    """Check required columns for nulls: Spark declares every column of a file as nullable."""
     for column in schema.columns:
         if column.nullable or column.name in schema.partition_by:
             continue
@@ -148,7 +148,7 @@ def _check_required(file: pq.ParquetFile, schema: TableSchema) -> None:
 
 
 def _check_bounds(file: pq.ParquetFile, schema: TableSchema) -> None:
-    """The smallest and largest text of a column are used as they stand in its footer."""
+    """Check the smallest and largest text of each column, which are used exactly as the footer has them."""
     for column in schema.columns:
         if column.type == "string" and column.name not in schema.partition_by:
             index = file.schema_arrow.get_field_index(column.name)

@@ -1,8 +1,8 @@
-"""Takes files of transactions whose home is another replica, which is asked before and told after.
+"""Receives files of transactions whose home is another replica, which is asked before and notified after.
 
-What is taken is an early copy: a row of ``parts`` by its bytes alone, of an undecided transaction. It is
-durable before its home is told, since that will say that the file is there. Whatever ends the upload
-otherwise takes it back; after a crash the undo row does, or the janitor.
+A received file is an early copy: a row of ``parts`` by its bytes alone, of an undecided transaction. It is
+durable before its home is notified, since the home will then report that the file exists. If the upload ends
+otherwise, the file is deleted at once; after a crash the undo row deletes it, or the janitor.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tidelock.wire.peers import UploadBegun
 
 UPLOAD = faults.step("agent.upload")
 
-#: How often a home is told that a file is durable here, before the upload fails.
+#: Number of attempts to notify a home that a file is durable here, before the upload fails.
 _TRIES = 3
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PeerUploads:
-    """Takes files.
+    """Receives files.
 
     Attributes:
-        replica: This one.
-        peers: The other replicas now.
-        retry_wait_max_s: Longest pause before a home is told once more.
-        taken: Called with each file that has been taken.
+        replica: This replica.
+        peers: The present other replicas.
+        retry_wait_max_s: Longest pause before a home is notified again.
+        taken: Called with each file that was received.
     """
 
     replica: ReplicaId
@@ -55,25 +55,25 @@ class PeerUploads:
     _running: dict[asyncio.Task[object], str] = field(default_factory=dict, init=False)
 
     def tids(self) -> frozenset[str]:
-        """Return the transactions of which files come in now."""
+        """Return the transactions whose files are arriving now."""
         return frozenset(self._running.values())
 
     def cut(self, tids: Collection[str]) -> None:
-        """These transactions are over: end their uploads."""
+        """End the uploads of these transactions, which have ended."""
         gone = frozenset(tids)
         for task in [task for task, tid in self._running.items() if tid in gone]:
             del self._running[task]
             task.cancel()
 
     async def take(self, text: str, content: AsyncIterator[bytes]) -> None:
-        """Take the file of a grant; when this returns it is durable here, and its home counts on it.
+        """Receive the file of a grant; on return it is durable here, and its home relies on it.
 
         Raises:
             TokenForgedError, TokenForeignError, TokenExpiredError: As :class:`UploadGrants`.
             TokenFinishedError: The transaction has ended, before or meanwhile.
-            BadRequestError: It was cut, or deleted meanwhile; or as :meth:`Writes.upload`.
-            TooLargeError: As the home says.
-            DiskFullError, UnavailableError: Nothing of it was kept.
+            BadRequestError: The file was cut, or deleted meanwhile; or as :meth:`Writes.upload`.
+            TooLargeError: The home refuses its size.
+            DiskFullError, UnavailableError: No byte of the file was kept.
         """
         grant = self.grants.accept(text)
         home = next((peer for peer in self.peers() if peer.replica == grant.tid.home), None)
@@ -130,7 +130,7 @@ class PeerUploads:
                 return
 
     async def _give_up(self, home: str, grant: UploadGrant, begun: UploadBegun) -> None:
-        """Leave nothing of a file; the home learns it at once, or when its attempt is deleted."""
+        """Delete all of a file; the home learns this at once, or when the writer's attempt is deleted."""
         path = self.files.part_path(begun.part)
         self.catalog.late_removals.add(path)
         with contextlib.suppress(TidelockError):

@@ -1,4 +1,4 @@
-"""How much one transaction may have staged, through the file system and besides."""
+"""Limits of what one transaction may stage, through the file system and otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelock.replica_agent.transactions.transaction import Transaction
 
 @dataclass(slots=True, eq=False, repr=False)
 class UploadQuota:
-    """Judges by the settings of this agent. Parts that the transaction has already count as well."""
+    """Checks by the settings of this agent. Parts that the transaction already has count as well."""
 
     settings: AgentSettings
 
@@ -28,16 +28,16 @@ class UploadQuota:
             )
 
     def room(self, tx: Transaction) -> int:
-        """Return how many bytes more the transaction may stage; below 0 when it has too many."""
+        """Return how many more bytes the transaction may stage; below 0 when it has too many."""
         stored = sum(meta.length for meta in tx.staged.stored.values())
         return self.settings.staged_bytes_max - stored - sum(w.length for w in tx.staged.writes.values())
 
     def require_bytes(self, tx: Transaction, length: int) -> None:
-        """Raise TooLargeError if a file has grown too large, or with it all that is staged.
+        """Raise TooLargeError if a file, or all that is staged together, has grown too large.
 
         Args:
             tx: Its bytes include those of the file.
-            length: Of the file, so far.
+            length: Bytes of the file so far.
         """
         limit = self.settings.insert_bytes_max
         if length > limit:

@@ -1,4 +1,4 @@
-"""From the body of an upload to a durable file."""
+"""Writes the body of an upload to a durable file."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tidelock.replication.partfs import BUFFER_BYTES, PartSink
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: They wait for the disk most of the time.
+#: The threads wait for the disk most of the time.
 _THREADS: Final = 4
 
 
 class UploadReceiver:
-    """Takes bodies, with threads of its own: what writes and reads large files keeps no commit waiting.
+    """Receives bodies in separate threads, so that large files do not delay commits.
 
-    Nothing ends a body that pauses: Spark sends nothing while it fills a row group, which may take as long as
-    it likes. It ends with its transaction, or its connection.
+    No timeout ends a body that pauses: Spark sends nothing while it fills a row group, which may take any
+    time. The body ends with its transaction or its connection.
 
     Args:
-        uploads_max: Most bodies at once; each needs up to three times ``BUFFER_BYTES``.
+        uploads_max: Most concurrent bodies; each needs up to three times ``BUFFER_BYTES``.
     """
 
     def __init__(self, uploads_max: int) -> None:
-        """Take nothing yet."""
+        """Receive nothing yet."""
         self._uploads_max, self._running = uploads_max, 0
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
 
@@ -43,16 +43,16 @@ class UploadReceiver:
     async def receive(
         self, content: AsyncIterator[bytes], sink: PartSink, grown: Callable[[int], None]
     ) -> Location:
-        """Write a body in pieces worth a thread's turn; if it raises, nothing of the file is left.
+        """Write a body in pieces that are worth a call of a thread; on an error no byte of the file is left.
 
         Args:
             content: The body.
-            sink: Takes it.
-            grown: Told the bytes that the file has now; raises when no more of it is wanted.
+            sink: Writes the body.
+            grown: Called with the present length of the file; raises when no more of it is wanted.
 
         Raises:
             BadRequestError: The body was cut.
-            DiskFullError, UnavailableError: As :class:`PartSink`; or ``uploads_max`` come in already.
+            DiskFullError, UnavailableError: As :class:`PartSink`; or ``uploads_max`` bodies arrive already.
         """
         self._running += 1
         try:
@@ -86,9 +86,9 @@ class UploadReceiver:
             )
 
     async def run(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Run a blocking call in a thread; who is cancelled meanwhile goes on when that has ended.
+        """Run a blocking call in a thread; a caller that is cancelled meanwhile waits for its end.
 
-        Else a file would be discarded while a thread still writes, or renames, it.
+        Otherwise a file could be discarded while a thread still writes or renames it.
         """
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(loop.run_in_executor(self._threads, partial(call, *args, **named)))

@@ -1,9 +1,10 @@
-"""Uploads of this home's transactions that other replicas take, so that the home is no bottleneck.
+"""Uploads of this home's transactions that other replicas receive, so that the home is no bottleneck.
 
-The home decides at each step. It names the replica; that one asks it before it takes the first byte, and gets
-the id of the part; and when the file is durable there it tells the home, which has a place for it in its
-area, or has none any more: then the file is refused, and given up. Who says "created" to the writer says so
-after the home has. The bytes are fetched at once, beside everything else, and the seal waits for them.
+The home decides at each step. It names the replica. That replica asks the home before it receives the first
+byte, and gets the id of the part. When the file is durable there, the replica notifies the home. If the path
+has been deleted from the home's area meanwhile, the home refuses the file, and the replica gives it up. The
+replica reports "created" to the writer only after the home has accepted the file. The bytes are fetched at
+once, concurrently, and the seal waits for them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.peers import UploadBegun
 
-#: Where a replica takes files of others' transactions: ``/webhdfs/v1/transactions/uploads/<grant>``.
+#: Path of a replica for files of others' transactions: ``/webhdfs/v1/transactions/uploads/<grant>``.
 UPLOADS = "uploads"
 
 
@@ -55,7 +56,7 @@ class UploadRedirector:
     async def location(
         self, tx: Transaction, table: TableName, place: StagingPath, *, overwrite: bool
     ) -> str | None:
-        """Return the URL that a file is to be sent to; None: here."""
+        """Return the URL to send a file to; None: this replica."""
         if not self.settings.upload_spread:
             return None
         peers = {peer.replica: peer for peer in await self.targets.now()}
@@ -71,7 +72,7 @@ class UploadRedirector:
         return f"http://{peers[chosen].api}/webhdfs/v1/transactions/{UPLOADS}/{grant}?{fields}"
 
     async def begin(self, text: str, replica: ReplicaId) -> UploadBegun:
-        """Let another replica take a file.
+        """Let another replica receive a file.
 
         Raises:
             TokenForgedError, TokenForeignError, TokenExpiredError: As :meth:`UploadGrants.admit`.
@@ -90,12 +91,12 @@ class UploadRedirector:
         return UploadBegun(part, min(self.settings.insert_bytes_max, self.writes.quota.room(tx)))
 
     async def end(self, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta) -> None:
-        """Take note of a file that is durable at another replica, and fetch it; may be repeated.
+        """Record a file that is durable at another replica, and fetch it; may be repeated.
 
         Raises:
             TokenFinishedError: The transaction has ended.
-            BadRequestError: It was deleted meanwhile.
-            TooLargeError: With it too much is staged.
+            BadRequestError: The file was deleted meanwhile.
+            TooLargeError: The transaction stages too much with this file.
         """
         tx = self.writes.passes.find_open(tid)
         writes = tx.staged.writes.get(table)
@@ -120,9 +121,10 @@ class UploadRedirector:
         self.early.fetch(tx, [file])
 
     async def fail(self, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
-        """A file will not come; harmless when nobody waits for it.
+        """Give up a file that another replica could not receive; harmless when no seal waits for it.
 
-        It may have come for this home, whose answer was lost: then it is on its way here, and is taken back.
+        The home may have recorded the file although its answer was lost. Then the fetch is under way, and is
+        undone.
         """
         tx = self.writes.passes.find_open(tid)
         writes = tx.staged.writes.get(table)

@@ -1,7 +1,8 @@
 """Signed texts that travel inside of URLs: ``tl1.<fields>.<mac>``, base64url without padding. Pure.
 
-One is a single segment of a path that no shell, glob or URL takes for something else. What it is for stands
-in the context that its signature covers, so none can be taken for one of another kind.
+A signed text is a single segment of a path, and no shell, glob or URL gives its characters another meaning.
+Its purpose is part of the context that its signature covers, so a text of one kind is never accepted as
+another kind.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _FORM = re.compile(rf"{PREFIX}\.([\w-]+)\.([\w-]+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A text that was taken apart; who has signed it is still open.
+    """A parsed text whose signature is not verified yet.
 
     Attributes:
-        fields: What it says, if it is to be believed.
-        payload: The same as it stands.
-        mac: What is said to be its signature.
+        fields: Its fields, valid only if the signature is.
+        payload: The fields as they are encoded in the text.
+        mac: Its alleged signature.
     """
 
     fields: dict[str, Any]
@@ -42,13 +43,13 @@ class Signed:
 
 
 def sign(key: bytes, context: bytes, fields: dict[str, Any]) -> str:
-    """Return the text that says this."""
+    """Return the signed text of these fields."""
     payload = _encode(json.dumps(fields, separators=(",", ":"), sort_keys=True).encode())
     return f"{PREFIX}.{payload}.{_encode(_mac(key, context, payload))}"
 
 
 def read(text: str) -> Signed:
-    """Take a text apart; TokenForgedError if nobody here makes such ones."""
+    """Parse a text; TokenForgedError if no agent makes texts of this form."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise forged()
@@ -62,7 +63,7 @@ def read(text: str) -> Signed:
 
 
 def forged() -> TokenForgedError:
-    """Return what is said of a text that this cluster has not made."""
+    """Return the error for a text that this cluster has not made."""
     return TokenForgedError("this is no token that this cluster has made; take the path from tx.path()")
 
 
@@ -79,6 +80,6 @@ def _decode(text: str) -> bytes:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise forged() from error
-    if _encode(data) != text:  # what it says has one form
+    if _encode(data) != text:  # the same bytes have exactly one encoding
         raise forged()
     return data

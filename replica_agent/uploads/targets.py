@@ -1,4 +1,4 @@
-"""Which replicas can take a file now: they serve, keep up, and have room."""
+"""The replicas that can receive a file now: they serve, keep up, and have room."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replication.core.model import Peer
 from tidelock.replication.peers import PeerClient
 
-#: How old an answer may be before it is asked for anew.
+#: Age in seconds at which an answer is requested again.
 FRESH_S: Final = 1.0
-#: How old it may be while that is under way, so that nobody waits for a replica that is frozen. A writer that
-#: is sent to a replica which has died since fails: that is the price of asking seldom, and of not waiting.
+#: Greatest age in seconds of an answer that is used while a new one is requested, so that no upload waits for
+#: a frozen replica. A writer that is sent to a replica which has died since fails: that is the price of
+#: asking rarely, and of not waiting.
 STALE_S: Final = 3.0
 
 
 class UploadTargets:
-    """Asks the peers, at most once in :data:`FRESH_S`; tells what is not older than :data:`STALE_S`.
+    """Asks the peers, at most once in :data:`FRESH_S`; uses answers up to the age :data:`STALE_S`.
 
     Args:
         clock: Monotonic seconds.
@@ -30,14 +31,14 @@ class UploadTargets:
     def __init__(
         self, settings: AgentSettings, membership: Membership, client: PeerClient, clock: Callable[[], float]
     ) -> None:
-        """Know nobody yet."""
+        """Begin without any answer."""
         self._settings, self._membership, self._client, self._clock = settings, membership, client, clock
         self._asked_at = float("-inf")
         self._found: tuple[Peer, ...] = ()
         self._asking: asyncio.Task[None] | None = None
 
     async def now(self) -> tuple[Peer, ...]:
-        """Return the peers that can take a file."""
+        """Return the peers that can receive a file."""
         age = self._clock() - self._asked_at
         if age > FRESH_S:
             if self._asking is None or self._asking.done():

@@ -1,4 +1,4 @@
-"""Gives out tokens for transactions of this home, and looks at those that come back."""
+"""Issues tokens for transactions of this home, and verifies the tokens of requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims, sign, verify
 
 _OPEN = frozenset({TxState.OPEN})
-#: A failed one can be rolled back; of the others the commit may be asked for once more.
+#: A failed transaction can be rolled back; for the others a commit may be requested again.
 _COMMITTABLE = frozenset({TxState.OPEN, TxState.FAILED, TxState.SEALED, TxState.COMMITTED})
 
 
@@ -32,8 +32,8 @@ class TokenIssuer:
 
     Attributes:
         key: See :func:`tokens.key_of`.
-        member: Where this replica is reached.
-        wall_s: Unix time: a token is to mean the same after a restart of the clock's machine.
+        member: The addresses of this replica.
+        wall_s: Unix time: a token has to mean the same after a restart of the clock's machine.
     """
 
     settings: AgentSettings
@@ -54,7 +54,7 @@ class TokenIssuer:
         """Return a token for an open transaction.
 
         Raises:
-            BadRequestError: There is no such right, or the time is out of range.
+            BadRequestError: A right does not exist, or the time is out of range.
             TransactionClosedError: The transaction takes no statements.
         """
         self.transactions.require_open(tx)
@@ -77,35 +77,36 @@ class TokenIssuer:
         return IssuedToken(sign(self.key, claims), claims.expires_s)
 
     def find_open(self, tid: Tid) -> Transaction:
-        """Return a transaction that takes files; TokenFinishedError if it takes nothing more."""
+        """Return a transaction that accepts files; TokenFinishedError if it accepts nothing more."""
         return self._in_state(tid, _OPEN)
 
     def admit(self, token: str) -> tuple[TokenClaims, Transaction]:
-        """Return what a token says, and its transaction, which is open.
+        """Return the claims of a token, and its transaction, which is open.
 
-        It is no sign of life: an executor may go on writing when its driver, who alone commits, is dead.
+        This is not a sign of life: an executor may continue to write when its driver, which alone commits, is
+        dead.
 
         Raises:
             TokenForgedError, TokenForeignError, TokenExpiredError: As :func:`tokens.verify`.
-            TokenFinishedError: The transaction takes nothing more.
+            TokenFinishedError: The transaction accepts nothing more.
         """
         claims = self._verified(token)
         return claims, self._in_state(claims.tid, _OPEN)
 
     def admit_to(self, token: str, tid: str, right: Right | None) -> TokenClaims:
-        """Return what a token says that a request about a transaction carries.
+        """Return the claims of a token in a request about a transaction.
 
         Args:
-            token: As the request has it.
-            tid: Of the transaction that it is about.
-            right: What it wants to do; None: what any token of that transaction is good for.
+            token: The token of the request.
+            tid: The tid of the transaction that the request is about.
+            right: The right that the request needs; None: any token of that transaction is enough.
 
         Raises:
             TokenForgedError, TokenForeignError, TokenExpiredError: As :func:`tokens.verify`; foreign is also
                 a token of another transaction.
-            TokenFinishedError: The transaction takes this no more. A commit that was asked for, or has
-                happened, may be asked for again, since its answer may have been lost.
-            TokenRightError: It does not allow this.
+            TokenFinishedError: The transaction does not accept this any more. A commit that was requested, or
+                has happened, may be requested again, since its answer may have been lost.
+            TokenRightError: The token does not allow this.
         """
         claims = self._verified(token)
         if str(claims.tid) != tid:

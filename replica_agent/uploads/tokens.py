@@ -1,8 +1,8 @@
 """Tokens: signed capabilities for one open transaction, which travel inside of paths. Pure.
 
-A signed text (:mod:`signed`), so a token is one segment of a path. Who holds one may do what its claims say
-until it expires or the transaction ends, whichever comes first; whether that has ended is for the
-transaction's home to say.
+A token is a signed text (:mod:`signed`), so it is one segment of a path. Its holder may do what its claims
+allow until it expires or the transaction ends, whichever is first. Only the transaction's home decides
+whether the transaction has ended.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ _CONTEXT: Final = b"tidelock token 1\0"
 
 
 class Right(Enum):
-    """What a token allows."""
+    """A right that a token can have."""
 
     #: Add rows to its tables.
     APPEND = "append"
-    #: Take rows out of its tables, to put others in their place.
+    #: Remove rows from its tables, to put others in their place.
     REPLACE = "replace"
-    #: See its tables as the transaction does, its own changes included.
+    #: Read its tables as the transaction sees them, including its own changes.
     READ = "read"
     #: Keep the transaction alive.
     HEARTBEAT = "heartbeat"
-    #: End it: by a commit, or a rollback.
+    #: End the transaction: by a commit or a rollback.
     COMMIT = "commit"
 
 
-#: What a token allows if nothing is asked for; whoever is to read, keep alive or end must have it said.
+#: The rights of a token if the request names none; to read, keep alive or end must be requested by name.
 DEFAULT_RIGHTS: Final = tuple(map(Right, TOKEN_RIGHTS))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """What a token says.
+    """The claims of a token.
 
     Attributes:
         cluster: Id of the cluster.
         tid: The transaction.
-        rights: What may be done in it.
-        tables: In which tables; None for all.
-        expires_s: Unix time from which on it is worth nothing.
+        rights: The allowed actions in the transaction.
+        tables: The tables of these actions; None for all tables.
+        expires_s: Unix time at which it expires.
     """
 
     cluster: str
@@ -91,7 +91,7 @@ def key_of(secret: str, cluster: str, boot_key: bytes) -> bytes:
 
 
 def sign(key: bytes, claims: TokenClaims) -> str:
-    """Return the token that says this."""
+    """Return the token with these claims."""
     fields: dict[str, Any] = {
         "c": claims.cluster,
         "t": str(claims.tid),
@@ -104,13 +104,13 @@ def sign(key: bytes, claims: TokenClaims) -> str:
 
 
 def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: float) -> TokenClaims:
-    """Return what a token says, if it is of this cluster, for a transaction of this home, and not expired.
+    """Return a token's claims if it is of this cluster, for a transaction of this home, and not expired.
 
     Raises:
-        TokenForeignError: It says that it is of another cluster, or of another home. Without a shared secret
-            such a one cannot be verified here, so this is asked before its signature.
-        TokenForgedError: It is no token, or was not signed by this key.
-        TokenExpiredError: Its time is over.
+        TokenForeignError: It names another cluster or another home. Without a shared secret
+            such a token cannot be verified here, so this is checked before the signature.
+        TokenForgedError: It is not a token, or was not signed by this key.
+        TokenExpiredError: It has expired.
     """
     found = signed.read(token)
     claims = _claims(found.fields)

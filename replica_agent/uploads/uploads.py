@@ -1,8 +1,8 @@
-"""Writes through the file system, at the home: files stream in, and those of sealed jobs become parts.
+"""Writes through the file system, at the home: files are received, and those of sealed jobs become parts.
 
-A file is written once: hashed while it comes in, durable when its upload ends, and never copied or renamed on
-the disk again. Until its job is sealed it has an undo row and no other, so a crash, a rollback or the end of
-the lease leaves nothing of it.
+A file is written once: it is hashed while it arrives, durable when its upload ends, and never copied or
+renamed on the disk again. Until its job is sealed it has only an undo row, so a crash, a rollback or the end
+of the lease leaves nothing of it.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replication.core.model import Location, PartMeta, bytes_alone
 from tidelock.replication.partfs import PartFs
 
-#: Files that are checked in one turn of a thread, so that uploads have theirs between.
+#: Files that one call of a thread checks, so that uploads get the threads in between.
 _AT_ONCE = 32
 
-#: Tells whether who asked waits for the answer still.
+#: Returns whether the client still waits for the answer.
 Waiting = Callable[[], bool]
 
 
@@ -64,7 +64,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a sealed job has added."""
+    """The numbers of rows and parts that a sealed job has added."""
 
     rows: int
     parts: int
@@ -75,8 +75,8 @@ class Uploads:
     """Keeps the staging folders of the transactions of this home.
 
     Attributes:
-        passes: Tells who may use them.
-        hint: Tells the peers about large parts of a transaction, so that they fetch early.
+        passes: Decides which requests may use the folders.
+        hint: Notifies the peers of large parts of a transaction, so that they fetch early.
     """
 
     settings: AgentSettings
@@ -96,16 +96,16 @@ class Uploads:
     quota: UploadQuota = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the limits of what may be staged."""
+        """Set the limits of staging."""
         self.quota = UploadQuota(self.settings)
 
     def of(self, tx: Transaction, table: TableName) -> TableWrites:
-        """Return the folder of a table that files can be written for.
+        """Return the folder of a table to which files can be written.
 
         Raises:
-            TransactionClosedError: The transaction takes no statements.
-            UnknownTableError: There is no such table.
-            UnsupportedInTransactionError: Its rows have to be looked at one by one.
+            TransactionClosedError: The transaction accepts no statements.
+            UnknownTableError: The table does not exist.
+            UnsupportedInTransactionError: The table's rows must be checked one by one.
         """
         self.transactions.require_open(tx)
         found = tx.staged.writes.get(table)
@@ -139,14 +139,14 @@ class Uploads:
         *,
         overwrite: bool,
     ) -> None:
-        """Take a file; when this returns it is durable, and at its place.
+        """Receive a file; on return it is durable and at its path.
 
         Raises:
-            BadRequestError: As :meth:`StagingArea.check_create`; or it was cut, or deleted while it was
+            BadRequestError: As :meth:`StagingArea.check_create`; or the file was cut, or deleted while it was
                 written.
             TooLargeError: As :class:`UploadQuota`.
             TransactionClosedError: The transaction has ended meanwhile.
-            DiskFullError, UnavailableError: Nothing of it was kept.
+            DiskFullError, UnavailableError: No byte of it was kept.
         """
         writes = self.of(tx, table)
         self.quota.require_file(tx)
@@ -185,10 +185,10 @@ class Uploads:
     async def rename(
         self, tx: Transaction, table: TableName, source: StagingPath, target: StagingPath
     ) -> bool:
-        """Move a file or a folder; when that commits a task, what it has written is copied to the peers.
+        """Move a file or a folder; if the move commits a task, the task's files are copied to the peers.
 
         Returns:
-            False where Hadoop expects it.
+            False in the cases in which Hadoop expects False.
 
         Raises:
             BadRequestError: As :meth:`StagingArea.rename`.
@@ -211,13 +211,13 @@ class Uploads:
         recursive: bool,
         waiting: Waiting = _always,
     ) -> bool:
-        """Delete staged files; or, of the table's folder or a partition's, the rows that are there.
+        """Delete staged files; or, for the folder of the table or of a partition, its existing rows.
 
         Raises:
             BadRequestError: As :meth:`StagingArea.delete`.
             SerializationConflictError: Another transaction removes such rows; rollback only.
-            UnsealedWriteError, SchemaMismatchError, UnavailableError: As :meth:`mark`; of a job that
-                replaces partitions this is its end.
+            UnsealedWriteError, SchemaMismatchError, UnavailableError: As :meth:`mark`; a job that replaces
+                partitions ends with this deletion.
         """
         writes = self.of(tx, table)
         async with writes.turn:
@@ -239,17 +239,18 @@ class Uploads:
     async def mark(
         self, tx: Transaction, table: TableName, place: StagingPath, waiting: Waiting = _always
     ) -> None:
-        """Take a ``_SUCCESS``, which seals the job.
+        """Receive a ``_SUCCESS``, which seals the job.
 
         Args:
             tx: The transaction.
-            table: Whose folder it is.
-            place: Of the mark.
-            waiting: Tells whether who asked waits for the answer still.
+            table: The table of the folder.
+            place: The path of the mark.
+            waiting: Returns whether the client still waits for the answer.
 
         Raises:
-            UnavailableError: Nobody does. For Spark the job has failed then, and may be run again, so that
-                its rows would come twice: the transaction takes rollback only.
+            UnavailableError: The client does not wait any more. For Spark the job has failed then,
+                and may be run again, so that its rows would be added twice: the transaction is
+                rollback only.
             Others as :meth:`seal`.
         """
         writes = self.of(tx, table)
@@ -258,11 +259,11 @@ class Uploads:
                 await self._seal(tx, table, writes, waiting)
 
     async def seal(self, tx: Transaction, table: TableName) -> Sealed:
-        """Turn the files of the job that has ended into parts of the transaction; none if that has happened.
+        """Turn the files of the ended job into parts of the transaction; none if it was sealed before.
 
         Raises:
-            UnsealedWriteError: Tasks of it are still at work.
-            SchemaMismatchError: A file does not fit the table; the transaction takes rollback only.
+            UnsealedWriteError: Some of its tasks still run.
+            SchemaMismatchError: A file does not fit the table; the transaction accepts rollback only.
             TooManyPartsError: A partition has too many parts; likewise.
             DiskFullError, UnavailableError: Likewise.
         """
@@ -273,7 +274,7 @@ class Uploads:
     async def settle(
         self, tx: Transaction, table: TableName, job: str, places: Iterable[StagingPath]
     ) -> Sealed:
-        """End a job by naming its files that count, and seal it; errors as :meth:`seal`, and of the area."""
+        """End a job by naming its files that count, and seal it; errors as :meth:`seal` and as the area's."""
         writes = self.of(tx, table)
         async with writes.turn:
             self.transactions.require_open(tx)
@@ -293,7 +294,7 @@ class Uploads:
             except UnsealedWriteError:
                 raise
             except TidelockError as error:
-                # The job has failed, so a commit of what it has left would be half of it.
+                # The job has failed, so a commit of its remaining files would commit half of the job.
                 tx.ending.fail(error)
                 raise
 
@@ -348,14 +349,14 @@ class Uploads:
         return staged
 
     def _source(self, file: StagedFile, place: Location) -> Path | pa.BufferReader:
-        """Return what to read a file from: a small one that was fetched lies in a pack."""
+        """Return the source to read a file from: a small file that was fetched is stored in a pack."""
         if place.file == file.path:
             return self.files.data_dir / file.path
         return pa.BufferReader(self.files.read(place))
 
     @contextlib.contextmanager
     def _running(self, tx: Transaction) -> Iterator[None]:
-        """Run as a statement of a transaction: its end cuts this, and is what is then told."""
+        """Run as a statement of a transaction: the transaction's end cuts it, and is then the error."""
         with tx.statements.cuttable():
             try:
                 yield
@@ -365,7 +366,7 @@ class Uploads:
                 raise
 
     async def _remove(self, paths: Sequence[str]) -> None:
-        """Delete files; what cannot go now is kept in mind, and goes later."""
+        """Delete files; those that cannot be deleted now are remembered and deleted later."""
         with contextlib.suppress(TidelockError):
             await remove_files(self.catalog, self.files, paths)
 

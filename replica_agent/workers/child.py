@@ -1,4 +1,4 @@
-"""A worker process's own side: what it was started with, and its end when the agent has gone.
+"""The worker's side of a worker process: its configuration, and its end when the agent has ended.
 
 The main function of a worker's module calls :func:`begin` first, sends :data:`STARTED` when the process takes
 requests, and has a thread or task wait for :func:`requests` as long as the process runs.
@@ -19,17 +19,17 @@ from typing import Final
 from tidelock.replica_agent.workers.frames import pack, read_frame, receive_frame
 
 _PR_SET_PDEATHSIG: Final = 1
-#: The empty frame that says that the process has started.
+#: The empty frame by which a process reports that it has started.
 STARTED: Final = pack()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The start of a worker process: its configuration and its sockets.
+    """The input of a worker process at its start: its configuration and its sockets.
 
     Attributes:
         connection: The socket to its agent.
-        config: Its configuration, as the agent has sent it.
+        config: Its configuration, as the agent sent it.
         sockets: The sockets that it shares with the agent, in the order of ``Program.sockets``.
     """
 
@@ -39,10 +39,10 @@ class Given:
 
 
 def begin(*, ignored: Iterable[signal.Signals]) -> Given:
-    """Tie this process to its agent and return what it was given; ends the process if the agent has gone.
+    """Tie this process to its agent and return its input; ends the process if the agent has ended.
 
     Args:
-        ignored: Signals that reach this process only since it is in the agent's process group (a terminal
+        ignored: Signals that reach this process only because it is in the agent's process group (a terminal
             sends SIGINT to all of it). The agent ends its workers itself.
     """
     agent, *descriptors = map(int, sys.argv[1:])
@@ -54,10 +54,10 @@ def begin(*, ignored: Iterable[signal.Signals]) -> Given:
 
 
 def requests(connection: socket.socket) -> Iterator[bytes]:
-    """Yield what the agent sends; when it has gone this process ends at once, without any clean-up.
+    """Yield the agent's frames; when the agent ends, this process ends at once, without clean-up.
 
-    It may not outlive the agent by one answer: the next agent on the same data directory alone decides what
-    happens there.
+    The process must not outlive the agent, not even by one answer: the next agent on the same data directory
+    alone decides what happens there.
     """
     try:
         while True:
@@ -67,7 +67,7 @@ def requests(connection: socket.socket) -> Iterator[bytes]:
 
 
 async def requests_async(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """As :func:`requests`, for a process with an event loop."""
+    """Yield the frames that the agent sends, as :func:`requests`, for a process with an event loop."""
     try:
         while True:
             yield await read_frame(reader)
@@ -76,7 +76,7 @@ async def requests_async(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _die_with(agent: int) -> None:
-    """Have the kernel end this process with its parent, in case nobody here gets to notice."""
+    """Have the kernel end this process with its parent, in case this process cannot notice that itself."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != agent:
         os._exit(0)

@@ -1,7 +1,7 @@
-"""Frames on the socket between an agent and a worker process: four bytes of length (big-endian), the payload.
+"""Frames between an agent and a worker process: four bytes of length (big-endian), then payload.
 
 The first frame from the agent is the configuration of the worker; the first frame from the worker is empty
-and says that it has started. What later frames hold is up to the room whose worker it is.
+and says that it has started. The room that runs the worker defines the content of later frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     """Return the payload of the next frame.
 
     Raises:
-        asyncio.IncompleteReadError: The other side has gone.
+        asyncio.IncompleteReadError: The other side has ended.
         ConnectionError: Likewise.
     """
     (length,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
@@ -34,7 +34,7 @@ def receive_frame(connection: socket.socket) -> bytes:
     """Wait for the next frame and return its payload.
 
     Raises:
-        EOFError: The other side has gone.
+        EOFError: The other side has ended.
         OSError: Likewise.
     """
     (length,) = _HEADER.unpack(_receive(connection, _HEADER.size))

@@ -1,4 +1,4 @@
-"""A worker process as its agent sees it: started, configured, spoken with in frames, ended."""
+"""The agent's side of a worker process: started, configured, spoken with in frames, ended."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Final
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.workers.frames import pack, read_frame
 
-#: Variables that a worker gets of the agent's environment. The others may hold the secret (TIDELOCK_SECRET).
+#: Variables of the agent's environment that a worker gets. The others may hold the secret (TIDELOCK_SECRET).
 _KEPT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 
 
 class WorkerDiedError(Exception):
-    """The process has ended, or has closed its socket on its way to its end.
+    """The process has ended, or has closed its socket because it is about to end.
 
     Attributes:
-        status: Its exit code; negative: the signal that ended it.
+        status: Its exit code; negative: the number of the signal that ended it.
     """
 
     def __init__(self, status: int) -> None:
@@ -36,12 +36,12 @@ class Program:
     """The program of a worker process, and its limits.
 
     Attributes:
-        what: Names it in messages: "a ...".
+        what: Its name in messages: "a ...".
         module: Full name of a module that calls :func:`tidelock.replica_agent.workers.child.begin`.
-        start_timeout_s: How long its start may take.
-        environment: Variables of it. Of the agent's it gets only those by which Python is found.
-        sockets: Sockets that it shares with the agent.
-        buffer_bytes: Bytes from the process that wait in the agent; twice as many make the process wait.
+        start_timeout_s: Longest time of a start.
+        environment: Its environment variables, besides the agent's variables by which Python is found.
+        sockets: The sockets that it shares with the agent.
+        buffer_bytes: Bytes that wait in the agent; at twice as many the process waits.
     """
 
     what: str
@@ -54,12 +54,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkerProcess:
-    """A running worker. Made by :meth:`start`; :meth:`end` has to be called in any case.
+    """A running worker. Made by :meth:`start`; :meth:`end` must always be called.
 
     Attributes:
         process: The process.
-        reader: Frames from it.
-        writer: Frames to it.
+        reader: The frames from the process.
+        writer: The frames to the process.
     """
 
     process: Process
@@ -68,10 +68,10 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, program: Program, config: bytes) -> WorkerProcess:
-        """Start a process, send its configuration, and return when it says that it has started.
+        """Start a process, send its configuration, and return when it reports that it has started.
 
         Raises:
-            UnavailableError: It could not be started, ended at once, or took longer than it may.
+            UnavailableError: It could not be started, ended at once, or took longer than ``start_timeout_s``.
         """
         worker = None
         try:
@@ -107,7 +107,7 @@ class WorkerProcess:
             )
             reader, writer = await asyncio.open_connection(sock=ours, limit=program.buffer_bytes)
         except BaseException:
-            ours.close()  # a process that was started sees it, and ends
+            ours.close()  # a process that was started notices this, and ends
             raise
         finally:
             theirs.close()
@@ -115,16 +115,16 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self.process.pid
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended, as far as the agent knows."""
+        """Whether the process has not ended, as far as the agent knows."""
         return self.process.returncode is None
 
     def send(self, payload: bytes) -> None:
-        """Send a frame; what is sent to a process that has gone is dropped, :meth:`receive` tells."""
+        """Send a frame; a frame to an ended process is dropped, and :meth:`receive` reports the end."""
         if not self.writer.is_closing():
             self.writer.write(pack(payload))
 
@@ -132,7 +132,7 @@ class WorkerProcess:
         """Return the next frame.
 
         Raises:
-            WorkerDiedError: There is none, the process has ended.
+            WorkerDiedError: The process has ended, so no frame follows.
         """
         try:
             return await read_frame(self.reader)
@@ -140,12 +140,12 @@ class WorkerProcess:
             raise WorkerDiedError(await self.process.wait()) from error
 
     def kill(self) -> None:
-        """Have it end at once; :meth:`receive` tells when it has."""
+        """Have the process end at once; :meth:`receive` reports when it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
 
     async def end(self) -> None:
-        """End it, whatever it is doing, and return when it has ended."""
+        """End the process, whatever it is doing, and return when it has ended."""
         self.writer.close()
         self.kill()
         await self.process.wait()

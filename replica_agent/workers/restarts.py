@@ -1,4 +1,4 @@
-"""Starts a worker again whenever it ends, with longer pauses while it keeps failing at its start."""
+"""Restarts of a worker whenever it ends, with longer pauses while it keeps failing at its start."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, NoReturn
 
 from structlog.typing import FilteringBoundLogger
 
-#: Pause before a worker that died is started again, in seconds; doubled while it keeps dying.
+#: Pause before a dead worker is started again, in seconds; doubled while it keeps dying.
 RESTART_PAUSE_S: Final = 0.1
-#: A worker that lived so long has not failed at its start, in seconds.
+#: A worker that ran at least this long has not failed at its start, in seconds.
 HEALTHY_S: Final = 30.0
 
 

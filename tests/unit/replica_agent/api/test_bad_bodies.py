@@ -1,4 +1,4 @@
-"""The answers of an agent to requests whose bodies it cannot take."""
+"""The answers of an agent to requests with invalid bodies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelock.replica_agent.config.states import AgentState
     ids=["no utf-8", "cut", "another type", "unknown field", "a list"],
 )
 async def test_a_body_that_cannot_be_taken_is_a_bad_request(body: bytes, word: str) -> None:
-    """The answer names the request, what is wrong with it, and where its form is described."""
+    """The answer names the request, the fault of the body, and where its form is described."""
     app = application(Agent(AgentState.SERVING).services)
     async with TestClient(TestServer(app)) as client:
         answer = await client.post("/api/v1/transactions", data=body)

@@ -1,4 +1,4 @@
-"""The table of routes, the OpenAPI document that is made of it, and what the application serves."""
+"""The table of routes, the OpenAPI document that is generated from it, and the routes that are served."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPERATIONS = [
 
 
 def served() -> set[tuple[str, str]]:
-    """Methods and paths of the application; HEAD comes with GET and is not counted."""
+    """Return the methods and paths of the application, without HEAD, which accompanies every GET."""
     app: web.Application = application(Agent(AgentState.SERVING).services)
     found = set()
     for route in app.router.routes():
@@ -42,7 +42,7 @@ def served() -> set[tuple[str, str]]:
 
 
 def documented() -> set[tuple[str, str]]:
-    """Methods and paths of the document that are served at the API address."""
+    """Return the methods and paths of the document that are served at the API address."""
     return {
         (method.upper(), path)
         for path, item in DOCUMENT["paths"].items()
@@ -52,7 +52,7 @@ def documented() -> set[tuple[str, str]]:
 
 
 def test_the_document_has_the_routes_that_are_served() -> None:
-    """No route is served that the document lacks, and none stands in it that is not served."""
+    """Every served route is in the document, and every route in the document is served."""
     assert served() == documented()
 
 
@@ -69,26 +69,26 @@ def test_an_operation_has_a_summary_and_an_id_of_its_own() -> None:
 
 
 def test_every_reference_leads_to_a_component() -> None:
-    """No component is missing, and none stands there that nothing refers to."""
+    """Every reference leads to a component, and every component is referenced."""
     text = json.dumps(DOCUMENT)
     named = {piece.split('"')[0] for piece in text.split("#/components/schemas/")[1:]}
     assert named == set(DOCUMENT["components"]["schemas"])
 
 
 def test_what_an_answer_always_holds_is_required() -> None:
-    """A default is for those who read an answer of another version: the agent writes every field."""
+    """A default serves clients that read an answer of another version: the agent writes every field."""
     schema = DOCUMENT["components"]["schemas"]["ChangeResult"]
     assert schema["required"] == list(msgspec.structs.asdict(ChangeResult()))
 
 
 def test_what_an_answer_may_leave_out_is_not_required() -> None:
-    """An outcome has a CSN only if it is a commit."""
+    """An outcome has a CSN only if the transaction committed."""
     assert DOCUMENT["components"]["schemas"]["OutcomeAnswer"]["required"] == ["tid", "outcome"]
 
 
 @pytest.mark.parametrize("route", ALL, ids=lambda route: f"{route.method} {route.path}")
 def test_requests_are_strict_and_answers_are_not(route: Route) -> None:
-    """An agent refuses a field that it does not know; a client reads what a newer agent tells."""
+    """An agent refuses an unknown field; a client accepts the additional fields of a newer agent."""
     if isinstance(route.request, type) and not isinstance(route.request, Content):
         assert cast("Any", route.request).__struct_config__.forbid_unknown_fields
     if isinstance(route.response, type) and issubclass(route.response, msgspec.Struct):

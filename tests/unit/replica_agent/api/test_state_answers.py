@@ -1,4 +1,4 @@
-"""What an agent in each state answers over HTTP: the table of states, asked where clients and peers ask."""
+"""The answers of an agent over HTTP in each of its states, checked against the table of states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 APPLIED = Csn(5)
 
-#: A request for each thing that an agent can be asked to do over HTTP; ``{tid}`` is an open transaction.
+#: A request for each action of an agent over HTTP; ``{tid}`` is an open transaction.
 REQUESTS = [
     (Action.BEGIN, "POST", "/api/v1/transactions"),
     (Action.INSERT, "POST", "/api/v1/transactions/{tid}/rows/t"),
@@ -46,7 +46,7 @@ REQUESTS = [
 
 
 class Agent:
-    """An agent whose parts are left out: whatever its state lets pass ends in an internal error."""
+    """An agent without its parts: a request that its state allows ends in an internal error."""
 
     def __init__(self, state: AgentState) -> None:
         self.condition = Condition("r1", state, "as the test says")
@@ -66,20 +66,20 @@ class Agent:
         )
 
     def _service(self, service: Callable[..., T], **parts: object) -> T:
-        """A service with these parts, its condition and its waiters; the others are left out."""
+        """Return a service with these parts, its condition and its waiters; the others are left out."""
         parts |= {"settings": settings(), "condition": self.condition, "waiters": CsnWaiters(APPLIED)}
         fields = cast("Any", service).__dataclass_fields__
         return service(**{name: parts.get(name) for name in fields})
 
     async def stage(self, raw: bytes) -> Held:
-        """Take a push (`PushReceiver`)."""
+        """Receive a push (`PushReceiver`)."""
         del raw
         self.on_stage()
         return Held(ReplicaId("r1"), "d1", 1, APPLIED, (), {})
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Callable[[str, str], Awaitable[tuple[int, Any]]]]:
-        """Ask it."""
+        """Serve it, and return a function that sends it a request."""
         async with TestClient(TestServer(application(self.services))) as client:
 
             async def ask(method: str, path: str) -> tuple[int, Any]:
@@ -91,7 +91,7 @@ class Agent:
 
 @pytest.mark.parametrize("state", AgentState)
 async def test_a_state_refuses_what_the_table_says(state: AgentState) -> None:
-    """What is not allowed is answered "unavailable" or "standby" with the state; all else goes on."""
+    """A forbidden request is answered "unavailable" or "standby" with the state; others pass."""
     agent = Agent(state)
     async with agent.serving() as ask:
         for action, method, path in REQUESTS:
@@ -112,17 +112,17 @@ async def test_a_push_is_not_confirmed_by_a_replica_that_has_lost_its_state(stat
 
 
 async def test_a_commit_that_was_asked_for_is_answered_in_any_state() -> None:
-    """Whoever repeats commit() learns how it ended, also from an agent that takes no commits any more."""
+    """A client that repeats commit() learns the outcome, also when no commits are accepted."""
     agent = Agent(AgentState.STOPPED)
     agent.tx.ending.seal()
     async with agent.serving() as ask:
         status, answer = await ask("POST", "/api/v1/transactions/{tid}/commit")
-    assert (status, answer["details"]) == (500, {})  # it reached the commits, which are left out here
+    assert (status, answer["details"]) == (500, {})  # the request reached the commits
 
 
 @pytest.mark.parametrize("state", AgentState)
 async def test_nothing_is_taken_away_in_a_state_of_doubt(state: AgentState) -> None:
-    """The janitor and the cleaning leave everything where it is, unless the table says "collect"."""
+    """The janitor and the cleaning delete nothing unless the table allows "collect"."""
     agent = Agent(state)
     upkeep = BackgroundTasks.__new__(BackgroundTasks)
     upkeep._condition = agent.condition

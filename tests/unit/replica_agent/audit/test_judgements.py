@@ -1,4 +1,4 @@
-"""Locks, undecided rows, labels, pins, tables and progress: what belongs to somebody, and what does not."""
+"""Judgements on locks, undecided rows, labels, pins, tables and progress: owned or not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAIL = Csn(10)
 
 
 def lock(scope: Scope, tid: Tid = TID) -> LockInfo:
-    """A lock on the table."""
+    """Return a lock on the table."""
     return LockInfo(f"locks/{TABLE}/x", TABLE, scope, tid, merge=False)
 
 
@@ -46,7 +46,7 @@ def lock(scope: Scope, tid: Tid = TID) -> LockInfo:
 def test_a_lock_is_stale_when_nobody_needs_it(
     outcome: Outcome | None, silent: tuple[ReplicaId, ...], stale: bool
 ) -> None:
-    """Of a running transaction, and of a commit that the tail has not passed, it stays."""
+    """The lock of a running transaction, or of a commit above the tail, is not stale."""
     held = [lock(OnePart(PART, "")), lock(WholeTable())]
     found = list(judgements.stale_locks(held, {TID: outcome}, tail=TAIL, silent=silent))
     assert [one.part for one in found] == ([PART, None] if stale else [])
@@ -64,7 +64,7 @@ def test_a_lock_is_stale_when_nobody_needs_it(
     ],
 )
 def test_a_removal_needs_its_lock(held: Scope, covered: bool) -> None:
-    """Of its own transaction and of the part, its partition or its table."""
+    """A lock of the same transaction on the part, its partition or its table covers a removal."""
     mark, done = Removal(PART, TABLE, "y=1", TID), Removal(PART, TABLE, "y=1", TID, Csn(12))
     expected = [] if covered else ["mark_without_lock", "removal_without_lock"]
     assert [one.fault for one in judgements.unlocked_removals([mark, done], [lock(held)])] == expected
@@ -104,7 +104,7 @@ def test_what_is_undecided_belongs_to_a_running_transaction(outcome: Outcome | N
     ],
 )
 def test_a_label_names_its_commit(outcome: Outcome | None, labelled: Labelled | None, dangling: bool) -> None:
-    """It is made in the request that commits, so it never stands without."""
+    """A label is made in the request that commits, so it never exists without its commit."""
     label = Label(tree.label("run").rpartition("/")[2], str(TID))
     known = {} if labelled is None else {labelled.tid: labelled}
     found = list(judgements.dangling_labels([label], {str(TID): outcome}, known))
@@ -122,7 +122,7 @@ def test_a_kept_label_has_its_znode() -> None:
 
 
 def test_the_label_of_a_stream_may_have_moved_on() -> None:
-    """The outcomes were read before it; but it moves upwards only."""
+    """The outcomes were read before the label; but a stream's label moves upwards only."""
     name = tree.label("query").rpartition("/")[2]
     kept = [Labelled(str(TID), "query", 5)]
     assert not list(judgements.missing_labels(kept, [Label(name, str(TID), 5)]))
@@ -133,7 +133,7 @@ def test_the_label_of_a_stream_may_have_moved_on() -> None:
 
 
 def test_a_batch_that_counts_again() -> None:
-    """It is told with the batch that had counted before."""
+    """A repeated batch is reported with the batch that had counted before."""
     (found,) = judgements.repeated_batches([(Labelled(str(TID), "query", 5), Csn(9), 6)])
     assert (found.fault, found.tid, found.csn) == ("repeated_batch", str(TID), 9)
     assert (found.expected, found.found) == ("a batch of 'query' above 6", "batch 5")
@@ -151,7 +151,7 @@ def test_a_batch_that_counts_again() -> None:
     ],
 )
 def test_a_pin_has_an_owner_and_is_kept(name: str, pin: PinState, faults: list[str]) -> None:
-    """The own ones are known here; those of others are for them to know."""
+    """This replica knows its own pins; the other replicas know theirs."""
     found = judgements.stray_pins(
         {name: pin}, members=[R1, R2], replica=R1, known=["r1-1-1"], horizon=Csn(10), end=Csn(20)
     )
@@ -192,7 +192,7 @@ def test_a_table_has_one_definition(
     ],
 )
 def test_nothing_is_promised_beyond_what_is_so(change: dict[str, Any], fault: str | None) -> None:
-    """Progress, tail and horizon in ZooKeeper against those of the catalog."""
+    """Progress, tail and horizon in ZooKeeper do not exceed those of the catalog."""
     sound = {
         "published": 20, "applied": 20, "tail_before": 10, "tail": 10, "horizon": 15,
         "noted_tail": 10, "noted_horizon": 15,

@@ -1,4 +1,4 @@
-"""Files, catalog and log of one replica: a sound one has no finding, each planted fault has its own name."""
+"""Files, catalog and log of one replica: a sound replica has no finding, each planted fault has its name."""
 
 from __future__ import annotations
 
@@ -177,13 +177,13 @@ def _named(found: list[Finding]) -> set[tuple[str, str | None]]:
 
 
 async def test_a_sound_replica_has_no_finding(replica: AuditedReplica) -> None:
-    """All rules are asked, of a replica with packs, files, a removal, a compaction and a manifest."""
+    """No rule finds a fault in a replica with packs, files, a removal, a compaction and a manifest."""
     assert await replica.audit() == []
 
 
 @pytest.mark.parametrize("fault", PLANTED)
 async def test_a_planted_fault_is_found(replica: AuditedReplica, fault: str) -> None:
-    """It is found by its name, and nothing else is."""
+    """A planted fault is found by its name, and no other fault is found."""
     plant, expected = PLANTED[fault]
     plant(replica)
     found = await replica.audit()
@@ -192,7 +192,7 @@ async def test_a_planted_fault_is_found(replica: AuditedReplica, fault: str) -> 
 
 
 def test_every_rule_has_its_fault() -> None:
-    """No rule is there that no planted fault has been found by; names are unique."""
+    """Every rule has found a planted fault; names are unique."""
     names = [rule.fault for one in RULE_SETS for rule in one.rules]
     assert len(names) == len(set(names))
     planted = {name for _, expected in PLANTED.values() for name, _ in expected}
@@ -200,7 +200,7 @@ def test_every_rule_has_its_fault() -> None:
 
 
 async def test_what_the_tail_has_passed_is_not_missed(replica: AuditedReplica) -> None:
-    """Records below the tail are gone, and the manifest with them; times of CSNs tell of what is left."""
+    """Records below the tail are deleted with their manifests; times of CSNs explain the remaining parts."""
     replica.tail = Csn(5)
     assert await replica.audit() == []
     replica.tail = Csn(6)
@@ -222,7 +222,7 @@ async def test_what_the_horizon_has_passed_is_not_missed(replica: AuditedReplica
 
 
 async def test_the_tail_moves_while_the_log_is_read(replica: AuditedReplica) -> None:
-    """What was read before the tail has passed it is forgotten, so that no gap is judged."""
+    """Records that were read before the tail passed them are forgotten, so that no gap is judged."""
     with replica.scratch() as scratch:
         facts = replica.facts(scratch)
         await facts.extend(Csn(2))
@@ -233,14 +233,14 @@ async def test_the_tail_moves_while_the_log_is_read(replica: AuditedReplica) -> 
 
 
 async def test_a_gap_in_the_log_is_told(replica: AuditedReplica) -> None:
-    """A record that is gone above the tail is no end of the log."""
+    """A missing record above the tail is not the end of the log."""
     replica.log = [one for one in replica.log if one.csn != 3]
     with replica.scratch() as scratch, pytest.raises(CorruptError, match="records are lost"):
         await replica.facts(scratch).extend(Csn(5))
 
 
 async def test_the_log_goes_on_in_another_epoch(replica: AuditedReplica) -> None:
-    """Numbers that an epoch has left out are no gap, and nothing may be of them."""
+    """Numbers that an epoch left out are not a gap, and no row may have them."""
     await replica.commit(6, kind=Kind.END)
     await replica.commit(csn(1, 0), tid(9))
     assert await replica.audit() == []
@@ -249,7 +249,7 @@ async def test_the_log_goes_on_in_another_epoch(replica: AuditedReplica) -> None
 
 
 async def test_what_is_above_the_snapshot_is_not_judged(replica: AuditedReplica) -> None:
-    """Parts of an undecided transaction, and a record that is not applied yet, are no fault."""
+    """Parts of an undecided transaction, and a record that is not applied yet, are not a fault."""
     entries = await replica.store(tid(7), [b"e" * 10])
     await replica.catalog.write(lambda db: jobs.mark_removed(db, str(tid(7)), [PACKED]))
     before = list(replica.log)
@@ -291,13 +291,13 @@ async def test_a_flipped_bit_is_found(replica: AuditedReplica, part: str) -> Non
 
 
 async def test_a_checksum_that_the_blocks_do_not_show(replica: AuditedReplica) -> None:
-    """Digests of blocks and checksum are compared both."""
+    """Both the digests of blocks and the checksum are compared."""
     replica.sql(f"UPDATE parts SET checksum = '{'0' * 32}' WHERE part = '{LARGE}'")
     _, found, _ = await _deep(replica)
     assert _named(found) == {("damaged_part", LARGE)}
 
 
 async def test_reading_that_was_stopped_says_so(replica: AuditedReplica) -> None:
-    """Not to have read is no proof."""
+    """An audit that did not read all bytes proves nothing."""
     parts, found, _ = await _deep(replica, stopped=True)
     assert (parts, _named(found)) == (0, {("not_all_read", None)})

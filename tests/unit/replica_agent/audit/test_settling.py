@@ -1,4 +1,4 @@
-"""When a difference counts: in every look, from the first one until it has lasted."""
+"""The rule when a difference counts: if every look has it, from the first look until it has lasted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelock.wire.audit import Finding, Severity
 
 
 class Scripted:
-    """A check whose looks find what the test says; the last one for ever."""
+    """A check whose looks return the findings of the test; the last look repeats forever."""
 
     def __init__(self, name: str, *looks: Iterable[str]) -> None:
         self.name = name
@@ -19,7 +19,7 @@ class Scripted:
         self._looks = looks
 
     async def look(self) -> Look:
-        """Look once; each time the texts are others."""
+        """Look once; the texts differ each time."""
         files = self._looks[min(self.looks, len(self._looks) - 1)]
         self.looks += 1
         return Look(self.looks, frozenset(self._finding(file) for file in files))
@@ -32,7 +32,7 @@ class Scripted:
 
 
 class Unreadable(Scripted):
-    """A check that cannot be made."""
+    """A check that fails."""
 
     async def look(self) -> Look:
         """Fail."""
@@ -53,14 +53,14 @@ async def test_what_is_in_order_is_looked_at_once() -> None:
 
 
 async def test_what_goes_is_no_finding() -> None:
-    """What the first look had not, and what a later one has not, does not count; others go on meanwhile."""
+    """A difference that the first look or a later look lacks does not count; other checks continue."""
     gone, done = Scripted("a", ["1", "2"], ["2", "3"], ["1", "3"]), Scripted("b", [])
     assert await _found(gone, done, settle_s=1000) == {"a": set(), "b": set()}
     assert (gone.looks, done.looks) == (3, 1)
 
 
 async def test_what_lasts_is_a_finding() -> None:
-    """It is told as it was seen last, though texts differ from look to look."""
+    """A lasting difference is reported as last seen, though its text differs from look to look."""
     lasting, gone = Scripted("a", ["1", "2"], ["1"]), Scripted("b", ["1"], [])
     looks = await settled([lasting, gone], settle_s=0.3, stopped=lambda: False)
     (found,) = looks["a"].findings
@@ -70,7 +70,7 @@ async def test_what_lasts_is_a_finding() -> None:
 
 
 async def test_one_look_never_suffices() -> None:
-    """When the time is over at once there is a second look all the same."""
+    """A second look is made even when the time is over at once."""
     check = Scripted("a", ["1"], [])
     assert await _found(check, settle_s=0.001) == {"a": set()}
     stopped = Scripted("a", ["1"])
@@ -79,7 +79,7 @@ async def test_one_look_never_suffices() -> None:
 
 
 async def test_what_cannot_be_read_is_a_finding() -> None:
-    """It says so under the name of the check, and the others are made."""
+    """An unreadable check is a finding under its name, and the other checks are made."""
     looks = await settled([Unreadable("a"), Scripted("b", [])], settle_s=0.001, stopped=lambda: False)
     (found,) = looks["a"].findings
     assert (found.check, found.fault, found.found) == ("a", "unreadable", "not to be read")

@@ -1,4 +1,4 @@
-"""An agent whose state machine contradicts itself stops, and tells the last steps of the machine (I15)."""
+"""An agent whose state machine contradicts itself stops, and logs the last steps of the machine (I15)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TID = Tid(Csn(1), R1, 1, 1)
 
 
 async def test_a_broken_prefix_stops_the_agent() -> None:
-    """The applier ends with the contradiction, and so does the life of the agent."""
+    """The applier ends with the contradiction, and the agent ends too."""
     agent = Agent(settings())
     unused: Any = SimpleNamespace(arrived=lambda _part: None)
     applier = Applier(
@@ -50,7 +50,7 @@ async def test_a_broken_prefix_stops_the_agent() -> None:
 
 
 async def test_broken_copies_stop_the_agent() -> None:
-    """Whoever has met the contradiction gets the error; the agent ends beside."""
+    """The caller that meets the contradiction gets the error, and the agent ends as well."""
     agent = Agent(settings())
     machine = Copies(R1, 2, {})
     machine._disks[R1] = "d1"

@@ -1,4 +1,4 @@
-"""The life of an agent's process: its start and its end."""
+"""The agent's process: its start and its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StuckAgent:
         agents.append(self)
 
     async def start(self) -> None:
-        """Wait."""
+        """Wait without end."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -32,11 +32,11 @@ class StuckAgent:
         return await self.ended
 
     def ask_to_stop(self) -> None:
-        """End."""
+        """End the wait."""
         self.ended.set_result(Ended.ASKED)
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         assert self.cancelled
         self.closed = True
 
@@ -45,7 +45,7 @@ agents: list[StuckAgent] = []
 
 
 async def test_a_start_that_waits_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGTERM ends an agent that has not come up: nobody has to wait for its ZooKeeper."""
+    """SIGTERM ends an agent that is still starting, without a wait for its ZooKeeper."""
     monkeypatch.setattr(main, "Agent", StuckAgent)
     life = asyncio.create_task(main.run(settings()))
     await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_a_start_that_waits_can_be_ended(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What prevents a start is what the process reports."""
+    """The process reports the error that prevented its start."""
 
     class Failing(StuckAgent):
         async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What an agent does with a part that is damaged, mended, and found damaged again."""
+"""The handling of a part that is damaged, mended, and found damaged again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ META = PartMeta(PART, TableName("default.t"), "", 1, 10, "0" * 32)
 
 @dataclass
 class Told:
-    """What the parts of the agent were told."""
+    """The notifications that the parts of the agent received."""
 
     held: list[PartId] = field(default_factory=list)
     lost: list[PartId] = field(default_factory=list)
@@ -48,7 +48,7 @@ async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
 
 @pytest.fixture
 def told() -> Told:
-    """Nothing yet."""
+    """No notifications yet."""
     return Told()
 
 
@@ -74,14 +74,14 @@ def stored() -> jobs.StagedPart:
 
 
 async def commit(catalog: Catalog) -> None:
-    """Let the part be visible from CSN 2 on."""
+    """Make the part visible from CSN 2 on."""
     added = AddPart(META.table, PART, META.path, META.rows, META.length, META.checksum)
     record = jobs.AppliedRecord(Csn(2), 1, [jobs.AppliedTid(str(TID), [added], None, True)], {})
     await catalog.write(lambda db: jobs.apply(db, [record]))
 
 
 async def test_a_mended_part_is_released(agent: Agent, catalog: Catalog, told: Told) -> None:
-    """Once its bytes are there again, records that wait for it and readers hear of it."""
+    """Once its bytes are present again, records and readers that wait for it are notified."""
     await commit(catalog)
     agent._damaged.add(PART)
     agent.part_held(PART)
@@ -93,7 +93,7 @@ async def test_a_mended_part_is_released(agent: Agent, catalog: Catalog, told: T
 async def test_a_part_found_damaged_again_is_fetched_again(
     agent: Agent, catalog: Catalog, told: Told
 ) -> None:
-    """The end of a fetch is told when a late report has made its part damaged anew: it is not the end."""
+    """The end of a fetch is not reported if a late report has found its part damaged again meanwhile."""
     await commit(catalog)
     agent._damaged.add(PART)
     await catalog.write(lambda db: jobs.quarantine(db, PART))
@@ -106,7 +106,7 @@ async def test_a_part_found_damaged_again_is_fetched_again(
 
 
 async def test_an_undecided_part_is_left_to_its_record(agent: Agent, catalog: Catalog, told: Told) -> None:
-    """A part that may be rolled back is wanted by records only: nothing else would end the asking."""
+    """A part that may be rolled back is wanted by records only: nothing else would end its fetch."""
     agent._damaged.add(PART)
     await catalog.write(lambda db: jobs.quarantine(db, PART))
     agent.part_held(PART)
@@ -117,7 +117,7 @@ async def test_an_undecided_part_is_left_to_its_record(agent: Agent, catalog: Ca
 async def test_a_report_alone_condemns_no_part(
     agent: Agent, catalog: Catalog, told: Told, tmp_path: Path, damaged: bool
 ) -> None:
-    """A part that was reported is read: if its bytes are right it is served on, else it is fetched again."""
+    """A reported part is read: if its bytes are right it is still served, else it is fetched again."""
     files = PartFs(tmp_path)
     files.open()
     sink = files.begin(WHOLE)

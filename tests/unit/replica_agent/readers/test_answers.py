@@ -1,4 +1,4 @@
-"""What readers answer: bodies, refusals, ranges, listings. Pure."""
+"""The answers of readers: bodies, refusals, ranges, listings. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_only_a_missing_name_is_file_not_found() -> None:
 
 
 def test_only_standby_sends_the_client_on() -> None:
-    """StandbyException is for what another replica may answer."""
+    """StandbyException is for requests that another replica may be able to answer."""
     assert _java_class(errors.StandbyError("x")) == (403, "org.apache.hadoop.ipc.StandbyException")
 
 
@@ -57,7 +57,7 @@ def test_only_standby_sends_the_client_on() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_everything_else_is_loud(error: Exception) -> None:
-    """Every other error, also one that nobody thought of, is the class that Spark swallows in no mode."""
+    """Every other error, also an unexpected one, is the class that Spark swallows in no mode."""
     assert _java_class(error) == (403, "org.apache.hadoop.security.AccessControlException")
 
 
@@ -85,19 +85,19 @@ def test_refusals_name_the_class_twice() -> None:
     ],
 )
 def test_verdicts_of_the_agent_become_errors_with_reasons(state: str, error: type[Exception] | None) -> None:
-    """Each word of the agent becomes one error, with the agent's reason."""
+    """Each state in the agent's answer becomes one error, with the agent's reason."""
     refusal = ReadAvailability(state, "why").refusal(Csn(5))  # type: ignore[arg-type] # the table's words
     assert refusal is None if error is None else (type(refusal) is error and str(refusal) == "why")
 
 
 def test_an_unknown_availability_is_refused() -> None:
-    """A word that readers do not know is not guessed at."""
+    """A state that readers do not know is refused."""
     with pytest.raises(ValueError, match="perhaps"):
         ReadAvailability("perhaps")  # type: ignore[arg-type] # on purpose
 
 
 def test_the_configuration_crosses_the_socketpair() -> None:
-    """What is sent is read back, and the secret does not show in logs."""
+    """The configuration is read back as it was sent, and the secret does not appear in logs."""
     config = ReaderConfig(
         data_dir="/d", replica="r1", host="host", port=1, secret="se\ncret", counters_file="/c", api="",
         wait_bound_s=5.0, read_chunk_bytes=1 << 20, listing_cache_entries=10, threads=2, read_told_s=30.0,
@@ -133,7 +133,7 @@ def test_a_message_to_a_reader_is_read_back(message: msg.ToReader) -> None:
 
 
 def test_an_answer_with_an_unknown_availability_is_refused() -> None:
-    """A word that readers do not know does not cross the socketpair either."""
+    """A state that readers do not know does not cross the socketpair either."""
     sent = msgspec.json.encode(msg.Answer(7, ReadAvailability("ready"))).replace(b"ready", b"perhaps")
     with pytest.raises(msgspec.ValidationError, match="perhaps"):
         msgspec.json.decode(sent, type=msg.ToReader)
@@ -168,7 +168,7 @@ def test_ranges_are_cut_and_malformed_ones_mean_the_whole(
     ("header", "length"), [("bytes=100-", 100), ("bytes=100-200", 100), ("bytes=-0", 100), ("bytes=0-", 0)]
 )
 def test_ranges_of_nothing_are_refused(header: str, length: int) -> None:
-    """A range of which nothing exists is refused."""
+    """A range without any byte is refused."""
     with pytest.raises(UnsatisfiableRangeError):
         ranges.parse(header, length)
 
@@ -206,7 +206,7 @@ def test_a_tree_without_parts() -> None:
 
 
 def test_a_large_listing_weighs_more() -> None:
-    """The cache counts a large listing as several, so that its bound is one of memory."""
+    """The cache counts a large listing as several entries, so that its bound also bounds memory."""
     rows = [FileRow("", PartId(f"r1-1-{number}"), 1, 1) for number in range(1000)]
     built = tree.build(rows, 1)
     assert built.weight == 1 + len(built.folders[""].listing) // tree.ENTRY_BYTES > 1

@@ -1,4 +1,4 @@
-"""What readers take from the system's cache without waiting: verified bytes, or nothing."""
+"""Reads from the system's cache without waiting return verified bytes, or nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _patch(monkeypatch: pytest.MonkeyPatch, change: Callable[[Preadv], Preadv]) 
     ("start", "end"), [(0, 1), (5, BLOCK_BYTES + 5), (BLOCK_BYTES - 1, BLOCK_BYTES), (0, 2 * BLOCK_BYTES)]
 )
 def test_what_is_cached_is_what_the_disk_has(part: tuple[PartFile, bytes], start: int, end: int) -> None:
-    """A file that was just read is in the cache; both ways give the same bytes."""
+    """A file that was just read is in the cache; both methods return the same bytes."""
     file, data = part
     patient = file.read(start, end, BLOCK_BYTES)
     cached = file.read_cached(start, end, BLOCK_BYTES)
@@ -47,7 +47,7 @@ def test_what_is_cached_is_what_the_disk_has(part: tuple[PartFile, bytes], start
 def test_what_would_have_to_wait_is_left_to_a_thread(
     part: tuple[PartFile, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing cached, a part of it, and a file system that cannot tell are one answer."""
+    """No cached bytes, some cached bytes, and a file system that cannot tell have the same answer."""
     file, _ = part
 
     def refuses(number: int) -> Callable[[Preadv], Preadv]:
@@ -67,7 +67,7 @@ def test_what_would_have_to_wait_is_left_to_a_thread(
 
 
 def test_cached_damage_is_found(part: tuple[PartFile, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache is not believed either."""
+    """Bytes from the cache are verified too."""
     file, _ = part
 
     def flips(real: Preadv) -> Preadv:

@@ -1,4 +1,4 @@
-"""Callers that hang up: who works for them learns it, also behind who forwards their requests."""
+"""A caller that hangs up is noticed by the server that works for it, also behind a forwarding process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelock.replica_agent.readers.paths import parse_target
 
 
 class Protocol:
-    """The protocol process: each request waits for the gate, and notes whether its caller does."""
+    """The protocol process: each request waits for the gate, and notes whether its caller still waits."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -35,7 +35,7 @@ class Protocol:
 
 @pytest.fixture
 async def protocol() -> Protocol:
-    """It waits."""
+    """Return a protocol process with a closed gate."""
     return Protocol()
 
 
@@ -57,7 +57,7 @@ async def served(handler: Handler) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def url(protocol: Protocol) -> AsyncIterator[str]:
-    """A request to a reader process before it."""
+    """Return the URL of a request to a reader process in front of the protocol process."""
     async with served(protocol.answer) as api:
         forward = Forward(api)
 
@@ -75,7 +75,7 @@ async def url(protocol: Protocol) -> AsyncIterator[str]:
 
 
 async def test_an_answer_takes_its_time(protocol: Protocol, url: str) -> None:
-    """Nothing ends it while its caller waits."""
+    """An answer is not ended as long as its caller waits."""
     async with aiohttp.ClientSession() as session:
         asked = asyncio.create_task(session.delete(url))
         await until(lambda: protocol.under_way)
@@ -86,7 +86,7 @@ async def test_an_answer_takes_its_time(protocol: Protocol, url: str) -> None:
 
 
 async def test_a_caller_that_hangs_up(protocol: Protocol, url: str) -> None:
-    """The protocol process sees it, and what it has begun it brings to its end."""
+    """The protocol process notices that its caller hung up, and completes the work that it has begun."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=0.05)) as session:
         with pytest.raises(TimeoutError):
             await session.delete(url)

@@ -24,7 +24,7 @@ SEGMENT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 @given(st.lists(SEGMENT))
 def test_a_percent_encoded_path_is_read_back(names: list[str]) -> None:
-    """Whatever a name holds, slashes excepted, arrives as it was."""
+    """A name with any characters except slashes arrives unchanged."""
     segments = tuple(name.replace("/", "%2F") for name in names)
     raw = "/" + "/".join(quote(segment, safe="") for segment in segments)
     assert parse_target(raw).segments == segments
@@ -44,7 +44,7 @@ def test_raw_and_encoded_utf8_are_one_name(raw: str) -> None:
 
 
 def test_what_was_escaped_for_the_folder_stays_escaped() -> None:
-    """One decoding undoes the client's encoding and leaves that of the partition path."""
+    """One decoding undoes the client's encoding and keeps the encoding of the partition path."""
     assert parse_target("/city=a%252Fb").segments == ("city=a%2Fb",)
 
 
@@ -63,14 +63,14 @@ def test_query_names_are_case_insensitive() -> None:
 
 
 def test_a_path_that_is_not_utf8_is_malformed() -> None:
-    """Bytes that are no text are a malformed request, not a missing file."""
+    """Bytes that are not text are a malformed request, not a missing file."""
     with pytest.raises(BadRequestError, match="UTF-8"):
         parse_target("/snapshots/%FF")
 
 
 @pytest.mark.parametrize(("text", "csn"), [("0", 0), ("42", 42), (str(CSN_MAX), CSN_MAX)])
 def test_a_csn_has_one_decimal_form(text: str, csn: int) -> None:
-    """A CSN is its one decimal form."""
+    """A CSN has exactly one decimal form."""
     assert parse_csn(text) == csn
 
 
@@ -78,7 +78,7 @@ def test_a_csn_has_one_decimal_form(text: str, csn: int) -> None:
     "text", ["", "-1", "+1", "007", "1.0", "latest", "٣", " 1", str(CSN_MAX + 1), "9" * 40]
 )
 def test_a_malformed_csn_is_never_a_missing_file(text: str) -> None:
-    """Everything else in the place of a CSN is a malformed request."""
+    """Any other text in place of a CSN is a malformed request."""
     with pytest.raises(BadRequestError, match="CSN"):
         parse_csn(text)
 
@@ -95,12 +95,12 @@ def test_a_malformed_csn_is_never_a_missing_file(text: str) -> None:
     ],
 )
 def test_places_in_the_tree(segments: tuple[str, ...], path: SnapshotPath) -> None:
-    """Each depth of the tree is read as what it is."""
+    """Each depth of the tree is parsed to its own kind of path."""
     assert parse_snapshot(segments) == path
 
 
 def test_another_tree_does_not_exist() -> None:
-    """Only /snapshots is there."""
+    """Only /snapshots exists."""
     with pytest.raises(NoSuchPathError):
         parse_snapshot(("transactions", "x"))
 
@@ -119,5 +119,5 @@ def test_another_tree_does_not_exist() -> None:
     ],
 )
 def test_parts_are_known_by_their_names(inner: str, part: str | None) -> None:
-    """A part's file is known by the form of its name; a partition may be called anything."""
+    """A part's file is recognised by the form of its name; a partition may have any name."""
     assert part_of(inner) == part

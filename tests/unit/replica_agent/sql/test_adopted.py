@@ -1,4 +1,4 @@
-"""What a SQL process shows a transaction that has adopted merges."""
+"""The view of a SQL process for a transaction that has adopted merges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("k", pa.int64())])
 
 
 def test_what_was_adopted_is_seen(tmp_path: Path) -> None:
-    """Of a merge above the snapshot: what it has made is found, and not what it has replaced."""
+    """The output of a merge above the snapshot is visible, and its inputs are not."""
     directory = DataDir(tmp_path / "data")
     directory.create_table(2, "t", SCHEMA)
     parts = [directory.insert(csn, {T: pa.table({"k": [csn]}, SCHEMA)})[0].part for csn in (3, 4, 5)]

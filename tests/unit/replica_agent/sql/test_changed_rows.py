@@ -1,7 +1,7 @@
-"""Changed rows out of a data directory made by hand: what a SQL process tells, without one.
+"""Changed rows of a data directory made by hand: the answer of a SQL process, without the process.
 
 The oracle is the definition: bags of rows at two CSNs, one minus the other. Values are compared by their
-bits, so NaN, -0.0 and their like count as what they are.
+bits, so NaN, -0.0 and similar values are distinct.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tidelock.replica_agent.tables.schema import TableSchema
 
 TABLE = TableName("default.t")
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int64()), ("v", pa.float64())])
-#: The same with columns that a unique key may have.
+#: The same with columns that a unique key can have.
 UNIQUE = pa.schema([pa.field(f.name, f.type, f.name == "v") for f in SCHEMA])
-#: Values of which some are equal for some engine, or for none.
+#: Values that are equal to each other for some engines, or to no value.
 ODD = (0.0, -0.0, float("nan"), struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0], None, 1.5)
 
 Row = tuple[Any, ...]
 
 
 def changes(directory: DataDir, since: int, until: int, *, files_max: int = 3) -> pa.Table:
-    """The changed rows in (since, until], or what a caller of the agent would see."""
+    """Return the changed rows in (since, until], as a caller of the agent would see them."""
     request = ChangesRequest(Csn(until), Csn(since), TABLE, files_max)
     with closing(Session(config(directory), request)) as session:
         try:
@@ -56,7 +56,7 @@ def changes(directory: DataDir, since: int, until: int, *, files_max: int = 3) -
 
 
 def bag(table: pa.Table) -> Counter[Row]:
-    """The rows of a table; floats by their bits."""
+    """Return the rows of a table; floats by their bits."""
     views = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
     columns = []
     for column in table.columns:
@@ -67,7 +67,7 @@ def bag(table: pa.Table) -> Counter[Row]:
 
 
 def at(directory: DataDir, csn: int) -> Counter[Row]:
-    """The rows of the table at a CSN."""
+    """Return the rows of the table at a CSN."""
     with closing(CatalogReader(directory.path)) as reader:
         schema = TableSchema.from_definition(reader.require_table(TABLE, Csn(csn)).definition)
         shown = reader.parts(TABLE, Csn(csn))
@@ -76,7 +76,7 @@ def at(directory: DataDir, csn: int) -> Counter[Row]:
 
 
 def by_kind(told: pa.Table) -> dict[tuple[str, int], Counter[Row]]:
-    """Changed rows by kind and CSN, without the columns that tell so."""
+    """Return changed rows by kind and CSN, without the columns of kind and CSN."""
     found: dict[tuple[str, int], Counter[Row]] = {}
     width = len(told.schema) - len(ADDED)
     for row, count in bag(told).items():
@@ -85,7 +85,7 @@ def by_kind(told: pa.Table) -> dict[tuple[str, int], Counter[Row]]:
 
 
 def applied(rows: Counter[Row], told: pa.Table) -> Counter[Row]:
-    """What becomes of rows by changes, which must find what they take away."""
+    """Apply changes to rows; every deleted row must exist."""
     rows = rows.copy()
     kinds = by_kind(told)
     for csn in sorted({csn for _, csn in kinds}):
@@ -99,14 +99,14 @@ def applied(rows: Counter[Row], told: pa.Table) -> Counter[Row]:
 
 
 def rows(*found: tuple[int | None, int | None, float | None]) -> pa.Table:
-    """Rows of the table."""
+    """Return rows of the table."""
     columns = zip(*found, strict=True)
     return pa.table([pa.array(column, f.type) for column, f in zip(columns, SCHEMA, strict=True)], SCHEMA)
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> DataDir:
-    """A table by p, empty."""
+    """Return an empty table, partitioned by p."""
     made = DataDir(tmp_path / "data")
     made.create_table(2, "t", SCHEMA, partition_by=["p"])
     return made
@@ -129,7 +129,7 @@ def test_carried_rows_of_a_rewritten_part_are_no_change(directory: DataDir) -> N
 
 
 def test_values_are_their_bits(directory: DataDir) -> None:
-    """-0.0 is not 0.0 and a NaN is not another; nulls are equal."""
+    """-0.0 differs from 0.0, and NaNs differ by their bits; nulls are equal."""
     [old] = directory.insert(3, {TABLE: rows(*((1, 1, value) for value in ODD))})
     directory.insert(4, {TABLE: rows(*((1, 1, value) for value in (-0.0, ODD[3], None, None)))})
     directory.remove(4, old.part)
@@ -141,7 +141,7 @@ def test_values_are_their_bits(directory: DataDir) -> None:
 
 
 def test_a_row_that_comes_very_often(directory: DataDir) -> None:
-    """It is told as often, in batches that do not grow with it."""
+    """A row is reported as often as it occurs, in batches of bounded size."""
     many = pa.table([pa.repeat(pa.scalar(1, f.type), 70_000) for f in SCHEMA], SCHEMA)
     [old] = directory.insert(3, {TABLE: many})
     directory.insert(4, {TABLE: rows((1, 1, 1.0), (1, 2, 2.0))})
@@ -155,14 +155,14 @@ def test_a_row_that_comes_very_often(directory: DataDir) -> None:
 
 
 def test_a_table_without_changes(directory: DataDir) -> None:
-    """It tells its columns all the same."""
+    """The answer has the columns of the table even without rows."""
     assert changes(directory, 2, 2).schema.names == [*SCHEMA.names, *ADDED.names]
     with pytest.raises(UnknownTableError):
         changes(directory, 1, 1)
 
 
 def test_below_the_horizon_nothing_is_told(directory: DataDir) -> None:
-    """Nothing is told rather than less; also when a file is gone before it is read."""
+    """Below the horizon the answer is an error, also when a file is deleted before its read."""
     [old] = directory.insert(3, {TABLE: rows((1, 1, 1.0))})
     directory.insert(4, {TABLE: rows((1, 2, 1.0))})
     directory.remove(5, old.part)
@@ -188,7 +188,7 @@ def test_below_the_horizon_nothing_is_told(directory: DataDir) -> None:
 def test_rows_of_all_types_give_the_difference(
     tmp_path_factory: pytest.TempPathFactory, before: pa.RecordBatch, after: pa.RecordBatch, share: bool
 ) -> None:
-    """A commit that takes some rows and adds others tells the difference of the bags, whatever they hold."""
+    """A commit that removes some rows and adds others gives the difference of the bags, for all values."""
     made = DataDir(tmp_path_factory.mktemp("all") / "data")
     made.create_table(2, "t", pa.schema(ALL_TYPES.items()))
     added = [before, after] if share else [after]
@@ -205,7 +205,7 @@ def test_rows_of_all_types_give_the_difference(
 
 
 def test_a_key_on_both_sides_is_an_update(tmp_path: Path) -> None:
-    """The key holds the partition, so what moves into another one is another row."""
+    """The key includes the partition, so a row that moves into another partition is another row."""
     made = DataDir(tmp_path / "data")
     made.create_table(2, "t", UNIQUE, partition_by=["p"], properties={"unique_key": "p,k"})
     old = made.insert(3, {TABLE: rows((1, 1, 1.0), (1, 2, 2.0), (2, 3, 3.0), (2, 4, -0.0), (4, 4, 4.0))})
@@ -236,7 +236,7 @@ class History:
     parts: dict[PartId, list[Row]] = field(default_factory=dict)
 
     def step(self) -> None:
-        """Do one commit, or two in one record."""
+        """Make one commit, or two in one record."""
         self.csn += self.random.choice([1, 1, 3])
         kinds = self.random.choice(
             [("insert",), ("rewrite",), ("rewrite",), ("merge",), ("remove",), ("merge", "rewrite")]
@@ -309,12 +309,12 @@ def test_changes_lead_from_any_csn_to_any_other(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_long_histories_of_all_types_give_the_difference(tmp_path: Path, seed: int) -> None:
-    """As above, and longer."""
+    """Long histories give the difference of the bags too."""
     judge(tmp_path / "data", Random(seed), unique=bool(seed % 2), steps=40, ranges=12)
 
 
 def judge(path: Path, random: Random, *, unique: bool, steps: int, ranges: int) -> None:
-    """Make a history, and hold the changes of some ranges against the rows at its CSNs."""
+    """Make a history, and compare the changes of some ranges with the rows at its CSNs."""
     history = History(random, DataDir(path), unique)
     schema, properties = (UNIQUE, {"unique_key": "p,k"}) if unique else (SCHEMA, {})
     history.directory.create_table(2, "t", schema, partition_by=["p"], properties=properties)

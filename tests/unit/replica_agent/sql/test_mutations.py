@@ -1,4 +1,4 @@
-"""Deletes, updates, merges, compaction and derived rows: what each affects and produces, beside DuckDB."""
+"""Deletes, updates, merges, compaction and derived rows: effects and results, compared with DuckDB."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class World:
         self.twin.execute("CREATE SCHEMA ns; CREATE TABLE ns.u AS SELECT 12::BIGINT AS k")
 
     def expected(self, statement: str, params: Sequence[Any] = ()) -> Counter[Row]:
-        """The rows after statements of DuckDB, which are taken back."""
+        """Return the rows after statements of DuckDB, which are rolled back."""
         self.twin.execute("BEGIN")
         try:
             self.twin.execute(statement, list(params)).fetchall()
@@ -75,13 +75,13 @@ class World:
             self.twin.execute("ROLLBACK")
 
     def file(self, rows: pa.Table) -> str:
-        """Rows in a file, as the agent keeps them."""
+        """Write rows into a file, as the agent keeps them."""
         return stream_file(self.path / "source", rows)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """The tables, as no test changes them."""
+    """Return the tables, for tests that do not change them."""
     made = World(tmp_path_factory.mktemp("world"))
     made.twin.from_arrow(SOURCE).create("source")
     return made
@@ -89,7 +89,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def own(tmp_path: Path) -> World:
-    """The tables, for a test that changes them."""
+    """Return the tables, for a test that changes them."""
     return World(tmp_path)
 
 
@@ -119,7 +119,7 @@ def own(tmp_path: Path) -> World:
 def test_delete_takes_rows_where_it_is_true(
     world: World, where: str, params: tuple[Any, ...], parts: list[int]
 ) -> None:
-    """Rows where it is true go, NULL is not true; only parts with such rows are affected."""
+    """Rows for which the predicate is true are deleted, NULL is not true; only their parts are affected."""
     before = world.expected("SELECT 1")
     expected = world.expected(f"DELETE FROM t WHERE {where}\n", params)
     done = run(world.directory, "t", DeleteRows(where, params))
@@ -130,7 +130,7 @@ def test_delete_takes_rows_where_it_is_true(
 
 
 def test_statistics_rule_parts_out(own: World) -> None:
-    """A part that the catalog knows to have no such row is not even opened."""
+    """A part without such a row by its statistics is not even opened."""
     for number in (0, 2, 3):
         own.directory.flip_bit(own.directory.part(own.parts[number]), 10)
     done = run(own.directory, "t", DeleteRows("k BETWEEN 5 AND 11"))
@@ -140,7 +140,7 @@ def test_statistics_rule_parts_out(own: World) -> None:
 
 
 def test_a_volatile_predicate_does_not_tear_a_row(own: World) -> None:
-    """However it is judged, a row is deleted or it stays, once."""
+    """A row is deleted or kept exactly once, however the predicate judges it."""
     rows = pa.table({"k": range(20_000)}, pa.schema([("k", pa.int64())]))
     own.directory.create_table(8, "many", rows.schema)
     own.directory.insert(9, {"default.many": rows})
@@ -154,7 +154,7 @@ def test_a_volatile_predicate_does_not_tear_a_row(own: World) -> None:
 
 
 def test_what_was_read_is_told(world: World) -> None:
-    """Partitions that were ruled out by their values are named; of other tables all was read."""
+    """Partitions that their values excluded are named; other tables were read as a whole."""
     done = run(world.directory, "t", DeleteRows("p = 'b' AND k IN (SELECT k FROM ns.u)"))
     assert done.ended.reads == {T: ["p=__HIVE_DEFAULT_PARTITION__", "p=a"], "ns.u": None}
     assert run(world.directory, "t", DeleteRows("k = 1")).ended.reads == {T: None}
@@ -190,7 +190,7 @@ def test_update_changes_only_rows_where_it_is_true(
     statement: str,
     parts: list[int],
 ) -> None:
-    """New values where it is true, in the types of the columns; other rows of these parts as they were."""
+    """Rows for which it is true get new values in the columns' types; other rows stay unchanged."""
     condition = "" if where is None else f" WHERE {where}".replace("?", "21").replace("$1", "21")
     expected = world.expected(f"UPDATE t SET {statement}{condition}")
     done = run(world.directory, "t", UpdateRows(values, where, params))
@@ -211,7 +211,7 @@ def test_update_changes_only_rows_where_it_is_true(
     ],
 )
 def test_values_that_do_not_fit(world: World, values: dict[str, Value], column: str) -> None:
-    """The column is named."""
+    """The error names the column."""
     with pytest.raises((SchemaMismatchError, BadRequestError), match=rf"\b{column}\b"):
         run(world.directory, "t", UpdateRows(values))
 
@@ -227,7 +227,7 @@ def test_values_that_do_not_fit(world: World, values: dict[str, Value], column: 
     ids=lambda text: text[:20],
 )  # fmt: skip
 def test_what_is_not_one_expression(expression: str) -> None:
-    """It is refused by its form, before it is put into anything."""
+    """An expression of another form is refused before it is put into a statement."""
     with duckdb.connect() as connection, pytest.raises(BadRequestError):
         Expressions(connection, (), ()).parse(expression, "where")
 
@@ -237,7 +237,7 @@ def test_what_is_not_one_expression(expression: str) -> None:
     ["1) FROM t; --", "count(*)", "sum(v) OVER ()", "unnest([1, 2])", "nope", "nope(v)", "DEFAULT"],
 )
 def test_what_is_not_one_value_of_one_row(world: World, expression: str) -> None:
-    """As a new value, as a predicate and in a merge: refused before anything is done."""
+    """Such a new value, predicate or merge expression is refused before any work."""
     source = world.file(pa.table({"k": [1]}, pa.schema([("k", pa.int64())])))
     actions = (
         UpdateRows({"v": expression}),
@@ -252,7 +252,7 @@ def test_what_is_not_one_value_of_one_row(world: World, expression: str) -> None
 
 
 def test_surplus_and_mixed_parameters_are_a_mistake(world: World) -> None:
-    """Parameters that no expression uses are a mistake, as are two ways to write them."""
+    """Parameters that no expression uses are an error, and so are two notations in one statement."""
     for where, params in (("k = ?", (1, 2)), ("k = $2", (1, 2)), ("k = ? OR k = $1", (1, 2)), ("true", (1,))):
         with pytest.raises(BadRequestError, match="parameter"):
             run(world.directory, "t", DeleteRows(where, params))
@@ -317,7 +317,7 @@ INSERTED = "INSERT INTO t SELECT p, k, v, s FROM source WHERE k = 100 OR k IS NU
 
 
 def test_upsert_replaces_known_keys_and_inserts_others(world: World) -> None:
-    """Rows with a key of the table take the place of its rows, all others are inserted; null is no key."""
+    """Source rows replace rows with the same key, all others are inserted; null is not a key."""
     expected = world.expected(
         "DELETE FROM t WHERE k IN (2, 22, 31); INSERT INTO t VALUES ('a', 2, -1, 'n'), ('b', 22, -2, 'n'), "
         "('c', 100, -3, 'n'), (NULL, 31, -4, 'n'), ('z', NULL, -5, 'n')"
@@ -357,7 +357,7 @@ def test_upsert_replaces_known_keys_and_inserts_others(world: World) -> None:
 def test_merge_updates_deletes_and_inserts_as_asked(
     world: World, action: dict[str, Any], expected: str, parts: list[int]
 ) -> None:
-    """Matching rows are updated, or deleted where a condition is true; others are inserted if asked for."""
+    """Matching rows are updated, or deleted where a condition is true; others are inserted on request."""
     wanted = world.expected(expected)
     done = run(world.directory, "t", MergeRows(world.file(SOURCE), ("k",), **action))
     assert after(world.directory, "t", done) == wanted
@@ -366,7 +366,7 @@ def test_merge_updates_deletes_and_inserts_as_asked(
 
 @pytest.mark.parametrize("on", [("k",), ("p", "k"), ("p",), ("s",), ("v", "p")])
 def test_merge_finds_all_matches(world: World, on: tuple[str, ...]) -> None:
-    """Whatever is pruned by the keys of the source, every row that matches is found."""
+    """Every matching row is found, whatever the keys of the source prune."""
     rows = pa.table({"p": ["a", "b"], "k": [12, 23], "v": [40, None], "s": ["y", "z"]}, SCHEMA)
     keys = ", ".join(f"t.{name}" for name in on)
     texts = "('a', 12, 40, 'y'), ('b', 23, NULL, 'z')"
@@ -377,7 +377,7 @@ def test_merge_finds_all_matches(world: World, on: tuple[str, ...]) -> None:
 
 
 def test_merge_prunes_parts_without_its_keys(own: World) -> None:
-    """Partitions and parts that no key of the source can be in are not opened."""
+    """Partitions and parts that cannot have a key of the source are not opened."""
     for number in (1, 2, 3):
         own.directory.flip_bit(own.directory.part(own.parts[number]), 10)
     rows = pa.table({"p": ["a", None], "k": [1, None], "v": [1, 1], "s": ["", ""]}, SCHEMA)
@@ -403,7 +403,7 @@ def test_a_merge_gives_the_rows_of_the_engines_own_merge(world: World, on: tuple
 
 
 def test_a_merge_takes_nan_for_equal_to_nan_as_the_engine_does(own: World) -> None:
-    """A key that is NaN meets the row whose key is NaN."""
+    """A key that is NaN matches the row whose key is NaN."""
     schema = pa.schema([("x", pa.float64()), ("v", pa.int32())])
     own.directory.create_table(8, "f", schema)
     own.directory.insert(9, {"default.f": pa.table({"x": [1.0, float("nan"), None], "v": [1, 2, 3]}, schema)})
@@ -415,7 +415,7 @@ def test_a_merge_takes_nan_for_equal_to_nan_as_the_engine_does(own: World) -> No
 
 
 def test_several_rows_for_one(world: World) -> None:
-    """Rows of the source with one key are refused when they meet a row, or always in an upsert."""
+    """Source rows with one key are refused when they match a row, and always in an upsert."""
     rows = pa.table({"p": ["a"] * 3, "k": [500, 500, 1], "v": [1, 2, 3], "s": [""] * 3}, SCHEMA)
     with pytest.raises(BadRequestError, match="k=500") as caught:
         run(world.directory, "t", MergeRows(world.file(rows), ("k",), update=True, insert=True, upsert=True))
@@ -446,14 +446,14 @@ def test_several_rows_for_one(world: World) -> None:
 def test_merges_that_are_refused(
     world: World, rows: dict[str, list[Any]], action: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """Rows or values that do not fit, named by their column."""
+    """Rows or values that do not fit are refused with the name of their column."""
     with pytest.raises(error, match=text):
         run(world.directory, "t", MergeRows(world.file(pa.table(rows)), ("k",), **action))
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 300])
 def test_a_source_that_was_cut(world: World, cut: int) -> None:
-    """Less than one complete stream is none, wherever it ends; neither is more."""
+    """A source that is not exactly one complete stream is refused, wherever it ends."""
     path = Path(world.file(SOURCE.drop("op")))
     whole = path.read_bytes()
     for content in (whole[:-cut], whole + b"x" * cut, b""):
@@ -466,7 +466,7 @@ def test_a_source_that_was_cut(world: World, cut: int) -> None:
 
 
 def test_compaction_sorts_all_rows_of_its_parts(own: World) -> None:
-    """All rows of the parts, sorted; a part that is not there any more is named."""
+    """All rows of the parts are returned sorted; the error for a missing part names it."""
     content = pa.table(
         {"k": [3, 1, None, 2], "v": [1, 2, 3, 4]}, pa.schema([("k", pa.int64()), ("v", pa.int32())])
     )
@@ -510,7 +510,7 @@ def test_derived_rows_come_by_name_or_position(own: World) -> None:
 def test_derived_rows_that_do_not_fit(
     own: World, sql: str, columns: tuple[str, ...] | None, text: str
 ) -> None:
-    """The column, or what was found, is named."""
+    """The error names the column, or the finding."""
     own.directory.create_table(8, "sums", pa.schema([("p", pa.string()), ("n", pa.int32())]))
     with pytest.raises((SchemaMismatchError, BadRequestError), match=text):
         run(own.directory, "sums", DerivedRows(sql, columns=columns))
@@ -518,6 +518,6 @@ def test_derived_rows_that_do_not_fit(
 
 @pytest.mark.parametrize(("table", "where"), [("nope", "true"), ("t", "k IN (SELECT k FROM nope)")])
 def test_tables_that_do_not_exist(world: World, table: str, where: str) -> None:
-    """The table that is changed, and one in an expression."""
+    """The error names a missing table, whether it is changed or in an expression."""
     with pytest.raises(UnknownTableError, match="nope"):
         run(world.directory, table, DeleteRows(where))

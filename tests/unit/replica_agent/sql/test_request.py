@@ -1,4 +1,4 @@
-"""Statements that are put together, and frames between the agent and its SQL processes."""
+"""Composed statements, and frames between the agent and its SQL processes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tidelock.replica_agent.workers.frames import receive_frame
     ],
 )
 def test_reads_of_a_table(table: str, columns: list[str] | None, where: str | None, statement: str) -> None:
-    """Names are quoted, whatever they are; the condition is SQL, and cannot swallow the bracket after it."""
+    """Any name is quoted; the condition is SQL, and cannot remove the bracket after it."""
     assert select_statement(table, columns, where) == statement
     assert len(duckdb.extract_statements(statement)) == 1
 
 
 @pytest.mark.parametrize(("table", "columns"), [("a b", None), ('a"; select 1', None), ("orders", [])])
 def test_reads_of_nothing_are_refused(table: str, columns: list[str] | None) -> None:
-    """What is no table name, or no column at all, is refused."""
+    """An invalid table name, or an empty list of columns, is refused."""
     with pytest.raises(BadRequestError):
         select_statement(table, columns, None)
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_an_answer_is_read_back_as_it_was_packed(kind: Kind) -> None:
-    """The agent gets the kind and the bytes that the SQL process has sent."""
+    """The agent gets the kind and the bytes that the SQL process sent."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(pack_answer(kind, b"rows"))

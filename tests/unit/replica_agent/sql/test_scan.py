@@ -1,4 +1,4 @@
-"""Scans of a table: DuckDB gets the rows of the visible parts, and only what is needed is read."""
+"""Scans of a table: DuckDB gets the rows of the visible parts, and only the needed bytes are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TableName("default.t")
 
 
 class Scanned:
-    """A table and what its scans ran into."""
+    """A table and the errors of its scans."""
 
     def __init__(self, directory: DataDir, schema: TableSchema) -> None:
         self.errors: list[Exception] = []
@@ -40,7 +40,7 @@ class Scanned:
         return self.table.scanner(columns=columns, filter=condition).to_reader().read_all()
 
     def fails(self, columns: Sequence[str] | None = None, condition: Any = None) -> TidelockError:
-        """Scan and return what was noted of the failure."""
+        """Scan and return the noted error."""
         with pytest.raises(TidelockError):
             self.rows(columns, condition)
         assert isinstance(self.errors[0], TidelockError)
@@ -48,7 +48,7 @@ class Scanned:
 
 
 def large(rows: int = 200_000) -> pa.Table:
-    """Rows that make a part larger than what is read at once: `id` counts, `text` compresses badly."""
+    """Return rows for a part larger than one read: `id` counts, `text` compresses badly."""
     return pa.table(
         {"id": range(rows), "text": [f"{number * 2654435761 % 2**32:x}" for number in range(rows)]}
     )
@@ -56,12 +56,12 @@ def large(rows: int = 200_000) -> pa.Table:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> DataDir:
-    """An empty data directory."""
+    """Return an empty data directory."""
     return DataDir(tmp_path / "data")
 
 
 def three_partitions(directory: DataDir) -> Scanned:
-    """Three parts of one row each in the partitions `a`, `b` and null, in one pack."""
+    """Return three parts of one row each in the partitions `a`, `b` and null, in one pack."""
     rows = pa.table({"p": ["a", "b", None], "n": [1, 2, 3]})
     schema = directory.create_table(2, "t", rows.schema, partition_by=["p"])
     directory.insert(3, {T: rows}, pack=True)
@@ -69,7 +69,7 @@ def three_partitions(directory: DataDir) -> Scanned:
 
 
 def test_partitions_are_pruned_before_they_are_opened(directory: DataDir) -> None:
-    """A filter on the partition leaves the parts of other partitions alone, damaged as they are."""
+    """A filter on the partition does not open the parts of other partitions, although they are damaged."""
     table = three_partitions(directory)
     for part in table.parts:
         if part.path != "p=b":
@@ -81,7 +81,7 @@ def test_partitions_are_pruned_before_they_are_opened(directory: DataDir) -> Non
 
 
 def test_partition_columns_alone_need_no_file_columns(directory: DataDir) -> None:
-    """Columns of the partitions need no column of the files; their numbers of rows are right."""
+    """Partition columns need no column of the files; the numbers of rows are right."""
     rows = pa.table({"p": ["a"] * (BATCH_ROWS + 5) + [None], "n": range(BATCH_ROWS + 6)})
     schema = directory.create_table(2, "t", rows.schema, partition_by=["p"])
     directory.insert(3, {T: rows}, row_group_rows=1000)
@@ -93,7 +93,7 @@ def test_partition_columns_alone_need_no_file_columns(directory: DataDir) -> Non
 
 
 def test_row_groups_are_pruned_by_statistics(directory: DataDir) -> None:
-    """Of a large part only the blocks of the row groups that may match are read."""
+    """Only the blocks of the row groups of a large part that may match are read."""
     rows = large()
     schema = directory.create_table(2, "t", rows.schema)
     [part] = directory.insert(3, {T: rows}, row_group_rows=50_000)
@@ -108,7 +108,7 @@ def test_row_groups_are_pruned_by_statistics(directory: DataDir) -> None:
 @pytest.mark.parametrize("rows", [10, 200_000])
 @pytest.mark.parametrize("position", [0, 5, -1])
 def test_a_damaged_part_is_named(directory: DataDir, rows: int, position: int) -> None:
-    """A flipped bit anywhere in what is read fails the scan, in small and large parts, and names the part."""
+    """A flipped bit in the bytes read fails the scan, in small and large parts, and names the part."""
     content = large(rows)
     schema = directory.create_table(2, "t", content.schema)
     [part] = directory.insert(3, {T: content}, pack=True)
@@ -119,7 +119,7 @@ def test_a_damaged_part_is_named(directory: DataDir, rows: int, position: int) -
 
 
 def test_wide_rows_come_fewer_at_a_time(directory: DataDir) -> None:
-    """What is decoded at a time does not grow with the columns that are read."""
+    """The rows decoded at a time do not grow with the number of columns that are read."""
     rows = pa.table({f"c{column}": pa.array(range(10_000), pa.int64()) for column in range(200)})
     schema = directory.create_table(2, "t", rows.schema)
     directory.insert(3, {T: rows})
@@ -133,7 +133,7 @@ def test_wide_rows_come_fewer_at_a_time(directory: DataDir) -> None:
 
 def test_a_row_group_is_forgotten_when_the_next_one_is_read(directory: DataDir) -> None:
     """Memory does not grow with the length of a part."""
-    numbers = np.random.default_rng(1).integers(0, 1 << 62, 1_000_000)  # no file makes them small
+    numbers = np.random.default_rng(1).integers(0, 1 << 62, 1_000_000)  # no file encoding makes them small
     rows = pa.table({"k": numbers})
     schema = directory.create_table(2, "t", rows.schema)
     directory.insert(3, {T: rows}, row_group_rows=25_000)
@@ -155,7 +155,7 @@ def test_a_file_that_is_gone(directory: DataDir) -> None:
 
 
 def test_no_memory_is_no_damage(directory: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part is not called damaged because there was no memory to decode it."""
+    """A part is not reported as damaged because memory for decoding was missing."""
     table = three_partitions(directory)
 
     def exhausted(*_: Any, **__: Any) -> None:
@@ -191,7 +191,7 @@ def test_bytes_that_are_no_part_of_the_table(directory: DataDir) -> None:
 
 @pytest.mark.parametrize(("state", "kind"), [("quarantined", CorruptError), ("wanted", StandbyError)])
 def test_a_part_that_is_not_held(directory: DataDir, state: str, kind: type[TidelockError]) -> None:
-    """A part that is not here, or known to be damaged, fails the scan; another replica may have it."""
+    """A missing part, or one known to be damaged, fails the scan; another replica may have it."""
     table = three_partitions(directory)
     with directory.sql() as db:
         db.execute("UPDATE parts SET state = ? WHERE path = 'p=b'", (state,))
@@ -200,7 +200,7 @@ def test_a_part_that_is_not_held(directory: DataDir, state: str, kind: type[Tide
     assert table.rows(["n"], pc.field("p") == "a").to_pydict() == {"n": [1]}
 
 
-#: What a user may write, for every kind of filter that DuckDB hands on; `{0}` is a value of the column.
+#: Conditions of users, for every kind of filter that DuckDB passes on; `{0}` is a value of the column.
 CONDITIONS = (
     *("{c} = {v}", "{c} <> {v}", "{c} < {v}", "{c} <= {v}", "{c} > {v}", "{c} >= {v}", "NOT ({c} < {v})"),
     *(
@@ -262,12 +262,12 @@ def test_pushed_filters_mean_what_duckdb_means(
 
 
 def _one_zero(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows with 0.0 for -0.0: both are of one group, and which of them stands for it depends on the order."""
+    """Return rows with 0.0 for -0.0: both are in one group, and the order decides which one represents it."""
     return [tuple(value + 0.0 if isinstance(value, float) else value for value in row) for row in rows]
 
 
 def test_a_condition_that_fails_condemns_no_part(directory: DataDir) -> None:
-    """What a statement asks may be impossible; the parts that it reads are not damaged by that."""
+    """A statement can be impossible to evaluate; the parts that it reads are not damaged by that."""
     rows = pa.table({"n": [1, 2, 0]})
     schema = directory.create_table(2, "t", rows.schema)
     directory.insert(3, {T: rows})

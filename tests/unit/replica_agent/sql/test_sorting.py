@@ -1,4 +1,4 @@
-"""Compaction of rows that the engine cannot sort at once: cut into ranges, in one order, none lost."""
+"""Compaction of rows that the engine cannot sort at once: cut into ranges, in one order, no row lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS: dict[str, Any] = {
 def test_sorting_in_ranges_gives_the_engines_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """Of every type: the order of the engine's own sort, nulls last, and all rows."""
+    """Values of every type have the order of the engine's own sort, nulls last, and all rows are there."""
     kind, make = KEYS[key]
     chosen = random.Random(key)
     directory = DataDir(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""Inserts into tables with a unique key, as a SQL process carries them out, beside a model of two lines."""
+"""Inserts into tables with a unique key, as a SQL process runs them, beside a model of two lines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SCHEMA = pa.schema(
     [pa.field("p", pa.string(), False), pa.field("k", pa.decimal128(5, 1), False), ("v", pa.int64())]
 )
 KEYS = st.tuples(st.sampled_from("ab"), st.integers(-3, 8))
-#: What is there, by part.
+#: The present rows, by part.
 PARTS: tuple[list[tuple[str, int]], ...] = ([("a", -2), ("a", 1)], [("a", 2), ("a", 5)], [("b", 1), ("b", 9)])
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
-    """The table `t`."""
+    """Return the table `t`."""
     made = DataDir(tmp_path_factory.mktemp("unique") / "data")
     made.create_table(2, "t", SCHEMA, partition_by=["p"])
     for number, keys in enumerate(PARTS):
@@ -37,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
 
 
 def rows(keys: list[tuple[str, int]], first: int) -> pa.Table:
-    """Rows with values of their own."""
+    """Return rows with distinct values."""
     columns = {"p": [p for p, _ in keys], "k": [k for _, k in keys], "v": range(first, first + len(keys))}
     given = pa.table({name: pa.array(column) for name, column in columns.items()})
     return given.set_column(1, "k", given["k"].cast(pa.decimal128(20, 1)).cast(SCHEMA.field("k").type)).cast(
@@ -46,20 +46,20 @@ def rows(keys: list[tuple[str, int]], first: int) -> pa.Table:
 
 
 def insert(path: Path, given: pa.Table, unique: Literal["refuse", "replace"]) -> MergeRows:
-    """The insert of some rows."""
+    """Return the insert of some rows."""
     source = stream_file(path / "rows", given, batch_rows=3)
     return MergeRows(source, ("k", "p"), update=unique == "replace", insert=True, upsert=True, unique=unique)
 
 
 def as_bag(table: pa.Table) -> list[Row]:
-    """The rows of a table."""
+    """Return the rows of a table."""
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
 @given(st.lists(KEYS, max_size=9))
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_as_the_model_says(directory: DataDir, tmp_path: Path, keys: list[tuple[str, int]]) -> None:
-    """Refused with the number of the keys that are too many, or replaced, where the last one counts."""
+    """An insert is refused with the number of surplus keys, or replaces rows, and the last row counts."""
     there = {row[:2]: row for number, part in enumerate(PARTS) for row in as_bag(rows(part, -10 * number))}
     new = as_bag(rows(keys, 100))
     counts = Counter(row[:2] for row in new)

@@ -1,4 +1,4 @@
-"""A seal that waits for many files: each that arrives is looked at, and not all of them each time."""
+"""A seal that waits for many files checks each file that arrives, and not all files each time."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ class Around:
     wanted: set[PartId] = field(default_factory=set)
 
     def part(self, part: PartId) -> Any:
-        """The row of a part."""
+        """Return the row of a part."""
         self.looks += 1
         if part not in self.held:
             return None
         return SimpleNamespace(state="held", file=f"{part}.parquet", offset=0, length=1, blocks=b"")
 
     def want(self, wanted: Any) -> None:
-        """Note it."""
+        """Record the wanted parts."""
         self.wanted.add(wanted.meta.part)
 
     def came(self, _: Any) -> int:
-        """Nothing by halves."""
+        """Return that no bytes have arrived."""
         return 0
 
     def trouble(self, _: PartId) -> None:
-        """None."""
+        """Return that no error is known."""
 
 
 def file(number: int) -> StagedFile:
-    """One that another replica has taken."""
+    """Return a file that another replica has received."""
     part = PartId(f"r1-1-{number}")
     return StagedFile(part, f"{part}.parquet", bytes_alone(part, 1, "0" * 32), taken_by=R2, known=True)
 
 
 def copies(around: Around, patience_s: float) -> EagerReplication:
-    """What waits for them."""
+    """Return the eager replication that waits for the files."""
     catalog, fetcher = cast("Any", SimpleNamespace(reader=around)), cast("Any", around)
     return EagerReplication(catalog, cast("Any", None), cast("Any", None), fetcher, patience_s=patience_s)
 
@@ -63,7 +63,7 @@ TX: Final = cast("Any", SimpleNamespace(tid="1-r1-1-1"))
 
 
 async def test_only_what_arrives_is_looked_at() -> None:
-    """Else 10,000 files would be looked for 10,000 times, in the event loop."""
+    """Only arrived files are checked; else 10,000 files would be checked 10,000 times in the event loop."""
     around, files = Around(), [file(number) for number in range(FILES)]
     early = copies(around, 60)
     gathering = asyncio.create_task(early.gather(TX, files))
@@ -79,7 +79,7 @@ async def test_only_what_arrives_is_looked_at() -> None:
 
 
 async def test_what_arrives_without_a_word_is_found() -> None:
-    """Also one that was there before anybody listened."""
+    """A file that arrived without a notification is found too, also one from before the wait."""
     around, files = Around(), [file(1), file(2)]
     around.held.add(files[0].part)
     gathering = asyncio.create_task(copies(around, 60).gather(TX, files))
@@ -89,6 +89,6 @@ async def test_what_arrives_without_a_word_is_found() -> None:
 
 
 async def test_files_that_do_not_come_are_told() -> None:
-    """Its names, and where they are, are told."""
+    """The error names the missing files and their replicas."""
     with pytest.raises(UnavailableError, match="2 files that were written to r2"):
         await copies(Around(), 0.01).gather(TX, [file(1), file(2)])

@@ -1,4 +1,4 @@
-"""Grants of uploads to other replicas: who may take which file, and whose word that is; whose turn it is."""
+"""Grants of uploads to other replicas: who may receive which file, who verifies it, and the round robin."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ NOW = 1000.0
 
 
 def grants(replica: ReplicaId, key: bytes = KEY, *, shared: bool = True, cluster: str = "c") -> UploadGrants:
-    """Those of one replica."""
+    """Return the grants of one replica."""
     return UploadGrants(key, shared=shared, cluster=cluster, replica=replica)
 
 
 def given_one() -> str:
-    """A grant of r1 to r2."""
+    """Return a grant of r1 to r2."""
     return grants(R1).give(TID, TABLE, PLACE, overwrite=False, replica=R2, now_s=NOW)
 
 
 def test_a_grant_says_the_same_to_both() -> None:
-    """To who takes the file, and to the home that is asked about it."""
+    """The receiving replica and the home read the same content in a grant."""
     text = given_one()
     accepted, admitted = grants(R2).accept(text), grants(R1).admit(text, R2, NOW)
     assert accepted == admitted
@@ -43,7 +43,7 @@ def test_a_grant_says_the_same_to_both() -> None:
 
 
 def test_without_a_shared_key_the_home_alone_can_tell() -> None:
-    """Who takes the file accepts what it cannot verify, and the home refuses it."""
+    """Without a shared key the receiver accepts a grant unverified, and the home refuses a forged one."""
     forged = grants(R1, OTHER).give(TID, TABLE, PLACE, overwrite=True, replica=R2, now_s=NOW)
     assert grants(R2, shared=False).accept(forged).tid == TID
     with pytest.raises(TokenForgedError):
@@ -53,7 +53,7 @@ def test_without_a_shared_key_the_home_alone_can_tell() -> None:
 
 
 def test_each_grant_that_is_not_good() -> None:
-    """For another replica, home or cluster; too old; and none at all."""
+    """Grants for another replica, home or cluster, expired grants and other texts are refused."""
     text = given_one()
     for wrong_taker in (grants(R3), grants(R2, cluster="d")):
         with pytest.raises(TokenForeignError):
@@ -72,7 +72,7 @@ def test_each_grant_that_is_not_good() -> None:
 
 @given(st.integers(1, 5), st.randoms())
 def test_turns_name_everybody_equally_often(others: int, chosen: random.Random) -> None:
-    """Everybody who stays is named equally often; who comes and goes does not change that."""
+    """Every lasting member is chosen equally often, whatever members join and leave."""
     turns = RoundRobin()
     staying = [ReplicaId(f"r{number}") for number in range(others)]
     named: Counter[ReplicaId] = Counter()

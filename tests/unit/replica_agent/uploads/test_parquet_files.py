@@ -1,4 +1,4 @@
-"""Files that somebody else has written: which can be parts, and how each that cannot is refused."""
+"""Files of other writers: which ones can be parts, and how each other one is refused."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ GOOD = pa.table(
 
 
 def put(column: str, values: list[Any], kind: pa.DataType) -> pa.Table:
-    """The good rows with another column."""
+    """Return the good rows with another column."""
     return GOOD.set_column(GOOD.schema.get_field_index(column), column, pa.array(values, kind))
 
 
 def marked(table: pa.Table, key: str, value: str = "") -> bytes:
-    """A file with a key of Spark's in its footer."""
+    """Return a file with a key of Spark's in its footer."""
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
         writer.write_table(table)
@@ -53,7 +53,7 @@ def marked(table: pa.Table, key: str, value: str = "") -> bytes:
 
 
 def framed_by_hadoop() -> bytes:
-    """A file whose footer says Hadoop's lz4 (5 in the enum of codecs), which Arrow does not write."""
+    """Return a file whose footer names Hadoop's lz4 (5 in the enum of codecs), which Arrow does not write."""
     data = parquet(pa.table({"number": [1]}), compression="lz4")
     codec = data.rindex(b"number") + len(b"number")
     assert data[codec : codec + 2] == b"\x15\x0e"  # an i32: 7, Parquet's own lz4
@@ -61,7 +61,7 @@ def framed_by_hadoop() -> bytes:
 
 
 def examined(tmp_path: Path, data: bytes) -> tuple[int, dict[str, list[Any]]]:
-    """Look at a file."""
+    """Examine a file."""
     path = tmp_path / "file.parquet"
     path.write_bytes(data)
     return examine(path, SCHEMA)
@@ -70,7 +70,7 @@ def examined(tmp_path: Path, data: bytes) -> tuple[int, dict[str, list[Any]]]:
 @pytest.mark.parametrize("names", [["id", "price", "at"], ["at", "id", "price"]])
 @pytest.mark.parametrize("integers", [True, False])
 def test_a_good_file_tells_rows_and_statistics(tmp_path: Path, names: list[str], integers: bool) -> None:
-    """Its rows and statistics, each under its own column, in any order, however decimals are stored."""
+    """Rows and statistics are under their own columns, in any order, however decimals are stored."""
     rows, stats = examined(tmp_path, parquet(GOOD.select(names), store_decimal_as_integer=integers))
     micros = int(AT.timestamp() * 1_000_000)
     assert rows == 2
@@ -123,14 +123,14 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_wrong_file_is_refused_by_its_column(tmp_path: Path, kind: str) -> None:
-    """By the column's name, with what to change."""
+    """A wrong file is refused with the column's name and what to change."""
     data, message = WRONG[kind]
     with pytest.raises(SchemaMismatchError, match=message):
         examined(tmp_path, data)
 
 
 def test_partitions_are_the_folders_as_spark_writes_them() -> None:
-    """Of the folders that a file lies in; anything that is not written as Spark writes it is refused."""
+    """The partition is the file's folders; any spelling other than Spark's is refused."""
     assert partition_path(("city=a%2Fb", "number=7"), SCHEMA) == "city=a%2Fb/number=7"
     assert partition_path(("city=__HIVE_DEFAULT_PARTITION__", "number=1"), SCHEMA)
     assert not partition_path((), FLAT)
@@ -142,13 +142,13 @@ def test_partitions_are_the_folders_as_spark_writes_them() -> None:
 
 
 def test_a_file_of_this_spark(tmp_path: Path) -> None:
-    """It says so, and is good."""
+    """A file of this Spark version names it and is accepted."""
     assert examined(tmp_path, marked(GOOD, "org.apache.spark.version", "4.3.0"))[0] == len(GOOD)
 
 
 @pytest.mark.parametrize("texts", [[b"a", b"\xff"], [b"\xff\xfe", b"z"]])
 def test_bounds_that_are_no_text(tmp_path: Path, texts: list[bytes]) -> None:
-    """By the column's name, where a footer shows bytes that no reader takes for a text."""
+    """Bounds that no reader accepts as text are refused with the column's name."""
     schema = TableSchema.from_request("t", pa.schema([("name", pa.string())]))
     path = tmp_path / "file.parquet"
     wrong = pa.array(texts, pa.binary()).view(pa.string())

@@ -1,4 +1,4 @@
-"""Files that another replica takes for a home: what each of them holds, whatever fails between the two."""
+"""Files that another replica receives for a home: the content of both, whatever fails between the two."""
 
 from __future__ import annotations
 
@@ -51,76 +51,76 @@ home = test_inserts.home
 
 
 class Fetches:
-    """What the home wants; nothing comes before `bring` (`Fetcher`)."""
+    """The parts that the home wants; no part arrives before `bring` (`Fetcher`)."""
 
     def __init__(self) -> None:
         self.wanted: dict[PartId, Wanted] = {}
 
     def want(self, wanted: Wanted) -> None:
-        """Note it."""
+        """Record the wanted parts."""
         self.wanted[wanted.meta.part] = wanted
 
     def drop(self, parts: Iterable[PartId]) -> None:
-        """Forget it."""
+        """Forget the parts."""
         for part in parts:
             self.wanted.pop(part, None)
 
     def coming_bytes(self) -> int:
-        """What is on its way."""
+        """Return the bytes that are still missing."""
         return sum(item.meta.length for item in self.wanted.values())
 
     def came(self, parts: Iterable[PartId]) -> int:
-        """Nothing by halves."""
+        """Return that no bytes have arrived in part."""
         return 0 * len(list(parts))
 
     def trouble(self, _: PartId) -> str:
-        """Why nothing comes."""
+        """Return why no part arrives."""
         return "the test does not let it"
 
 
 class Hints:
-    """What the peers are told (`Pusher`)."""
+    """The notifications of the peers (`Pusher`)."""
 
     def __init__(self) -> None:
         self.hinted: list[tuple[ReplicaId | None, list[PartId]]] = []
         self.dropped: list[PartId] = []
 
     def hint(self, _: Tid, parts: Sequence[PartMeta], holder: ReplicaId | None = None) -> None:
-        """Note it."""
+        """Record the hint."""
         self.hinted.append((holder, [meta.part for meta in parts]))
 
     def drop(self, parts: Sequence[PartId]) -> None:
-        """Note it."""
+        """Record the dropped parts."""
         self.dropped += parts
 
 
 class Wire:
-    """The way from the other replica to the home (`PeerClient`), which loses answers when it is told to."""
+    """The connection from the other replica to the home (`PeerClient`), which loses answers on request."""
 
     def __init__(self, spread: UploadRedirector) -> None:
         self.spread = spread
         self.lost = 0
 
     async def begin_upload(self, _: str, grant: str, replica: ReplicaId) -> UploadBegun:
-        """Ask."""
+        """Send the request."""
         return await self.spread.begin(grant, replica)
 
     async def end_upload(
         self, _: str, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta
     ) -> None:
-        """Tell."""
+        """Send the report."""
         await self.spread.end(tid, table, replica, meta)
         if self.lost:
             self.lost -= 1
             raise UnavailableError("the answer is lost")
 
     async def fail_upload(self, _: str, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
-        """Tell."""
+        """Send the report."""
         await self.spread.fail(tid, table, replica, part)
 
 
 class Pair:
-    """A home and another replica that takes files for it."""
+    """A home and another replica that receives files for it."""
 
     def __init__(self, home: Home, folder: Path) -> None:
         (folder / "r2").mkdir()
@@ -163,16 +163,16 @@ class Pair:
         self.taken += 1
 
     def limit(self, **limits: object) -> None:
-        """Let the home have other settings."""
+        """Change the home's settings."""
         changed = self.spread.settings.model_copy(update=limits)
         self.writes.quota.settings = self.spread.settings = changed
 
     async def now(self) -> tuple[Peer, ...]:
-        """The peers that can take files (`Targets`)."""
+        """Return the peers that can receive files (`Targets`)."""
         return self.peers
 
     async def grant(self, tx: Transaction, place: StagingPath = FILE) -> str:
-        """A grant for r2, in its turn."""
+        """Return a grant for r2, chosen in turn."""
         for _ in range(2):
             location = await self.spread.location(tx, TABLE, place, overwrite=False)
             if location is not None:
@@ -181,7 +181,7 @@ class Pair:
         raise AssertionError("r2 has no turn")
 
     async def begin(self) -> Transaction:
-        """A transaction with a job at work."""
+        """Return a transaction with a running job."""
         tx = self.home.transactions.begin(Csn(5))
         assert self.writes.of(tx, TABLE).area.make_folder(("_temporary", "0"))
         return tx
@@ -194,7 +194,7 @@ class Pair:
         await self.writes.delete(tx, TABLE, ("_temporary",), recursive=True)
 
     async def bring(self) -> None:
-        """Let what the home wants come there from r2."""
+        """Let the wanted parts of the home arrive there from r2."""
         for part, item in list(self.fetches.wanted.items()):
             row = self.catalog.reader.part(part)
             assert row is not None
@@ -208,13 +208,13 @@ class Pair:
             self.early.arrived(part)
 
     async def left(self) -> list[str]:
-        """Return what r2 holds."""
+        """Return the files and rows on r2."""
         files = [path.name for top in ("parts", "tmp") for path in (self.files.data_dir / top).rglob("*.*")]
         named, undo = self.catalog.reader.files()
         return [*files, *named, *undo, *self.catalog.reader.prepared()]
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self.receiver.close()
         await self.catalog.close()
         self.files.close()
@@ -229,7 +229,7 @@ async def pair(home: Home, tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def body(data: bytes = DATA, gate: asyncio.Event | None = None) -> AsyncIterator[bytes]:
-    """A file in two pieces; the second waits for the gate."""
+    """Yield a file in two pieces; the second waits for the gate."""
     yield data[:100]
     if gate is not None:
         await gate.wait()
@@ -237,7 +237,7 @@ async def body(data: bytes = DATA, gate: asyncio.Event | None = None) -> AsyncIt
 
 
 async def test_the_seal_waits_for_what_another_has_taken(pair: Pair) -> None:
-    """Until then the home knows its length alone; then it is a part as any other."""
+    """Until the file arrives the home knows its length alone; then it is a part like any other."""
     tx = await pair.begin()
     await pair.foreign.take(await pair.grant(tx), body())
     entry = pair.writes.of(tx, TABLE).area.entry(FILE)
@@ -273,7 +273,7 @@ async def test_the_seal_fails_when_nothing_comes(pair: Pair) -> None:
 
 @pytest.mark.parametrize("waiting", [True, False])
 async def test_a_mark_whose_answer_nobody_waits_for(pair: Pair, waiting: bool) -> None:
-    """Spark takes its job for failed, and may run it again: then a commit would have its rows twice."""
+    """Spark takes its job for failed, and may run it again: a commit would then have its rows twice."""
     tx = await pair.begin()
     await pair.writes.upload(tx, TABLE, FILE, body(), overwrite=False)
     await pair.close_job(tx)
@@ -290,7 +290,7 @@ async def test_a_mark_whose_answer_nobody_waits_for(pair: Pair, waiting: bool) -
 
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_an_answer_that_is_lost_is_asked_for_again(pair: Pair, lost: int) -> None:
-    """The home has taken note; telling it again changes nothing."""
+    """The home has recorded the file; a repeated report changes nothing."""
     tx = await pair.begin()
     pair.wire.lost = lost
     await pair.foreign.take(await pair.grant(tx), body())
@@ -301,7 +301,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again(pair: Pair, lost: int) 
 
 
 async def test_answers_that_stay_lost(pair: Pair) -> None:
-    """The writer is told of a failure, so the file is given up on both sides."""
+    """The writer gets an error, so the file is given up on both sides."""
     tx = await pair.begin()
     pair.wire.lost = 9
     with pytest.raises(UnavailableError):
@@ -313,7 +313,7 @@ async def test_answers_that_stay_lost(pair: Pair) -> None:
 
 
 async def test_nobody_else_gives_a_file_up(pair: Pair) -> None:
-    """Only who takes it."""
+    """Only the replica that receives a file can give it up."""
     tx = await pair.begin()
     await pair.foreign.take(await pair.grant(tx), body())
     [part] = pair.fetches.wanted
@@ -324,7 +324,7 @@ async def test_nobody_else_gives_a_file_up(pair: Pair) -> None:
 
 
 async def test_a_place_that_is_deleted_while_its_file_comes_in(pair: Pair) -> None:
-    """An attempt is aborted: its file is refused when it is whole."""
+    """When an attempt is aborted its file is refused at its end."""
     tx = await pair.begin()
     gate = asyncio.Event()
     upload = asyncio.create_task(pair.foreign.take(await pair.grant(tx), body(gate=gate)))
@@ -338,7 +338,7 @@ async def test_a_place_that_is_deleted_while_its_file_comes_in(pair: Pair) -> No
 
 
 async def test_no_more_of_a_deleted_file_is_taken(pair: Pair) -> None:
-    """Where the home takes it itself: what an aborted attempt goes on to send is not read to its end."""
+    """The home itself does not read an aborted attempt's file to its end."""
     tx = await pair.begin()
     gate, sent = asyncio.Event(), 0
 
@@ -359,7 +359,7 @@ async def test_no_more_of_a_deleted_file_is_taken(pair: Pair) -> None:
 
 
 async def test_uploads_have_a_bound(pair: Pair) -> None:
-    """One more is refused at once, and leaves nothing; when another has ended there is room again."""
+    """One upload more is refused at once, and leaves nothing; when another has ended there is room again."""
     tx = await pair.begin()
     gate, places = asyncio.Event(), [(*ATTEMPT, file_name(number)) for number in range(3)]
     here = pair.writes.upload(tx, TABLE, places[0], body(gate=gate), overwrite=False)
@@ -382,7 +382,7 @@ async def test_uploads_have_a_bound(pair: Pair) -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_a_transaction_that_ends_while_a_file_comes_in(pair: Pair, told: bool) -> None:
-    """It is cut where the hint arrives, and refused in the end where that is lost; nothing is left."""
+    """It is cut where the hint arrives, refused at its end where the hint is lost; nothing is left."""
     tx = await pair.begin()
     late, gate = await pair.grant(tx, (*ATTEMPT, file_name(1))), asyncio.Event()
     upload = asyncio.create_task(pair.foreign.take(await pair.grant(tx), body(gate=gate)))
@@ -400,7 +400,7 @@ async def test_a_transaction_that_ends_while_a_file_comes_in(pair: Pair, told: b
 
 
 async def test_one_grant_is_of_use_once(pair: Pair) -> None:
-    """The second upload finds its place taken, and does not touch the first one's file."""
+    """The second upload with a grant finds its path in use, and does not touch the first upload's file."""
     tx = await pair.begin()
     grant = await pair.grant(tx)
     await pair.foreign.take(grant, body())
@@ -414,7 +414,7 @@ async def test_one_grant_is_of_use_once(pair: Pair) -> None:
 
 
 async def test_bounds_hold_elsewhere_too(pair: Pair) -> None:
-    """Who takes a file knows how long it may be; two at once are judged when they are whole."""
+    """The receiving replica knows the longest file; two concurrent files are checked when they are whole."""
     tx = await pair.begin()
     pair.limit(staged_bytes_max=len(DATA) * 3 // 2)
     with pytest.raises(TooLargeError):
@@ -434,7 +434,7 @@ async def test_bounds_hold_elsewhere_too(pair: Pair) -> None:
 
 
 async def test_peers_are_named_in_turn_with_the_home(pair: Pair) -> None:
-    """In turn; the home alone without peers, when it is behind, and when it is switched off."""
+    """Peers and home take turns; the home alone without peers, when behind, and when it is switched off."""
     tx = await pair.begin()
 
     async def named() -> list[bool]:
@@ -455,7 +455,7 @@ async def test_peers_are_named_in_turn_with_the_home(pair: Pair) -> None:
 
 
 async def test_a_task_that_is_done_over_takes_back_what_was_fetched(pair: Pair) -> None:
-    """Here, where it was written, and wherever it was copied to."""
+    """Its files are deleted here, where they were written, and wherever they were copied to."""
     tx = await pair.begin()
     await pair.foreign.take(await pair.grant(tx), body())
     [part] = pair.fetches.wanted
@@ -464,14 +464,14 @@ async def test_a_task_that_is_done_over_takes_back_what_was_fetched(pair: Pair) 
     assert pair.hints.dropped == [part]
     assert pair.home.catalog.reader.part(part) is None
     assert not (pair.home.files.data_dir / pair.files.part_path(part)).exists()
-    unused = await pair.catalog.write(lambda db: jobs.drop_parts(db, [part]))  # what that hint makes r2 do
+    unused = await pair.catalog.write(lambda db: jobs.drop_parts(db, [part]))  # the work of r2 for that hint
     await remove_files(pair.catalog, pair.files, unused)
     assert await pair.left() == []
     assert JOB in FILE[-1]
 
 
 async def test_what_the_home_takes_itself_waits_for_nobody(pair: Pair) -> None:
-    """Its bytes are here; peers are told when its task is committed, and the row of its part is made then."""
+    """Its bytes are here; peers are notified when its task commits, and the row of its part is made then."""
     tx = await pair.begin()
     await pair.writes.upload(tx, TABLE, FILE, body(), overwrite=False)
     assert (pair.hints.hinted, pair.home.catalog.reader.prepared()) == ([], [])

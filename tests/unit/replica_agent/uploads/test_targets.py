@@ -1,4 +1,4 @@
-"""Which replicas can take a file: those that answer, serve, keep up, and have room."""
+"""The replicas that can receive a file: those that answer, serve, keep up, and have room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R2, R3 = ReplicaId("r2"), ReplicaId("r3")
 
 
 class Around:
-    """The members, the way to them, and a clock (`Membership`, `PeerClient`)."""
+    """The members, the connections to them, and a clock (`Membership`, `PeerClient`)."""
 
     def __init__(self) -> None:
         self.known = {replica: Peer(replica, f"{replica}:1", "", f"d-{replica}") for replica in (R2, R3)}
@@ -35,15 +35,15 @@ class Around:
         self.targets = UploadTargets(limits, cast("Any", self), cast("Any", self), lambda: self.now_s)
 
     def serving(self) -> list[ReplicaId]:
-        """Who shows a sign of life."""
+        """Return the replicas that show a sign of life."""
         return [replica for replica in self.known if replica not in self.silent]
 
     def lagging(self) -> tuple[ReplicaId, ...]:
-        """Who is behind."""
+        """Return the replicas that are behind."""
         return self.behind
 
     def peers(self) -> tuple[Peer, ...]:
-        """All others."""
+        """Return all other replicas."""
         return tuple(self.known.values())
 
     async def status(self, api: str) -> PeerStatus:
@@ -56,19 +56,19 @@ class Around:
         return self.answers[api]
 
     async def able(self) -> set[str]:
-        """Who can take a file, asked anew."""
+        """Return the replicas that can receive a file, by new requests."""
         self.now_s += STALE_S * 2
         return {peer.replica for peer in await self.targets.now()}
 
 
 @pytest.fixture
 def around() -> Around:
-    """Two healthy peers."""
+    """Return two healthy peers."""
     return Around()
 
 
 async def test_answers_are_kept_for_a_while(around: Around) -> None:
-    """Many files cost two questions; who asks meanwhile waits for the same answers."""
+    """Many files cost two requests; callers meanwhile wait for the same answers."""
     found = await asyncio.gather(*(around.targets.now() for _ in range(5)))
     assert around.asked == 2
     assert all({peer.replica for peer in peers} == {R2, R3} for peers in found)
@@ -78,7 +78,7 @@ async def test_answers_are_kept_for_a_while(around: Around) -> None:
 
 
 async def test_who_cannot_take_a_file(around: Around) -> None:
-    """Each for a reason of its own."""
+    """Each replica is excluded for another reason."""
     healthy = around.answers["r2:1"]
     for wrong in (
         PeerStatus(R2, "d-r2", 1, "suspended", Csn(1), 1 << 40),
@@ -98,7 +98,7 @@ async def test_who_cannot_take_a_file(around: Around) -> None:
 
 
 async def test_a_frozen_peer_is_waited_for_once(around: Around) -> None:
-    """For `peer_ask_timeout_s`, and by nobody as long as that is fresh."""
+    """A frozen peer delays one caller for `peer_ask_timeout_s`, and no caller while that result is fresh."""
     around.frozen = True
     assert await around.able() == {R3}
     asked = around.asked
@@ -107,11 +107,11 @@ async def test_a_frozen_peer_is_waited_for_once(around: Around) -> None:
 
 
 async def test_a_frozen_peer_holds_nobody_up(around: Around) -> None:
-    """What was known before is told while it is asked; then what has been learned."""
+    """The earlier answer is used during a request; afterwards the new result."""
     assert await around.able() == {R2, R3}
     around.frozen = True
     around.now_s += FRESH_S * 2
-    async with asyncio.timeout(0):  # no turn of the loop is needed
+    async with asyncio.timeout(0):  # no iteration of the loop is needed
         assert len(await around.targets.now()) == 2
     asking = around.targets._asking
     assert asking is not None

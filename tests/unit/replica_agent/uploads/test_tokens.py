@@ -1,4 +1,4 @@
-"""Tokens: what one allows, and how each way in which it may be wrong is told."""
+"""Tokens: the rights of a token, and the error for each kind of invalid token."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verified(token: str, *, key: bytes = KEY, now_s: float = NOW_S) -> TokenClai
 
 @given(_claims)
 def test_a_token_says_what_was_signed(claims: TokenClaims) -> None:
-    """And it is one segment of a path that nothing has to quote."""
+    """A token is one segment of a path that needs no quoting."""
     token = sign(KEY, claims)
     assert verify(KEY, token, cluster=claims.cluster, replica=HOME, now_s=NOW_S) == claims
     assert SIGNED.fullmatch(token)
@@ -54,7 +54,7 @@ def test_a_token_says_what_was_signed(claims: TokenClaims) -> None:
 
 @given(st.data())
 def test_no_changed_token_is_accepted(data: st.DataObject) -> None:
-    """One character changed, left out or added anywhere: never the same rights, and never another error."""
+    """One character changed, omitted or added anywhere never gives the same rights or another error."""
     token = sign(KEY, CLAIMS)
     at = data.draw(st.integers(0, len(token) - 1))
     piece = data.draw(st.text("abcXYZ019-_.=+/ é", max_size=2).filter(lambda text: text != token[at]))
@@ -65,7 +65,7 @@ def test_no_changed_token_is_accepted(data: st.DataObject) -> None:
 
 @given(st.text() | st.from_regex(r"tl1\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*", fullmatch=True))
 def test_anything_else_is_forged(text: str) -> None:
-    """Whatever stands where a token should."""
+    """Any other text in place of a token is forged."""
     with pytest.raises(TokenForgedError):
         verified(text)
 
@@ -80,7 +80,7 @@ def test_anything_else_is_forged(text: str) -> None:
     ],
 )
 def test_each_failure_has_its_error(token: str, error: type[AccessDeniedError]) -> None:
-    """All are refusals of access, and none repeats the token."""
+    """All failures are refusals of access, and no message repeats the token."""
     with pytest.raises(error) as refused:
         verified(token)
     assert isinstance(refused.value, AccessDeniedError)
@@ -98,7 +98,7 @@ def test_rights_and_tables_not_named_are_refused() -> None:
 
 
 def test_rights_that_have_to_be_asked_for() -> None:
-    """To read, to keep alive and to end are none of them, unless somebody says so."""
+    """The rights to read, to keep alive and to end must be requested by name."""
     assert {right.value for right in set(Right) - set(DEFAULT_RIGHTS)} == {"read", "heartbeat", "commit"}
     writer = TokenClaims("c1", CLAIMS.tid, frozenset(DEFAULT_RIGHTS), None, NOW_S + 60)
     for right in Right:
@@ -110,7 +110,7 @@ def test_rights_that_have_to_be_asked_for() -> None:
 
 
 def test_keys_are_one_for_each_cluster_and_secret() -> None:
-    """With a secret all replicas of a cluster have the same key, another cluster another; else each boot."""
+    """With a secret all replicas of a cluster share a key, and clusters differ; else each boot has a key."""
     assert key_of("s", "c1", b"a") == key_of("s", "c1", b"b")
     assert len({key_of("s", "c1", b"a"), key_of("s", "c2", b"a"), key_of("t", "c1", b"a"), b"s"}) == 4
     assert key_of("", "c1", b"a") == b"a"
@@ -118,18 +118,18 @@ def test_keys_are_one_for_each_cluster_and_secret() -> None:
 
 @given(_claims, st.text(), st.text())
 def test_what_is_logged_holds_no_token(claims: TokenClaims, before: str, after: str) -> None:
-    """Wherever it stands in a line."""
+    """A log line holds no token, wherever it was in the line."""
     token = sign(KEY, claims)
     out = io.StringIO()
     _Lossy(out).write(f"{before}/transactions/{token}/default/{after}")
     assert token not in out.getvalue()
-    assert re.fullmatch(PATTERN, token)  # what Spark is told to hide
+    assert re.fullmatch(PATTERN, token)  # the pattern that Spark is configured to hide
     assert f"/transactions/{REDACTED}/default/{after}" in redact(f"/transactions/{token}/default/{after}")
 
 
 @given(_claims, st.integers(0, 3))
 def test_what_is_logged_of_a_rename_holds_no_token(claims: TokenClaims, times: int) -> None:
-    """Its destination is a path in a query: percent-encoded, once or more."""
+    """The destination is a path in a query: percent-encoded, once or more."""
     token = sign(KEY, claims)
     path = f"/transactions/{token}/default/t/_temporary/0"
     for _ in range(times):

@@ -1,1 +1,1 @@
-"""Tests of the room `replica_agent/sql`."""
+"""Tests of the room `replica_agent/workers`."""

@@ -12,7 +12,7 @@ from tidelock.replica_agent.workers.frames import pack, read_frame, receive_fram
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"x" * 70_000])
 async def test_a_frame_arrives_as_it_was_sent(payload: bytes) -> None:
-    """Both sides read a frame back, however it was cut on its way."""
+    """Both sides read a frame back, however it was cut in transit."""
     reader = asyncio.StreamReader()
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -25,12 +25,12 @@ async def test_a_frame_arrives_as_it_was_sent(payload: bytes) -> None:
 
 
 def test_a_frame_of_pieces_is_the_frame_of_their_bytes() -> None:
-    """Pieces are joined, so that nobody has to copy them before."""
+    """Pieces are joined, so that no caller has to copy them first."""
     assert pack(b"a", b"", b"bc") == pack(b"abc")
 
 
 async def test_the_end_is_told_from_a_frame() -> None:
-    """A frame of which a part is missing is no frame: the other side has gone."""
+    """An incomplete frame is not a frame: the other side has ended."""
     reader = asyncio.StreamReader()
     reader.feed_data(pack(b"half")[:-1])
     reader.feed_eof()

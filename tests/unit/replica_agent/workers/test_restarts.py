@@ -15,7 +15,7 @@ from tidelock.replica_agent.workers.restarts import keep_running
 
 
 class _Clock:
-    """Stands for `time` and `asyncio.sleep` in the module: time passes only where a test says so."""
+    """Replaces `time` and `asyncio.sleep` in the module: time passes only where a test says so."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -30,7 +30,7 @@ class _Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
-    """Stands for the clock of the module."""
+    """Replace the clock of the module."""
     made = _Clock()
     monkeypatch.setattr(restarts, "time", made)
     monkeypatch.setattr(asyncio, "sleep", made.sleep)
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 
 
 async def _keep(lives: Sequence[Callable[[], int]], pause_max_s: float = 1.0) -> list[Any]:
-    """Run one life after the other; returns what was logged."""
+    """Run one worker lifetime after the other; returns the logged events."""
     left = list(lives)
 
     async def run() -> int:
@@ -60,7 +60,7 @@ async def test_pauses_grow_up_to_their_bound(clock: _Clock) -> None:
 
 
 async def test_a_worker_that_has_lived_is_started_again_at_once(clock: _Clock) -> None:
-    """The pause is short again after a life that was long enough."""
+    """The pause is short again after a lifetime that was long enough."""
 
     def live() -> int:
         clock.now_s += restarts.HEALTHY_S + 1
@@ -72,7 +72,7 @@ async def test_a_worker_that_has_lived_is_started_again_at_once(clock: _Clock) -
 
 @pytest.mark.usefixtures("clock")
 async def test_each_end_is_logged_with_its_reason() -> None:
-    """The log tells a worker that has died from one that could not be started."""
+    """The log distinguishes a worker that died from one that could not be started."""
 
     def fail() -> int:
         raise OSError("no process")
