@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tidelock.csnlog.core import codec
 from tidelock.csnlog.core.ids import Csn, ReplicaId
@@ -38,10 +38,6 @@ class Bound:
     csn: Csn
     kind: Literal["pin", "oldest", "retention", "asked"]
     name: str = ""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the bound as JSON."""
-        return {"csn": self.csn, "kind": self.kind, "name": self.name}
 
 
 def bounds(

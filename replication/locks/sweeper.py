@@ -18,7 +18,7 @@ from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import Ok, Outcome, Reason, Refused
 from tidelock.csnlog.core.store import Check, Delete, Op
-from tidelock.errors import FencedError, TidelockError, UnavailableError
+from tidelock.errors import FencedError, TidelockError, UnavailableError, UnknownTransactionError
 from tidelock.replication.core.lock_book import Book, OwnLock
 from tidelock.replication.core.lock_rules import (
     LockHolderState,
@@ -58,6 +58,8 @@ class LockSweeper:
         self._adopted = False
         #: When to scan for locks of silent replicas next.
         self._scan_at = clock()
+        #: Holders of locks that are no transactions of the cluster, and were logged.
+        self._strangers: set[Tid] = set()
 
     async def sweep(self, tail: Csn) -> None:
         """See :meth:`tidelock.replication.locks.removal_locks.Locks.sweep`."""
@@ -156,9 +158,9 @@ class LockSweeper:
         if not silent or self._clock() < self._scan_at:
             return
         self._scan_at = self._clock() + self._limits.scan_interval_s
-        left = [
-            lock for lock in await self._zookeeper.scan(self._zookeeper.call(0.0)) if lock.tid.home in silent
-        ]
+        locks = await self._zookeeper.scan(self._zookeeper.call(0.0))
+        left = [lock for lock in locks if lock.tid.home in silent]
+        self._strangers.intersection_update(lock.tid for lock in locks)
         verdicts = await self._verdicts(left)
         for home in sorted({tid.home for tid, found in verdicts.items() if may_go(*found, tail, live=True)}):
             await self._clear(home, tail)
@@ -180,7 +182,9 @@ class LockSweeper:
         if self._zookeeper.store.session != session:  # the reads may be older than the write
             return False
         doomed: list[Op] = [
-            Delete(lock.znode, 0) for lock in left if may_go(*verdicts[lock.tid], tail, live=False)
+            Delete(lock.znode, 0)
+            for lock in left
+            if lock.tid in verdicts and may_go(*verdicts[lock.tid], tail, live=False)
         ]
         for batch in batches(doomed, self._limits.multi_bytes_max):
             if not isinstance(
@@ -192,10 +196,20 @@ class LockSweeper:
         return not any(found is LockHolderState.LIVE for found, _ in verdicts.values())
 
     async def _verdicts(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[LockHolderState, Csn]]:
-        """Return the outcomes of the holders; of those that are committed also the CSN."""
-        return {
-            tid: standing(await self._outcome(tid), CSN_NONE) for tid in sorted({lock.tid for lock in locks})
-        }
+        """Return the outcomes of the holders; of those that are committed also the CSN.
+
+        A holder that is no transaction of the cluster is left out: nobody can tell that it will not commit,
+        so its lock is kept, and logged once.
+        """
+        verdicts: dict[Tid, tuple[LockHolderState, Csn]] = {}
+        for tid in sorted({lock.tid for lock in locks}):
+            try:
+                verdicts[tid] = standing(await self._outcome(tid), CSN_NONE)
+            except UnknownTransactionError as error:
+                if tid not in self._strangers:
+                    self._strangers.add(tid)
+                    _log.warning("lock_of_no_transaction", tid=str(tid), reason=error.message)
+        return verdicts
 
 
 def _own(lock: LockInfo) -> OwnLock:

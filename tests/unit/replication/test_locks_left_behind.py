@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.aio import until
-from tests.support.clusters.lock_node import LockNode, killed, part_ask, refused, wide_ask
+from tests.support.clusters.lock_node import ORDERS, LockNode, killed, part_ask, refused, wide_ask
 from tests.support.clusters.log_node import R1, R2, R3, make_cluster
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.codec import encode_csn
-from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.store import SetData
+from tidelock.csnlog.core.codec import encode_csn, encode_lock
+from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.core.model import LockState
+from tidelock.csnlog.core.store import Create, SetData
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble
 from tidelock.errors import FencedError
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable
@@ -120,6 +122,26 @@ async def test_what_a_dead_replica_has_committed_stays(ensemble: MemoryEnsemble,
     await pass_tail(ensemble, Csn(csn + 1))
     await r2.locks.sweep(Csn(csn + 1))
     assert not await r2.stand()
+
+
+@pytest.mark.parametrize("home", [R1, ReplicaId("r7")], ids=["another_boot", "another_replica"])
+async def test_a_lock_of_no_transaction_is_kept_and_logged_once(
+    ensemble: MemoryEnsemble, r2: LockNode, home: ReplicaId
+) -> None:
+    """Nobody can tell whether its holder may still commit; the other locks of silent replicas are deleted."""
+    stranger = Tid(Csn(1), home, 99, 1)
+    async with LockNode(ensemble.store("r1")) as dead:
+        await dead.take(1, part_ask(1))
+        await killed(ensemble, dead)
+    path = f"{tree.lock_dir(ORDERS)}/r9-1-2"
+    await ensemble.store("stranger").multi((Create(path, encode_lock(LockState(str(stranger)))),))
+    r2.silent |= {R1, home}
+    with capture_logs() as logged:
+        for _ in range(3):
+            await r2.locks.sweep(TAIL_NEVER)
+    assert await r2.stand() == [f"r9-1-2 {stranger}"]
+    warnings = [line for line in logged if line["log_level"] == "warning"]
+    assert [(line["event"], line["tid"]) for line in warnings] == [("lock_of_no_transaction", str(stranger))]
 
 
 async def pass_tail(ensemble: MemoryEnsemble, tail: Csn) -> None:
