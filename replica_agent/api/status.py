@@ -16,13 +16,11 @@ from tidelock.replica_agent.services.status import StatusService
 from tidelock.wire.cluster import (
     AddedPart,
     DefinedTable,
-    Explanation,
     Health,
     LogEntry,
     LoggedTransaction,
     ManifestInfo,
     RemovedPart,
-    StatusAnswer,
 )
 
 
@@ -64,7 +62,7 @@ class StatusRoutes:
 
     async def status(self, _request: web.Request) -> web.Response:
         """Show this replica and what it knows about the other replicas."""
-        return answer(msgspec.convert(await self.service.status(), StatusAnswer))
+        return answer(await self.service.status())
 
     async def log(self, request: web.Request) -> web.Response:
         """Show records of the CSN log, read from ZooKeeper."""
@@ -73,9 +71,8 @@ class StatusRoutes:
         return answer([_shown(item) for item in await self.service.records(after, limit)])
 
     async def explain(self, request: web.Request) -> web.Response:
-        """Return the story of a transaction."""
-        story = await self.service.explain(parse_tid(request.match_info["tid"]))
-        return answer(msgspec.convert(story, Explanation))
+        """Return the history of a transaction."""
+        return answer(await self.service.explain(parse_tid(request.match_info["tid"])))
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """Return the metrics in the format of Prometheus."""

@@ -9,10 +9,10 @@ import msgspec
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, Tid
-from tidelock.csnlog.core.results import Aborted, Committed, Running, TooOld
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.bearer import shows_life
 from tidelock.replica_agent.api.http import answer, body, seconds
+from tidelock.replica_agent.services.status import outcome_answer
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
@@ -26,7 +26,6 @@ from tidelock.wire.transactions import (
     EndAnswer,
     LabelAnswer,
     LeaseAnswer,
-    OutcomeAnswer,
 )
 
 
@@ -145,16 +144,8 @@ class TransactionRoutes:
         asked = request.query.get("wait")
         timeout_s = seconds(request, "timeout_s")
         wait = None if asked is None else parse_wait(asked, timeout_s)
-        found = await self.service.outcome(tid, wait=wait, timeout_s=timeout_s)
-        match found:
-            case Committed():
-                return answer(OutcomeAnswer(str(tid), "committed", csn=found.csn, time_ms=found.time_ms))
-            case Aborted():
-                return answer(OutcomeAnswer(str(tid), "aborted"))
-            case Running():
-                return answer(OutcomeAnswer(str(tid), "running"))
-            case TooOld():
-                return answer(OutcomeAnswer(str(tid), "too_old", floor=found.floor))
+        outcome = await self.service.outcome(tid, wait=wait, timeout_s=timeout_s)
+        return answer(outcome_answer(tid, outcome))
 
     async def label(self, request: web.Request) -> web.Response:
         """Return the transaction that is committed under a label; ``tid`` is null for a free label."""

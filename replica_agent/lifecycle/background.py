@@ -149,4 +149,4 @@ class BackgroundTasks:
         reader, metrics = self._local.catalog.reader, self._metrics
         metrics.horizon.set(reader.horizon())
         metrics.tail.set(reader.meta("tail"))
-        metrics.pins.set(self._history.describe()["pins"])
+        metrics.pins.set(self._history.pins)

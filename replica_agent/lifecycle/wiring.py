@@ -200,5 +200,5 @@ def _status(
         transactions=transactions.registry,
         outcomes=transactions.outcomes,
         applier=replication.applier,
-        history=history.history,
+        horizon=history.history,
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from prometheus_client import generate_latest
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.model import LogRecord
-from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.metrics import Metrics
@@ -25,6 +25,28 @@ from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolve
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.apply import Applier
+from tidelock.wire.cluster import (
+    BlockedRecord,
+    ExplainedPart,
+    Explanation,
+    HorizonBound,
+    ReplicaStatus,
+    StatusAnswer,
+)
+from tidelock.wire.transactions import OutcomeAnswer
+
+
+def outcome_answer(tid: Tid, outcome: Outcome) -> OutcomeAnswer:
+    """Return an outcome as clients read it."""
+    match outcome:
+        case Committed(csn, time_ms):
+            return OutcomeAnswer(str(tid), "committed", csn=csn, time_ms=time_ms)
+        case Aborted():
+            return OutcomeAnswer(str(tid), "aborted")
+        case Running():
+            return OutcomeAnswer(str(tid), "running")
+        case TooOld(floor):
+            return OutcomeAnswer(str(tid), "too_old", floor=floor)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -43,93 +65,77 @@ class StatusService:
     transactions: Transactions
     outcomes: OutcomeResolver
     applier: Applier
-    history: HorizonMover
+    horizon: HorizonMover
 
-    async def status(self) -> dict[str, Any]:
-        """Return the content of GET /status."""
+    async def status(self) -> StatusAnswer:
+        """Return the state of this replica, and its knowledge of the others."""
         await self.membership.ask()
-        return {
-            "id": self.session.replica,
-            "cluster_id": self.session.cluster.cluster_id,
-            "state": self.condition.state.value,
-            "reason": self.condition.reason,
-            "boot": self.session.boot,
-            "snapshot_csn": self.waiters.reached,
-            "end_csn": max(self.log.end, self.waiters.reached),
-            "cluster_csn": self.membership.cluster_csn(),
-            "waiting_for": self._waiting_for(),
-            "replicas": self._replicas(),
-            "tables": len(self.reader.tables(self.waiters.reached)),
-            "copies": self.session.cluster.copies,
-            "wait_bound_s": self.settings.wait_bound_s,
-            "open_transactions": len(self.transactions.live()),
-            "horizon": self.reader.horizon(),
-            "tail": self.reader.meta("tail"),
-            **self.history.describe(),
-        }
+        return StatusAnswer(
+            id=self.session.replica,
+            cluster_id=self.session.cluster.cluster_id,
+            state=self.condition.state.value,
+            reason=self.condition.reason,
+            boot=self.session.boot,
+            snapshot_csn=self.waiters.reached,
+            end_csn=max(self.log.end, self.waiters.reached),
+            cluster_csn=self.membership.cluster_csn(),
+            waiting_for=self._waiting_for(),
+            replicas=[self._replica(replica, view) for replica, view in sorted(self.membership.view.items())],
+            tables=len(self.reader.tables(self.waiters.reached)),
+            copies=self.session.cluster.copies,
+            wait_bound_s=self.settings.wait_bound_s,
+            open_transactions=len(self.transactions.live()),
+            horizon=self.reader.horizon(),
+            tail=self.reader.meta("tail"),
+            pins=self.horizon.pins,
+            holding_back=HorizonBound(**asdict(self.horizon.held_by())),
+        )
 
-    def _replicas(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "id": replica,
-                "api": found.member.api,
-                "data": found.member.data,
-                "rack": found.member.rack,
-                "alive": found.alive,
-                "state": self._state_of(replica, alive=found.alive),
-                "snapshot_csn": self.membership.snapshot_of(replica, found),
-                "oldest": found.progress.oldest if found.progress else None,
-                "open": list(found.progress.open) if found.progress else [],
-            }
-            for replica, found in sorted(self.membership.view.items())
-        ]
+    def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:
+        other = "alive" if view.alive else "silent"
+        return ReplicaStatus(
+            id=replica,
+            api=view.member.api,
+            data=view.member.data,
+            rack=view.member.rack,
+            alive=view.alive,
+            state=self.condition.state.value if replica == self.session.replica else other,
+            snapshot_csn=self.membership.snapshot_of(replica, view),
+            oldest=view.progress.oldest if view.progress else None,
+            open=list(view.progress.open) if view.progress else [],
+        )
 
-    def _state_of(self, replica: ReplicaId, *, alive: bool) -> str:
-        if replica == self.session.replica:
-            return self.condition.state.value
-        return "alive" if alive else "silent"
-
-    def _waiting_for(self) -> dict[str, Any] | None:
+    def _waiting_for(self) -> BlockedRecord | None:
         blocked = self.applier.blocked
-        return asdict(blocked) if blocked else None
+        return BlockedRecord(**asdict(blocked)) if blocked else None
 
-    async def explain(self, tid: Tid) -> dict[str, Any]:
-        """Return the story of a transaction.
+    async def explain(self, tid: Tid) -> Explanation:
+        """Return the history of a transaction.
 
         It has the transaction's state here, its outcome, where its parts are stored, and what it waits for.
         """
-        outcome = await self.outcomes.outcome(tid, CLIENT)
-        live = [tx.describe(self.clock()) for tx in self.transactions.all() if tx.tid == tid]
-        return {
-            "tid": str(tid),
-            "home": tid.home,
-            "snapshot_csn": tid.snapshot,
-            "outcome": type(outcome).__name__.lower(),
-            "csn": outcome.csn if isinstance(outcome, Committed) else None,
-            "asked": self.session.replica,
-            "here": live[0] if live else None,
-            "parts": self._parts_of(tid),
-            "replicas": {
-                replica: self.membership.snapshot_of(replica, found)
-                for replica, found in self.membership.view.items()
+        outcome = outcome_answer(tid, await self.outcomes.outcome(tid, CLIENT))
+        here = [tx.describe(self.clock()) for tx in self.transactions.all() if tx.tid == tid]
+        return Explanation(
+            tid=str(tid),
+            home=tid.home,
+            snapshot_csn=tid.snapshot,
+            outcome=outcome.outcome,
+            csn=outcome.csn,
+            asked=self.session.replica,
+            here=here[0] if here else None,
+            parts=[
+                ExplainedPart(
+                    row.part, row.table, row.path, row.rows, row.length, row.state, row.file, row.creation_csn
+                )
+                for row in self.reader.parts_of(str(tid))
+            ],
+            replicas={
+                replica: self.membership.snapshot_of(replica, view)
+                for replica, view in self.membership.view.items()
             },
-            "waiting_for": self._waiting_for(),
-        }
-
-    def _parts_of(self, tid: Tid) -> list[dict[str, Any]]:
-        return [
-            {
-                "part": p.part,
-                "table": p.table,
-                "path": p.path,
-                "rows": p.rows,
-                "length": p.length,
-                "state": p.state,
-                "file": p.file,
-                "csn": p.creation_csn,
-            }
-            for p in self.reader.parts_of(str(tid))
-        ]
+            waiting_for=self._waiting_for(),
+        )
 
     async def records(self, after: int | None, limit: int | None) -> list[LogRecord]:
         """Return records of the log after a CSN, read from ZooKeeper.

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 
@@ -132,9 +131,10 @@ class HorizonMover:
         kept = Bound(self.retained(self.settings.history_retention_s), "retention")
         return bounds(self._watch.csns, counting, kept=kept)[0]
 
-    def describe(self) -> dict[str, Any]:
-        """Return the fields of GET /status: the pins that were seen, and the bound of the horizon."""
-        return {"pins": len(self._watch.csns), "holding_back": self.held_by().describe()}
+    @property
+    def pins(self) -> int:
+        """The number of pins that were seen last."""
+        return len(self._watch.csns)
 
     async def _raise(self, kept: Bound) -> Moved | None:
         """Raise the horizon as far as possible; return None if another change came in between."""

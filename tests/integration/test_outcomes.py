@@ -283,6 +283,7 @@ def test_too_old_is_told_below_the_floor_of_outcomes(local: LocalCluster, gates:
     told = partial(outcome, local, "r3", old.tid)
     eventually(lambda: told() == ("too_old", None), what="the end of the retention on r3")
     assert ask(local, "r3", f"/outcomes/{old.tid}")["floor"] >= (old.csn or 0)
+    assert ask(local, "r3", f"/explain/{old.tid}")["outcome"] == "too_old"
     assert outcome(local, PEER, old.tid) == ("committed", old.csn)
     assert outcome(local, "r3", newer.tid) == ("running", None)
     with local.connect("r3") as third:

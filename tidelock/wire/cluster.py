@@ -211,7 +211,7 @@ class Explanation(msgspec.Struct, frozen=True):
         tid: Its id.
         home: The replica where it was begun.
         snapshot_csn: The CSN at which it was begun.
-        outcome: `committed`, `aborted`, `running` or `tooold`.
+        outcome: `committed`, `aborted`, `running` or `too_old`.
         csn: CSN of the commit.
         asked: The replica that answers.
         here: Its state there, if that replica is its home and still knows it.
@@ -223,7 +223,7 @@ class Explanation(msgspec.Struct, frozen=True):
     tid: str
     home: str
     snapshot_csn: int
-    outcome: Literal["committed", "aborted", "running", "tooold"]
+    outcome: Literal["committed", "aborted", "running", "too_old"]
     csn: int | None
     asked: str
     here: TransactionInfo | None
