@@ -17,7 +17,7 @@ from tidelock.replica_agent.config.allocator import map_large_blocks
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.logs import configure
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.lifecycle.agent import Agent, Ended
+from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 
 _log = structlog.get_logger("main")
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger("main")
 EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_CORRUPT = 0, 1, 2, 3, 5
 
 
-async def run(settings: AgentSettings) -> Ended:
+async def run(settings: AgentSettings) -> BootEnd:
     """Run one boot of the agent and return why it ended; a signal also ends a boot that is still starting."""
     agent = Agent(settings)
     loop = asyncio.get_running_loop()
@@ -80,14 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TidelockError as error:
         _log.error("agent_cannot_run", error=type(error).__name__, reason=error.message)
         return _exit_code(error)
-    if ended is Ended.FENCED:
+    if ended is BootEnd.FENCED:
         # A fenced agent starts again with a new boot. A fresh process cannot carry old state over by mistake.
         _log.warning("restarting_after_fence")
         os.execv(
             sys.executable,
             [sys.executable, "-m", "tidelock.replica_agent.main", *(sys.argv[1:] if argv is None else argv)],
         )
-    return EXIT_OK if ended is Ended.ASKED else EXIT_CORRUPT
+    return EXIT_OK if ended is BootEnd.ASKED else EXIT_CORRUPT
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from tidelock.errors import AccessDeniedError, BadRequestError, TidelockError, TooLargeError, UnavailableError
-from tidelock.replica_agent.api.route import Body, Content, Query, Route
+from tidelock.replica_agent.api.route import ApiRoute, Body, Content, Parameter
 from tidelock.wire.failure import Failure
 
 _REF: Final = "#/components/schemas/{name}"
@@ -48,7 +48,7 @@ are refused.
 """
 
 
-def document(routes: Sequence[Route]) -> dict[str, Any]:
+def document(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     """Return the document: the routes of the API address, and the paths of the data address."""
     paths: dict[str, dict[str, Any]] = {}
     components = _components(routes)
@@ -80,7 +80,7 @@ def _server(name: str, default: str) -> dict[str, Any]:
     return {"url": f"http://{{{name}}}", "variables": {name: {"default": default, "description": meaning}}}
 
 
-def _operation(route: Route, method: str) -> dict[str, Any]:
+def _operation(route: ApiRoute, method: str) -> dict[str, Any]:
     summary, _, more = (route.handler.__doc__ or "").strip().partition("\n")
     allowed = route.action and f"Answered while the agent's state allows `{route.action.value}`."
     description = "\n\n".join(filter(None, (" ".join(more.split()), allowed)))
@@ -117,7 +117,7 @@ def _path_parameters(path: str) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def _query_parameter(query: Query) -> dict[str, Any]:
+def _query_parameter(query: Parameter) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "name": query.name, "in": "query", "required": query.required, "description": query.meaning,
     }  # fmt: skip
@@ -129,7 +129,7 @@ def _query_parameter(query: Query) -> dict[str, Any]:
     return {**shown, "schema": schema}
 
 
-def _responses(route: Route) -> dict[str, Any]:
+def _responses(route: ApiRoute) -> dict[str, Any]:
     found = {str(route.status): {"description": "Done.", **_content(route.response)}}
     for status, body in (route.other or {}).items():
         found[str(status)] = {"description": HTTPStatus(status).phrase, **_content(body)}
@@ -157,7 +157,7 @@ def _content(body: Body | None) -> dict[str, Any]:
             return {"content": {_JSON: {"schema": schema}}}
 
 
-def _components(routes: Iterable[Route]) -> dict[str, Any]:
+def _components(routes: Iterable[ApiRoute]) -> dict[str, Any]:
     asked: list[Body | None] = [route.request for route in routes]
     asked += [query.kind for route in routes for query in route.query if not isinstance(query.kind, str)]
     told = [body for route in routes for body in (route.response, *(route.other or {}).values())]

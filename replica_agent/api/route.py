@@ -32,7 +32,7 @@ Body = type[msgspec.Struct] | type[list[Any]] | Content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Parameter:
     """A parameter of the query string.
 
     Attributes:
@@ -57,7 +57,7 @@ class AnyToken(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class ApiRoute:
     """One route of an agent's API.
 
     Attributes:
@@ -88,7 +88,7 @@ class Route:
     response: Body | None
     status: int = 200
     other: Mapping[int, Body] | None = None
-    query: tuple[Query, ...] = ()
+    query: tuple[Parameter, ...] = ()
     errors: tuple[type[TidelockError], ...] = ()
     action: Action | None = None
     token: Right | AnyToken | None = None

@@ -53,7 +53,7 @@ from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.removals import RemovalRoutes
-from tidelock.replica_agent.api.route import AnyToken, Content, Query, Route
+from tidelock.replica_agent.api.route import AnyToken, ApiRoute, Content, Parameter
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
@@ -78,7 +78,7 @@ _PEER: Final = "/peer/v1"
 _ROWS: Final = Content(ARROW_STREAM, "Rows, as one complete Arrow IPC stream.")
 _NO_TYPE: Final = Content("*/*", "Bodies of WebHDFS, without a Content-Type: see Hadoop's own description.")
 
-_CSN: Final = Query(name="csn", kind="integer", meaning="The snapshot; default: what is applied here.")
+_CSN: Final = Parameter(name="csn", kind="integer", meaning="The snapshot; default: what is applied here.")
 _WAITS: Final = ("home", "copies", "all")
 
 #: Errors of any request about a transaction.
@@ -111,73 +111,73 @@ _COMMIT: Final = (
 )
 
 _TRANSACTIONS: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/transactions", handler=TransactionRoutes.begin, subject="transactions",
         request=transactions.BeginRequest, optional=True, response=transactions.Begun, status=201,
         errors=(LabelExistsError, NoSuchCsnError, StandbyError, TooLargeError, TransactionClosedError),
         action=Action.BEGIN,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/transactions", handler=TransactionRoutes.list, subject="transactions",
         response=list[transactions.TransactionInfo],
     ),
-    Route(
+    ApiRoute(
         method="GET", path=_TX, handler=TransactionRoutes.show, subject="transactions",
         response=transactions.TransactionInfo, errors=(UnknownTransactionError,),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/heartbeat", handler=TransactionRoutes.heartbeat, subject="transactions",
         token=Right.HEARTBEAT, response=transactions.LeaseAnswer, errors=(UnknownTransactionError, *_TOKEN),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/rows/{{table}}", handler=TransactionRoutes.insert, subject="statements",
         token=Right.APPEND, request=_ROWS, response=statements.InsertResult, action=Action.INSERT,
         errors=(*_ADDING, *_TOKEN),
         query=(
-            Query(name="partition", kind="string", meaning="JSON object: the partition of all rows."),
+            Parameter(name="partition", kind="string", meaning="JSON object: the partition of all rows."),
         ),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/commit", handler=TransactionRoutes.commit, subject="transactions",
         token=Right.COMMIT, request=transactions.CommitRequest, optional=True,
         response=transactions.CommitAnswer, errors=(*_COMMIT, *_TOKEN), action=Action.COMMIT,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/rollback", handler=TransactionRoutes.rollback, subject="transactions",
         token=Right.COMMIT, response=transactions.EndAnswer, errors=(*_ABOUT_TX, *_TOKEN),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/kill", handler=TransactionRoutes.kill, subject="transactions",
         response=transactions.EndAnswer, errors=_ABOUT_TX,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/outcomes/{{tid}}", handler=TransactionRoutes.outcome,
         subject="transactions", response=transactions.OutcomeAnswer, errors=(CommitUnknownError,),
         query=(
-            Query(
+            Parameter(
                 name="wait", kind="string", offered=_WAITS,
                 meaning="A committed one is answered when it is applied there; `home`: on this replica.",
             ),
-            Query(name="timeout_s", kind="number", meaning="How long that is waited for, in seconds."),
+            Parameter(name="timeout_s", kind="number", meaning="How long that is waited for, in seconds."),
         ),
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/labels/{{label}}", handler=TransactionRoutes.label,
         subject="transactions", response=transactions.LabelAnswer, errors=(TooLargeError,), rest=True,
     ),
 )  # fmt: skip
 
 _REMOVALS: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/drop_partition/{{table}}", handler=RemovalRoutes.drop_partition,
         subject="statements", request=statements.PartitionRequest, response=statements.RemoveResult,
         errors=_REMOVAL, action=Action.INSERT,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/truncate/{{table}}", handler=RemovalRoutes.truncate,
         subject="statements", response=statements.RemoveResult, errors=_REMOVAL, action=Action.INSERT,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/move_partition/{{table}}", handler=RemovalRoutes.move_partition,
         subject="statements", request=statements.MoveRequest, response=statements.RemoveResult,
         errors=_ADDING, action=Action.INSERT,
@@ -185,99 +185,99 @@ _REMOVALS: Final = (
 )  # fmt: skip
 
 _MUTATIONS: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/delete/{{table}}", handler=MutationRoutes.delete, subject="statements",
         request=statements.DeleteRequest, response=statements.ChangeResult, errors=_ADDING,
         action=Action.INSERT,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/update/{{table}}", handler=MutationRoutes.update, subject="statements",
         request=statements.UpdateRequest, response=statements.ChangeResult, errors=_ADDING,
         action=Action.INSERT,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/upsert/{{table}}", handler=MutationRoutes.upsert, subject="statements",
         request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
         query=(
-            Query(name="on", kind="string", required=True, meaning="Columns of the key, commas between."),
+            Parameter(name="on", kind="string", required=True, meaning="Columns of the key, commas between."),
         ),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/merge/{{table}}", handler=MutationRoutes.merge, subject="statements",
         request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
-        query=(Query(name="spec", kind=statements.MergeSpec, required=True, meaning="What the merge does."),),
+        query=(Parameter(name="spec", kind=statements.MergeSpec, required=True, meaning="The merge."),),
     ),
 )  # fmt: skip
 
 _WRITES: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/token", handler=WriteRoutes.token, subject="files",
         request=transactions.TokenRequest, optional=True, response=transactions.TokenAnswer, status=201,
         errors=(*_ABOUT_TX, TokenFinishedError),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/seal/{{table}}", handler=WriteRoutes.seal, subject="files",
         request=transactions.SealRequest, optional=True, response=statements.InsertResult,
         errors=(*_ADDING, UnsealedWriteError, TokenFinishedError), action=Action.INSERT,
     ),
-    Route(
+    ApiRoute(
         method="*", path="/webhdfs/v1/transactions/{path}", handler=WriteRoutes.webhdfs, subject="files",
         methods=("GET", "PUT", "DELETE"), response=_NO_TYPE, rest=True, name=OPEN_ROUTE,
         action=Action.INSERT,
-        query=(Query(name="op", kind="string", required=True, meaning="The operation, e.g. CREATE."),),
+        query=(Parameter(name="op", kind="string", required=True, meaning="The operation, e.g. CREATE."),),
     ),
 )  # fmt: skip
 
 _TABLES: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/tables", handler=TableRoutes.create, subject="tables",
         request=tables.CreateTableRequest, response=tables.CreatedTable, status=201, action=Action.BEGIN,
         errors=(*_COMMIT, TableExistsError, UnknownTableError, UnsupportedTypeError),
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/tables", handler=TableRoutes.list, subject="tables",
         response=list[tables.TableInfo], query=(_CSN,), errors=_AT_CSN, action=Action.READ,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.show, subject="tables",
         response=tables.TableInfo, query=(_CSN,), errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_TX}/tables/{{table}}", handler=TableRoutes.show_inside, subject="tables",
         token=AnyToken.ANY, response=tables.TableInfo,
         errors=(UnknownTableError, UnknownTransactionError, *_TOKEN),
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/parts", handler=TableRoutes.parts, subject="tables",
         response=list[tables.PartInfo], errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
-        query=(Query(name="table", kind="string", required=True, meaning="Name of the table."), _CSN),
+        query=(Parameter(name="table", kind="string", required=True, meaning="Name of the table."), _CSN),
     ),
 )  # fmt: skip
 
 _READS: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/snapshots", handler=ReadingRoutes.open, subject="reads",
         request=reads.SnapshotRequest, optional=True, response=reads.SnapshotPin, status=201,
         errors=_AT_CSN, action=Action.LATEST,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/snapshots", handler=ReadingRoutes.list, subject="reads",
         response=list[reads.SnapshotInfo],
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/snapshots/{{id}}/renew", handler=ReadingRoutes.renew, subject="reads",
         response=reads.SnapshotPin, errors=(SnapshotTooOldError, UnknownTransactionError),
     ),
-    Route(
+    ApiRoute(
         method="DELETE", path=f"{_V1}/snapshots/{{id}}", handler=ReadingRoutes.close, subject="reads",
         response=reads.SnapshotClosed, errors=(SnapshotTooOldError, UnknownTransactionError),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/query", handler=ReadingRoutes.query, subject="reads",
         request=reads.QueryRequest, response=_ROWS, action=Action.READ,
         errors=(*_ADDING, *_AT_CSN, CorruptError, UnsupportedInTransactionError),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_TX}/query", handler=ReadingRoutes.query_inside, subject="reads",
         token=Right.READ, request=reads.QueryRequest, response=_ROWS,
         errors=(*_ADDING, *_TOKEN, CorruptError, UnsupportedInTransactionError),
@@ -285,21 +285,21 @@ _READS: Final = (
 )  # fmt: skip
 
 _CHANGES: Final = (
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/tables/{{table}}/changes", handler=ChangeRoutes.sets, subject="changes",
         response=changes.ChangePageAnswer, errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
         query=(
-            Query(name="from", kind="integer", required=True, meaning="The changes begin behind this CSN."),
-            Query(name="to", kind="integer", meaning="The last CSN; default: what is applied here."),
-            Query(name="files_max", kind="integer", meaning="Most parts of an answer."),
-            Query(name="bytes_max", kind="integer", meaning="Most bytes of these parts."),
-            Query(
+            Parameter(name="from", kind="integer", required=True, meaning="Changes begin after this CSN."),
+            Parameter(name="to", kind="integer", meaning="The last CSN; default: what is applied here."),
+            Parameter(name="files_max", kind="integer", meaning="Most parts of an answer."),
+            Parameter(name="bytes_max", kind="integer", meaning="Most bytes of these parts."),
+            Parameter(
                 name="wait_s", kind="number",
                 meaning="Without `to`: how long to wait for something to tell, in seconds.",
             ),
         ),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/tables/{{table}}/changes/rows", handler=ChangeRoutes.rows,
         subject="changes", request=changes.ChangedRowsRequest, response=_ROWS, action=Action.READ,
         errors=(*_AT_CSN, CorruptError, TooLargeError, UnknownTableError),
@@ -307,31 +307,31 @@ _CHANGES: Final = (
 )  # fmt: skip
 
 _STATUS: Final = (
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/status", handler=StatusRoutes.status, subject="cluster",
         response=cluster.StatusAnswer,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/log", handler=StatusRoutes.log, subject="cluster",
         response=list[cluster.LogEntry], errors=(SnapshotTooOldError, CorruptError),
         query=(
-            Query(name="from_csn", kind="integer", meaning="The first CSN; default: the first that is kept."),
-            Query(name="limit", kind="integer", meaning="Most records; bound: `log_answer_records_max`."),
+            Parameter(name="from_csn", kind="integer", meaning="The first CSN; default: the first kept."),
+            Parameter(name="limit", kind="integer", meaning="Most records; bound: `log_answer_records_max`."),
         ),
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/explain/{{tid}}", handler=StatusRoutes.explain, subject="cluster",
         response=cluster.Explanation,
     ),
-    Route(
+    ApiRoute(
         method="GET", path="/metrics", handler=StatusRoutes.metrics, subject="cluster",
         response=Content("text/plain", "The metrics, in Prometheus' text format."),
     ),
-    Route(
+    ApiRoute(
         method="GET", path="/healthz", handler=StatusRoutes.health, subject="cluster",
         response=cluster.Health, other={503: cluster.Health},
     ),
-    Route(
+    ApiRoute(
         method="GET", path="/readyz", handler=StatusRoutes.ready, subject="cluster",
         response=cluster.Health, other={503: cluster.Health},
     ),
@@ -339,29 +339,29 @@ _STATUS: Final = (
 
 _FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/audit", handler=AuditRoutes.audit, subject="audit",
         response=audit.Report, errors=(StandbyError,), action=Action.LATEST,
-        query=(Query(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
+        query=(Parameter(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_V1}/audit/digests", handler=AuditRoutes.digests, subject="audit",
         response=audit.Digests, errors=_AT_CSN, action=Action.READ,
         query=(
-            Query(name="csn", kind="integer", required=True, meaning="The CSN."),
-            Query(name="above", kind="integer", meaning="Outcomes above this CSN; default: all kept."),
-            Query(name="tables", kind="string", offered=_FLAGS, meaning="0: leave the parts out."),
+            Parameter(name="csn", kind="integer", required=True, meaning="The CSN."),
+            Parameter(name="above", kind="integer", meaning="Outcomes above this CSN; default: all kept."),
+            Parameter(name="tables", kind="string", offered=_FLAGS, meaning="0: leave the parts out."),
         ),
     ),
 )  # fmt: skip
 
 _ADMIN: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/admin/optimize", handler=AdminRoutes.optimize, subject="admin",
         request=cluster.OptimizeRequest, response=cluster.OptimizeAnswer, action=Action.BEGIN,
         errors=(NoSuchCsnError, StandbyError, UnknownTableError),
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_V1}/admin/horizon", handler=AdminRoutes.horizon, subject="admin",
         request=cluster.HorizonRequest, optional=True, response=cluster.HorizonAnswer,
         errors=(NoSuchCsnError,), action=Action.COLLECT,
@@ -370,44 +370,44 @@ _ADMIN: Final = (
 
 _UPLOAD: Final = (*_ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)
 _PEERS: Final = (
-    Route(
+    ApiRoute(
         method="POST", path=f"{_PEER}/stage", handler=PeerRoutes.stage, subject="peers",
         request=Content("application/vnd.tidelock.stage", "A push: see docs/protocol.md#stage."),
         response=peers.Held, errors=(CorruptError, DiskFullError, TooLargeError), action=Action.ACK,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_PEER}/forget", handler=PeerRoutes.forget, subject="peers",
         request=peers.ForgetRequest, optional=True, response=peers.Nothing,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_PEER}/hint", handler=PeerRoutes.hint, subject="peers",
         request=peers.HintRequest, response=peers.Nothing,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_PEER}/uploads", handler=PeerRoutes.begin_upload, subject="peers",
         request=peers.UploadRequest, response=peers.UploadBegun, errors=(*_UPLOAD, *_TOKEN),
         action=Action.INSERT,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_PEER}/uploads/{{part}}", handler=PeerRoutes.end_upload, subject="peers",
         request=peers.UploadedRequest, response=peers.Nothing, errors=_UPLOAD, action=Action.INSERT,
     ),
-    Route(
+    ApiRoute(
         method="POST", path=f"{_PEER}/uploads/{{part}}/failed", handler=PeerRoutes.fail_upload,
         subject="peers", request=peers.FailedUploadRequest, response=peers.Nothing, errors=_UPLOAD,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_PEER}/outcome/{{tid}}", handler=PeerRoutes.outcome, subject="peers",
         response=peers.PeerOutcome,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{_PEER}/status", handler=PeerRoutes.status, subject="peers",
         response=peers.PeerStatus,
     ),
 )  # fmt: skip
 
 #: All routes of the API address, by the class of their handlers.
-ROUTES: Final[Mapping[type, tuple[Route, ...]]] = {
+ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     TransactionRoutes: _TRANSACTIONS,
     RemovalRoutes: _REMOVALS,
     MutationRoutes: _MUTATIONS,
@@ -420,7 +420,7 @@ ROUTES: Final[Mapping[type, tuple[Route, ...]]] = {
     AdminRoutes: _ADMIN,
     PeerRoutes: _PEERS,
     DescriptionRoutes: (
-        Route(
+        ApiRoute(
             method="GET",
             path=f"{_V1}/openapi.json",
             handler=DescriptionRoutes.openapi,

@@ -20,7 +20,13 @@ from tidelock.replica_agent.readers.paths import NoSuchPathError, Target, parse_
 from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.tables.schema import full_name
 from tidelock.replica_agent.transactions.staging_area import Entry, replaces
-from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, job_folder, kind_of, text_of
+from tidelock.replica_agent.transactions.staging_paths import (
+    PathKind,
+    StagingPath,
+    job_folder,
+    kind_of,
+    text_of,
+)
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.redirect import UPLOADS
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
@@ -118,7 +124,7 @@ class WriteRoutes:
 
     async def _list(self, asked: _Asked) -> web.Response:
         found = self._found(asked)
-        if asked.table is None or (kind_of(asked.place) is Kind.RESULT and not job_folder(asked.place)):
+        if asked.table is None or (kind_of(asked.place) is PathKind.RESULT and not job_folder(asked.place)):
             raise _not_supported("a listing of what could be taken for the table's rows")
         if found.length is not None:
             return _body(hdfs.file_statuses([_entry(found, named=False)]))
@@ -156,7 +162,7 @@ class WriteRoutes:
         """Redirect the first request to the address that receives the bytes; the second request has them."""
         table, query = asked.written(Right.APPEND), asked.target.query
         overwrite = query.get("overwrite", "true").lower() == "true"
-        marks = kind_of(asked.place) is Kind.MARKER
+        marks = kind_of(asked.place) is PathKind.MARKER
         if "data" not in query:
             if marks:
                 self._service.area(asked.tx, table)  # refuses a table that cannot have a folder

@@ -12,7 +12,7 @@ from tidelock.errors import CorruptError, TidelockError
 from tidelock.replica_agent.compaction.duty import planner_of
 from tidelock.replica_agent.compaction.optimize import Optimizer
 from tidelock.replica_agent.compaction.runner import Runner
-from tidelock.replica_agent.compaction.survey import Survey, Work
+from tidelock.replica_agent.compaction.survey import MergeWork, Survey
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.part_counts import PartCounts
@@ -88,7 +88,7 @@ class Compactor:
     def _mine(self, table: TableName) -> bool:
         return planner_of(table, self._members()) == self._replica
 
-    async def _try(self, work: Work) -> bool:
+    async def _try(self, work: MergeWork) -> bool:
         """Merge a claimed group; a group that yields is tried again, after a longer pause each time."""
         try:
             await self.merge(work)
@@ -101,7 +101,7 @@ class Compactor:
         self._survey.done(work)
         return True
 
-    async def merge(self, work: Work) -> None:
+    async def merge(self, work: MergeWork) -> None:
         """Merge a claimed group; errors as :meth:`Runner.run`."""
         group, begun = work.group, self._clock()
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import TidelockError, UnavailableError
-from tidelock.replica_agent.compaction.survey import Survey, Work
+from tidelock.replica_agent.compaction.survey import MergeWork, Survey
 from tidelock.replica_agent.storage.part_counts import PartCounts
 from tidelock.replication.backoff import wait_s
 
@@ -52,7 +52,7 @@ class Optimizer:
     """
 
     survey: Survey
-    merge: Callable[[Work], Awaitable[None]]
+    merge: Callable[[MergeWork], Awaitable[None]]
     counts: PartCounts
     serving: Callable[[], bool]
     retry_wait_max_s: float

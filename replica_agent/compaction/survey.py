@@ -31,7 +31,7 @@ _TARGETS_IN_A_GROUP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class MergeWork:
     """A group of a table that is worth merging, and the number of parts of its partition."""
 
     table: TableName
@@ -99,9 +99,9 @@ class Survey:
         self._claimed: set[PartId] = set()
         self._merging: Counter[tuple[TableName, str]] = Counter()
 
-    async def due(self, mine: Callable[[TableName], bool]) -> list[Work]:
+    async def due(self, mine: Callable[[TableName], bool]) -> list[MergeWork]:
         """Return the work in the tables that are ``mine``, the partition with most parts first."""
-        found: list[Work] = []
+        found: list[MergeWork] = []
         self._heed()
         for table in self._counts.tables():
             if not mine(table) or not self._wanted(table):
@@ -113,7 +113,7 @@ class Survey:
         found.sort(key=lambda work: -work.crowd)
         return found
 
-    async def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[Work]:
+    async def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[MergeWork]:
         """Return what is worth merging in one partition, and not locked; see :func:`planner.plan`."""
         self._hindered.discard((table, path))
         at = self._waiters.reached
@@ -131,18 +131,18 @@ class Survey:
         if not groups:
             self._hindered.add((table, path))
             self._rests[table, path] = _Rest(at, self._clock() + self._longest_rest_s)
-        return [Work(table, group, len(parts)) for group in groups]
+        return [MergeWork(table, group, len(parts)) for group in groups]
 
     def hindered(self, table: TableName, path: str) -> bool:
         """Return whether only locked parts were worth merging in a partition at the last check."""
         return (table, path) in self._hindered
 
-    def claim(self, work: Work) -> None:
+    def claim(self, work: MergeWork) -> None:
         """Leave out the parts of a group from now on: they are being merged here."""
         self._claimed.update(work.group.parts)
         self._merging[work.table, work.group.path] += 1
 
-    def release(self, work: Work) -> None:
+    def release(self, work: MergeWork) -> None:
         """End the claim of a group: its merge has ended, in any way."""
         self._claimed.difference_update(work.group.parts)
         self._merging[work.table, work.group.path] -= 1
@@ -151,7 +151,7 @@ class Survey:
         """Return whether parts of a partition are claimed."""
         return self._merging[table, path] > 0
 
-    def tried_in_vain(self, work: Work) -> None:
+    def tried_in_vain(self, work: MergeWork) -> None:
         """Let a partition rest after a merge that yielded or failed."""
         key = (work.table, work.group.path)
         before = self._rests.get(key)
@@ -159,7 +159,7 @@ class Survey:
         until = self._clock() + wait_s(failures, self._longest_rest_s)
         self._rests[key] = _Rest(CSN_NONE, until, failures)
 
-    def done(self, work: Work) -> None:
+    def done(self, work: MergeWork) -> None:
         """Note a merge that succeeded: the partition may be checked again at once."""
         self._rests.pop((work.table, work.group.path), None)
 

@@ -30,7 +30,7 @@ from tidelock.replica_agent.lifecycle.background import BackgroundTasks, Periodi
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
 from tidelock.replica_agent.lifecycle.means import Means
-from tidelock.replica_agent.lifecycle.wiring import Parts, assemble
+from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
@@ -42,7 +42,7 @@ _CATCH_UP_TICK_S = 0.2
 _FINAL = frozenset({AgentState.FENCED, AgentState.STOPPED, AgentState.STOPPING})
 
 
-class Ended(Enum):
+class BootEnd(Enum):
     """The reason why a boot of the agent ended."""
 
     ASKED = "asked"
@@ -66,9 +66,9 @@ class Agent:
         self._metrics = Metrics()
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[BootEnd] = asyncio.get_running_loop().create_future()
         self._local: Local | None = None
-        self._parts: Parts | None = None
+        self._parts: AgentParts | None = None
         self._caught_up = False
         self._behind = ""  # the reason why it does not serve yet, if that takes long
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
@@ -81,7 +81,7 @@ class Agent:
         return self._local
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> AgentParts:
         """The parts that need the session; UnavailableError before it is open."""
         if self._parts is None:
             raise UnavailableError(f"replica {self.replica} is starting; try again", replica=self.replica)
@@ -115,7 +115,7 @@ class Agent:
         await self._open(self._parts)
         await self._catch_up(self._parts)
 
-    async def _open(self, parts: Parts) -> None:
+    async def _open(self, parts: AgentParts) -> None:
         """Read the members, begin to apply and to answer: peers may push before this replica serves."""
         parts.replication.members.on_change(self._members_changed)
         await parts.replication.members.start()
@@ -132,7 +132,7 @@ class Agent:
         self._stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, self.local.listener, backlog=BACKLOG).start()
 
-    async def _catch_up(self, parts: Parts) -> None:
+    async def _catch_up(self, parts: AgentParts) -> None:
         """Follow the log, decide the transactions that former boots left open, then serve.
 
         If parts are hard to get, the agent serves before it has reached the end of the log, but never before
@@ -166,7 +166,7 @@ class Agent:
             "started", state=self.condition.state.value, csn=waiters.reached, end=end, boot=session.boot
         )
 
-    async def _decide_own(self, parts: Parts) -> None:
+    async def _decide_own(self, parts: AgentParts) -> None:
         """Roll back the own transactions of former boots that never became visible."""
         tids = [Tid.parse(text) for text in self.local.catalog.reader.prepared()]
         own = [tid for tid in tids if tid.home == self.replica and tid.boot < parts.means.session.boot]
@@ -225,10 +225,10 @@ class Agent:
                         replica=self.replica,
                     )
                 )
-                self._end(Ended.FENCED)
+                self._end(BootEnd.FENCED)
             case LogState.TOO_LATE | LogState.STOPPED:
                 self._become(AgentState.STOPPED, reason or state.value)
-                self._end(Ended.STOPPED)
+                self._end(BootEnd.STOPPED)
             case LogState.SUSPENDED:
                 self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
             case LogState.FOLLOWING:
@@ -241,7 +241,7 @@ class Agent:
         """Stop (I15): a state machine contradicts itself. The log has the last steps of the machine."""
         _log.critical("machine_broken", reason=error.message, **error.details)
         self._become(AgentState.STOPPED, error.message)
-        self._end(Ended.STOPPED)
+        self._end(BootEnd.STOPPED)
 
     def _members_changed(self) -> None:
         parts, membership = self.parts, self.parts.replication.membership
@@ -275,7 +275,7 @@ class Agent:
         if self._parts is not None:  # else a reader's next check finds it again
             self.spawn("repair", self._repair(self._parts, part, detail))
 
-    async def _repair(self, parts: Parts, part: PartId, detail: str) -> None:
+    async def _repair(self, parts: AgentParts, part: PartId, detail: str) -> None:
         async with self._verifying:
             if not await parts.replication.catalog_port.is_damaged(part):
                 _log.warning("part_found_whole", part=part, detail=detail)
@@ -314,7 +314,7 @@ class Agent:
         reason = f"{task.get_name()}: {error}" if error else f"{task.get_name()} ended"
         _log.error("stopped", reason=reason, exc_info=error)
         self._become(AgentState.STOPPED, reason)
-        self._end(Ended.STOPPED)
+        self._end(BootEnd.STOPPED)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         """Run something once, concurrently; if it is not possible now, that is logged."""
@@ -349,7 +349,7 @@ class Agent:
                 group.create_task(self._local.readers.drain(self.settings.drain_s))
             if self._parts is not None:
                 group.create_task(self._finish_commits())
-        self._end(Ended.ASKED)
+        self._end(BootEnd.ASKED)
 
     async def _finish_commits(self) -> None:
         asked = (tx.ending.commit_task for tx in self.parts.transactions.registry.live())
@@ -357,11 +357,11 @@ class Agent:
         if running:
             await asyncio.wait(running, timeout=self.settings.drain_s)
 
-    def _end(self, how: Ended) -> None:
+    def _end(self, how: BootEnd) -> None:
         if not self._ended.done():
             self._ended.set_result(how)
 
-    async def until_ended(self) -> Ended:
+    async def until_ended(self) -> BootEnd:
         """Return the reason when this boot is over."""
         return await self._ended
 

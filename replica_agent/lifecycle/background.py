@@ -21,7 +21,7 @@ from tidelock.csnlog.reading import read_tail
 from tidelock.errors import LeaseExpiredError
 from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.config.states import Action
-from tidelock.replica_agent.lifecycle.wiring import Parts
+from tidelock.replica_agent.lifecycle.wiring import AgentParts
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
 from tidelock.replica_agent.storage.unused_files import remove_late
@@ -36,7 +36,7 @@ _LEASE_TICK_S = 0.25
 class BackgroundTasks:
     """The background tasks of one boot."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentParts) -> None:
         means, replication = parts.means, parts.replication
         self._settings, self._local, self._store = means.settings, means.local, means.store
         self._condition, self._metrics, self._session = means.condition, means.metrics, means.session

@@ -13,7 +13,7 @@ from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.ending.commit import Commits
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
-from tidelock.replica_agent.transactions.ending.rollback import Rollback
+from tidelock.replica_agent.transactions.ending.rollback import TransactionCloser
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.ending.validation import Validation
 from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
@@ -175,7 +175,7 @@ def _commits(
             validation=Validation(reader=means.reader, log=replication.log, waiters=local.waiters),
             clock=time.monotonic,
         ),
-        rollback=Rollback(
+        rollback=TransactionCloser(
             settings=settings,
             transactions=registry,
             catalog=local.catalog,

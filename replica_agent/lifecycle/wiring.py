@@ -32,7 +32,7 @@ from tidelock.replica_agent.services.uploads import UploadService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class AgentParts:
     """The parts of a running agent; clients and peers reach them through ``services`` alone."""
 
     means: Means
@@ -45,7 +45,7 @@ class Parts:
     services: Services
 
 
-def assemble(means: Means) -> Parts:
+def assemble(means: Means) -> AgentParts:
     """Make all parts; they do not run yet, and the stack of ``means`` closes them."""
     replication = make_replication(means)
     transactions = make_transactions(means, replication)
@@ -77,7 +77,7 @@ def assemble(means: Means) -> Parts:
         administration=_administration(means, replication, transactions, history, compactor, reads),
         status=_status(means, replication, transactions, history),
     )
-    return Parts(
+    return AgentParts(
         means=means,
         replication=replication,
         transactions=transactions,

@@ -21,7 +21,7 @@ from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
-from tidelock.replica_agent.transactions.ending.labels import Labels, LabelStatus
+from tidelock.replica_agent.transactions.ending.labels import LabelCommit, Labels
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -215,7 +215,7 @@ class TransactionService:
             return found
         return await self.commits.applied(tid, found, wait, timeout_s or self.settings.wait_bound_s)
 
-    async def label(self, label: str) -> LabelStatus | None:
+    async def label(self, label: str) -> LabelCommit | None:
         """Return the transaction that is committed under a label; None if the label is free."""
         return await self.labels.status(label)
 

@@ -17,7 +17,7 @@ from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replica_agent.uploads.token_issuer import IssuedToken, TokenIssuer
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
-from tidelock.replica_agent.uploads.uploads import Sealed, Uploads, Waiting
+from tidelock.replica_agent.uploads.uploads import SealedRows, Uploads, Waiting
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -70,7 +70,7 @@ class UploadService:
 
     async def seal(
         self, tx: Transaction, table: TableName, job: str | None, places: Iterable[StagingPath]
-    ) -> Sealed:
+    ) -> SealedRows:
         """Seal the files of a table; with ``job`` exactly its files at these paths count."""
         if job is None:
             return await self.uploads.seal(tx, table)

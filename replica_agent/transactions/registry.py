@@ -24,7 +24,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
-from tidelock.replica_agent.transactions.transaction import Isolation, Lease, Transaction, TxState
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TransactionLease, TxState
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -96,7 +96,7 @@ class Transactions:
         tx = Transaction(
             tid=tid,
             begun_at=now,
-            lease=Lease(seconds=lease, until=now + lease),
+            lease=TransactionLease(seconds=lease, until=now + lease),
             label=label,
             batch=batch,
             key=key,

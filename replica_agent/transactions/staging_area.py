@@ -25,7 +25,7 @@ from tidelock.replica_agent.transactions.staging_paths import (
     ROOT,
     TASK_DEPTH,
     TEMPORARY,
-    Kind,
+    PathKind,
     StagingPath,
     dynamic_job,
     is_below,
@@ -40,12 +40,12 @@ from tidelock.replica_agent.transactions.staging_paths import (
 _VERSION = "mapreduce.fileoutputcommitter.algorithm.version"
 
 #: The number of segments above the output of an attempt, and of a committed task.
-_DEPTHS = {Kind.ATTEMPT: ATTEMPT_DEPTH, Kind.TASK: TASK_DEPTH}
+_DEPTHS = {PathKind.ATTEMPT: ATTEMPT_DEPTH, PathKind.TASK: TASK_DEPTH}
 #: Limit of folders and jobs that are remembered, besides the folders that files may need.
 NAMES_MAX: Final = 10_000
 
 
-class Phase(Enum):
+class JobPhase(Enum):
     """The state of the job that writes to the table."""
 
     #: No job is at work.
@@ -91,7 +91,9 @@ class Deletion:
 
 def replaces(place: StagingPath) -> bool:
     """Return whether deleting this path replaces rows: all of the table's, or those of a partition."""
-    return place == ROOT or (kind_of(place) is Kind.RESULT and job_folder(place) == ROOT and "=" in place[-1])
+    return place == ROOT or (
+        kind_of(place) is PathKind.RESULT and job_folder(place) == ROOT and "=" in place[-1]
+    )
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class StagingArea:
         self._folders: set[StagingPath] = {ROOT}
         self._places: dict[int, StagingPath] = {}
         self._last = 0
-        self._phase = Phase.IDLE
+        self._phase = JobPhase.IDLE
         #: The UUID of the job, once a request has named it, and the folder that has its ``_temporary``.
         self._job: str | None = None
         self._works_in: StagingPath = ROOT
@@ -166,10 +168,10 @@ class StagingArea:
         if any(place[:depth] in self._files for depth in range(1, len(place) + 1)):
             return False
         kind, folder, job = kind_of(place), job_folder(place), dynamic_job(place)
-        if kind is Kind.SCAFFOLD:
+        if kind is PathKind.SCAFFOLD:
             self._require_turn(folder, job)
             self._begin(folder, job)
-        elif kind in _DEPTHS and self._phase is not Phase.RUNNING:
+        elif kind in _DEPTHS and self._phase is not JobPhase.RUNNING:
             raise BadRequestError(f"no job has begun that {text_of(place)} could be of")
         self._add_folders(place)
         return True
@@ -185,7 +187,7 @@ class StagingArea:
         """
         self._require_room(place)
         job = job_of_file(place)
-        if kind_of(place) is not Kind.ATTEMPT or job is None or dynamic_job(place) not in {None, job}:
+        if kind_of(place) is not PathKind.ATTEMPT or job is None or dynamic_job(place) not in {None, job}:
             raise BadRequestError(
                 f"{text_of(place)} cannot be written: only Spark's Parquet writer with its "
                 f"FileOutputCommitter ({_VERSION}=1) writes here, each attempt below _temporary"
@@ -274,7 +276,7 @@ class StagingArea:
         Raises:
             UnsealedWriteError: Tasks of the job are still at work, or another job is to be sealed.
         """
-        if self._phase is Phase.RUNNING:
+        if self._phase is JobPhase.RUNNING:
             raise _not_closed()
         folder = job_folder(place)
         if folder != self._works_in:
@@ -295,14 +297,14 @@ class StagingArea:
         mine = [
             (file, place)
             for place, file in self._files.items()
-            if file.job == self._job and kind_of(place) is Kind.RESULT
+            if file.job == self._job and kind_of(place) is PathKind.RESULT
         ]
         return [InPlace(file.number, place) for file, place in sorted(mine, key=lambda item: item[1])]
 
     def seal(self, sealed: Iterable[InPlace]) -> None:
         """Forget the files of :meth:`closing`, which are parts now. Another job may have begun since."""
         self._drop([item.place for item in sealed])
-        if self._phase is Phase.CLOSING:
+        if self._phase is JobPhase.CLOSING:
             files = [*self._files]
             self._folders = {place for place in self._folders if any(is_below(file, place) for file in files)}
             self._folders.add(ROOT)
@@ -344,7 +346,7 @@ class StagingArea:
             self._files[target] = file
             self._places[file.number] = target
             self._add_folders(target[:-1])
-        self._phase, self._job, self._works_in, self._marked = Phase.CLOSING, job, ROOT, False
+        self._phase, self._job, self._works_in, self._marked = JobPhase.CLOSING, job, ROOT, False
         self._over.add(job)
         self._settled.add(job)
         self._folders = {place for place in self._folders if place[:1] != (TEMPORARY,)}
@@ -380,7 +382,7 @@ class StagingArea:
         at_work = self._is_at_work()
         goes_on = job is not None and self._job in {None, job} and folder == self._works_in
         # A job that replaces partitions removes nothing before it begins.
-        owed = self._replacing and (self._phase is Phase.CLOSING or folder != ROOT)
+        owed = self._replacing and (self._phase is JobPhase.CLOSING or folder != ROOT)
         if not goes_on if at_work else owed:
             # When two jobs begin at once, the area cannot know which of them had the rows removed.
             self._doubted |= self._replacing and job is None
@@ -394,8 +396,8 @@ class StagingArea:
 
     def _is_at_work(self) -> bool:
         """Return whether a job writes. A job that replaces partitions does until it deletes its folder."""
-        moves = self._phase is Phase.CLOSING and self._works_in != ROOT and self._works_in in self._folders
-        return self._phase is Phase.RUNNING or moves
+        moves = self._phase is JobPhase.CLOSING and self._works_in != ROOT and self._works_in in self._folders
+        return self._phase is JobPhase.RUNNING or moves
 
     def _at_work(self) -> BadRequestError:
         return BadRequestError(
@@ -408,20 +410,20 @@ class StagingArea:
 
     def _begin(self, folder: StagingPath, job: str | None) -> None:
         """Begin a job with what is made below ``_temporary``, unless it is at work."""
-        if self._phase is not Phase.RUNNING:
+        if self._phase is not JobPhase.RUNNING:
             self._end()
-            self._phase, self._works_in = Phase.RUNNING, folder
+            self._phase, self._works_in = JobPhase.RUNNING, folder
         self._job = job
 
     def _close(self) -> None:
-        if self._phase is Phase.RUNNING:
-            self._phase = Phase.CLOSING
+        if self._phase is JobPhase.RUNNING:
+            self._phase = JobPhase.CLOSING
             if self._job is not None:
                 self._over.add(self._job)
 
     def _end(self) -> None:
         self._close()
-        self._phase, self._job, self._works_in, self._marked = Phase.IDLE, None, ROOT, False
+        self._phase, self._job, self._works_in, self._marked = JobPhase.IDLE, None, ROOT, False
 
     def _delete_job(self, folder: StagingPath, job: str) -> Deletion:
         """Drop the folder of a job, which Spark deletes last, in success and in failure.
@@ -433,8 +435,8 @@ class StagingArea:
             self._require_room(folder)
         existed, dropped = self.entry(folder) is not None, self._drop_below(folder)
         # An aborted job that replaces partitions leaves files.
-        seals = self._phase is Phase.CLOSING and self._job == job and self._marked and not dropped
-        if self._phase is Phase.RUNNING and self._job == job:
+        seals = self._phase is JobPhase.CLOSING and self._job == job and self._marked and not dropped
+        if self._phase is JobPhase.RUNNING and self._job == job:
             dropped += self._drop_below((*self._works_in, TEMPORARY))
             self._close()
         self._over.add(job)
@@ -443,7 +445,7 @@ class StagingArea:
     def _replace(self, place: StagingPath) -> Deletion:
         """Remove rows of the table or of a partition, and what this transaction has staged there."""
         self._require_room(place)
-        if self._phase is Phase.RUNNING or (place == ROOT and self._is_at_work()):
+        if self._phase is JobPhase.RUNNING or (place == ROOT and self._is_at_work()):
             raise self._at_work()
         if place == ROOT:
             self._end()
@@ -457,14 +459,19 @@ class StagingArea:
     def _check_move(self, source: StagingPath, target: StagingPath) -> None:
         kinds = kind_of(source), kind_of(target)
         same = job_folder(source) == job_folder(target)
-        if kinds == (Kind.ATTEMPT, Kind.RESULT):
+        if kinds == (PathKind.ATTEMPT, PathKind.RESULT):
             raise BadRequestError(
                 f"a task was to be committed straight into the table, before its job: set {_VERSION}=1 "
                 "(spark.hadoop." + _VERSION + "), and write again"
             )
-        if same and kinds in {(Kind.ATTEMPT, Kind.TASK), (Kind.TASK, Kind.RESULT)}:
+        if same and kinds in {(PathKind.ATTEMPT, PathKind.TASK), (PathKind.TASK, PathKind.RESULT)}:
             return
-        if self._marked and kinds == (Kind.RESULT, Kind.RESULT) and job_folder(target) == ROOT and not same:
+        if (
+            self._marked
+            and kinds == (PathKind.RESULT, PathKind.RESULT)
+            and job_folder(target) == ROOT
+            and not same
+        ):
             return
         raise BadRequestError(
             f"{text_of(source)} cannot be moved to {text_of(target)}: only Spark's FileOutputCommitter "

@@ -35,7 +35,7 @@ TASK_DEPTH: Final = 3
 DEPTH_MAX: Final = 40
 
 
-class Kind(Enum):
+class PathKind(Enum):
     """The purpose of a path."""
 
     #: ``_temporary`` and what leads to the folders of attempts and tasks.
@@ -58,16 +58,16 @@ def dynamic_job(place: StagingPath) -> str | None:
     return found[1] if found else None
 
 
-def kind_of(place: StagingPath) -> Kind:
+def kind_of(place: StagingPath) -> PathKind:
     """Return the purpose of a path."""
     inner = place[len(job_folder(place)) :]
     if inner == (SUCCESS,):
-        return Kind.MARKER
+        return PathKind.MARKER
     if inner[:1] != (TEMPORARY,):
-        return Kind.RESULT
+        return PathKind.RESULT
     if inner[2:3] == (TEMPORARY,):
-        return Kind.ATTEMPT if len(inner) >= ATTEMPT_DEPTH else Kind.SCAFFOLD
-    return Kind.TASK if len(inner) >= TASK_DEPTH else Kind.SCAFFOLD
+        return PathKind.ATTEMPT if len(inner) >= ATTEMPT_DEPTH else PathKind.SCAFFOLD
+    return PathKind.TASK if len(inner) >= TASK_DEPTH else PathKind.SCAFFOLD
 
 
 def job_of_file(place: StagingPath) -> str | None:

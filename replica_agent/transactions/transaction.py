@@ -68,7 +68,7 @@ Excluded = frozenset[str] | None
 
 
 @dataclass(slots=True, kw_only=True)
-class Lease:
+class TransactionLease:
     """How long a transaction stays open without a sign of life.
 
     Attributes:
@@ -183,7 +183,7 @@ class StatementControl:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Ending:
+class TransactionEnding:
     """The progress of a transaction towards its end, and how it ended.
 
     Attributes:
@@ -247,7 +247,7 @@ class Transaction:
 
     tid: Tid
     begun_at: float
-    lease: Lease
+    lease: TransactionLease
     label: str | None = None
     batch: int | None = None
     key: str | None = None
@@ -256,7 +256,7 @@ class Transaction:
     data_change: bool = True
     staged: StagedChanges = field(default_factory=StagedChanges)
     statements: StatementControl = field(default_factory=StatementControl)
-    ending: Ending = field(default_factory=Ending)
+    ending: TransactionEnding = field(default_factory=TransactionEnding)
 
     @property
     def state(self) -> TxState:

@@ -38,7 +38,7 @@ from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staged_files import StagedFile, TableWrites
 from tidelock.replica_agent.transactions.staging_area import InPlace
-from tidelock.replica_agent.transactions.staging_paths import Kind, StagingPath, kind_of, text_of
+from tidelock.replica_agent.transactions.staging_paths import PathKind, StagingPath, kind_of, text_of
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE
@@ -63,7 +63,7 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedRows:
     """The numbers of rows and parts that a sealed job has added."""
 
     rows: int
@@ -198,7 +198,7 @@ class Uploads:
             self.transactions.require_open(tx)
             if not writes.area.rename(source, target):
                 return False
-            if kind_of(target) is Kind.TASK:
+            if kind_of(target) is PathKind.TASK:
                 await self.early.announce(tx, writes, writes.area.below(target))
             return True
 
@@ -258,7 +258,7 @@ class Uploads:
             if writes.area.mark(place):
                 await self._seal(tx, table, writes, waiting)
 
-    async def seal(self, tx: Transaction, table: TableName) -> Sealed:
+    async def seal(self, tx: Transaction, table: TableName) -> SealedRows:
         """Turn the files of the ended job into parts of the transaction; none if it was sealed before.
 
         Raises:
@@ -273,7 +273,7 @@ class Uploads:
 
     async def settle(
         self, tx: Transaction, table: TableName, job: str, places: Iterable[StagingPath]
-    ) -> Sealed:
+    ) -> SealedRows:
         """End a job by naming its files that count, and seal it; errors as :meth:`seal` and as the area's."""
         writes = self.of(tx, table)
         async with writes.turn:
@@ -283,7 +283,7 @@ class Uploads:
 
     async def _seal(
         self, tx: Transaction, table: TableName, writes: TableWrites, waiting: Waiting = _always
-    ) -> Sealed:
+    ) -> SealedRows:
         self.transactions.require_open(tx)
         with self._running(tx):
             try:
@@ -298,12 +298,12 @@ class Uploads:
                 tx.ending.fail(error)
                 raise
 
-    async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
+    async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> SealedRows:
         await STAGE.before()
         schema, found = self._schema(tx, table), writes.area.closing()
         if not found:
             writes.area.seal(found)
-            return Sealed(0, 0)
+            return SealedRows(0, 0)
         files = {item.number: writes.files[item.number] for item in found}
         places = await self.early.gather(tx, list(files.values()))
         staged: list[jobs.StagedPart] = []
@@ -324,7 +324,7 @@ class Uploads:
         self.hint(tx.tid, metas)
         self.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
         await STAGE.after()
-        return Sealed(sum(meta.rows for meta in metas), len(metas))
+        return SealedRows(sum(meta.rows for meta in metas), len(metas))
 
     def _examine(
         self,

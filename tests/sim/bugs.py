@@ -31,9 +31,9 @@ from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
 from tidelock.replica_agent.transactions import adopted_merges
 from tidelock.replica_agent.transactions.outcomes import resolver
 from tidelock.replica_agent.transactions.outcomes.rules import (
-    Facts,
     FenceHome,
     NeverWas,
+    OutcomeFacts,
     Policy,
     Question,
     next_step,
@@ -243,7 +243,7 @@ def serve_before_it_is_where_it_was() -> Iterator[None]:
 def call_aborted_what_no_home_answers_for() -> Iterator[None]:
     """A home that does not answer counts as dead, and its transaction as aborted: nobody fences it before."""
 
-    def step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
+    def step(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
         found = next_step(facts, policy)
         return Aborted() if isinstance(found, FenceHome) and facts.home == NoAnswer() else found
 

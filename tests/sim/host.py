@@ -13,7 +13,7 @@ from tidelock.csnlog.testing.memory_store import MemoryStore
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentState
-from tidelock.replica_agent.lifecycle.agent import Agent, Ended
+from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 from tidelock.replica_agent.main import run
 
 if TYPE_CHECKING:
@@ -112,12 +112,12 @@ class Host:
             life.dead = True
             await asyncio.sleep(RESTART_S)
 
-    def _how(self, life: Life, task: asyncio.Task[Ended]) -> str:
+    def _how(self, life: Life, task: asyncio.Task[BootEnd]) -> str:
         if life.dead or task.cancelled():
             return "killed"
         error = task.exception()
         if error is None:
-            if task.result() is Ended.STOPPED and life.agent is not None:
+            if task.result() is BootEnd.STOPPED and life.agent is not None:
                 self._world.oracle.stopped(self.name, life.agent.condition.reason)
             return task.result().value
         if not isinstance(error, TidelockError):

@@ -31,7 +31,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
-from tidelock.replica_agent.transactions.ending.rollback import Rollback
+from tidelock.replica_agent.transactions.ending.rollback import TransactionCloser
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
@@ -72,7 +72,7 @@ class Commits:
     copies: CopyMaker
     proposals: ProposalBuilder
     settlement: Settlement
-    rollback: Rollback
+    rollback: TransactionCloser
     lagging: Callable[[float], Awaitable[tuple[ReplicaId, ...]]]
     applied_on: Callable[[Csn, bool, float], Awaitable[tuple[ReplicaId, ...]]]
     clock: Callable[[], float]

@@ -33,7 +33,7 @@ _BATCH_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class LabelStatus:
+class LabelCommit:
     """The last commit under a label.
 
     Attributes:
@@ -124,7 +124,7 @@ class Labels:
             msg = f"{label!r} has gone on to batch {state.batch}, batch {batch} comes too late{end}"
         return LabelExistsError(msg, **details, batch=state.batch)
 
-    async def status(self, label: str) -> LabelStatus | None:
+    async def status(self, label: str) -> LabelCommit | None:
         """Return the last commit under a label, None for a label that is free.
 
         The answer includes every commit that was acknowledged on any replica before the call.
@@ -139,7 +139,7 @@ class Labels:
             return None
         run = await self._run(label, found.batch, found, self.settings.wait_bound_s)
         csn, time_ms = (run.csn, run.time_ms) if run else (None, None)
-        return LabelStatus(found.tid, found.batch, csn, time_ms)
+        return LabelCommit(found.tid, found.batch, csn, time_ms)
 
     async def _run(self, label: str, batch: int | None, state: LabelState, timeout_s: float) -> Run | None:
         """Return the commit that last moved a label, or that of an earlier batch; None if not known here.

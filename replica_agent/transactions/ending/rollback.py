@@ -23,7 +23,7 @@ _log = structlog.get_logger("commit")
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Rollback:
+class TransactionCloser:
     """Rolls back transactions of this home."""
 
     settings: AgentSettings

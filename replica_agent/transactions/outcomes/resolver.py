@@ -16,12 +16,12 @@ from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.transactions.outcomes.rules import (
     AskHome,
-    Facts,
     FenceHome,
     NeverWas,
+    OutcomeFacts,
     OwnFacts,
     Policy,
-    ReadLog,
+    SearchLog,
     next_step,
     own_outcome,
 )
@@ -136,10 +136,10 @@ class OutcomeResolver:
             UnavailableError: ZooKeeper could not be read; ask again, or ask another replica.
         """
         here = self._local.facts(tid)
-        facts = Facts(tid, tid.home != self._replica, here.commit, own_outcome(tid, here))
+        facts = OutcomeFacts(tid, tid.home != self._replica, here.commit, own_outcome(tid, here))
         while True:
             match next_step(facts, policy):
-                case ReadLog(newest):
+                case SearchLog(newest):
                     facts = await self._look(facts, newest=newest)
                 case AskHome():
                     facts = facts.answered(await self._homes.ask(tid))
@@ -151,7 +151,7 @@ class OutcomeResolver:
                 case outcome:
                     return outcome
 
-    async def _look(self, facts: Facts, *, newest: bool) -> Facts:
+    async def _look(self, facts: OutcomeFacts, *, newest: bool) -> OutcomeFacts:
         """Read the log, then the own catalog, then the floor.
 
         A record passes from the log to the records that are delivered here, and from there into the catalog,

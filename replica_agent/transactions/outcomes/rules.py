@@ -99,7 +99,7 @@ class OwnFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OutcomeReading:
     """One look at ZooKeeper, then at the own catalog, then at the floor.
 
     Attributes:
@@ -118,7 +118,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class OutcomeFacts:
     """All facts that one question for an outcome has brought so far.
 
     Attributes:
@@ -135,24 +135,24 @@ class Facts:
     foreign: bool
     commit: Committed | None = None
     own: OwnOutcome = field(default_factory=NotMine)
-    look: Look | None = None
+    look: OutcomeReading | None = None
     home: HomeAnswer | NoAnswer | None = None
     fence_tried: bool = False
 
     def looked(
         self, reading: LogReading, *, kept: Committed | None, floor: Csn, newest: bool = False
-    ) -> Facts:
+    ) -> OutcomeFacts:
         """Add a look: the log, then the outcome that is ``kept`` here, then the floor."""
-        look = Look(
+        look = OutcomeReading(
             reading.boot, reading.commit or kept, floor, newest=newest, after_home=self.home is not None
         )
         return replace(self, look=look)
 
-    def answered(self, answer: HomeAnswer | NoAnswer) -> Facts:
+    def answered(self, answer: HomeAnswer | NoAnswer) -> OutcomeFacts:
         """Add the answer of the home, or its silence."""
         return replace(self, home=answer)
 
-    def fenced(self, *, raised: bool) -> Facts:
+    def fenced(self, *, raised: bool) -> OutcomeFacts:
         """Add the attempt to fence the home. A fence that was raised makes the last look worthless."""
         return replace(self, fence_tried=True, look=None if raised else self.look)
 
@@ -179,7 +179,7 @@ def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLog:
+class SearchLog:
     """Look: the home's session znode, the log to its end, the own catalog, the floor, in this order.
 
     Attributes:
@@ -210,10 +210,10 @@ class NeverWas:
     boot: int | None
 
 
-Question = ReadLog | AskHome | FenceHome
+Question = SearchLog | AskHome | FenceHome
 
 
-def next_step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
+def next_step(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
     """Return the outcome if the facts tell it under this policy, else the next question."""
     if facts.commit is not None:
         return facts.commit
@@ -229,13 +229,15 @@ def next_step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
     if isinstance(facts.home, Aborted | Running):
         return facts.home
     if facts.look is None:
-        return ReadLog()
+        return SearchLog()
     if not policy.held_here and facts.tid.snapshot < facts.look.floor:
         return _below_the_floor(facts, facts.look, policy)
     return _in_no_record(facts, facts.look, policy)
 
 
-def _below_the_floor(facts: Facts, look: Look, policy: Policy) -> Question | Outcome | NeverWas:
+def _below_the_floor(
+    facts: OutcomeFacts, look: OutcomeReading, policy: Policy
+) -> Question | Outcome | NeverWas:
     """Judge a transaction that may have been committed and forgotten."""
     too_old = TooOld(look.floor)
     if not facts.foreign or not _may_commit(facts, look):
@@ -249,10 +251,10 @@ def _below_the_floor(facts: Facts, look: Look, policy: Policy) -> Question | Out
     if isinstance(facts.home, NoAnswer):
         return Running()
     # The home may have committed after the log was read. The CSN of that commit is above the floor.
-    return too_old if look.after_home else ReadLog()
+    return too_old if look.after_home else SearchLog()
 
 
-def _in_no_record(facts: Facts, look: Look, policy: Policy) -> Question | Outcome | NeverWas:
+def _in_no_record(facts: OutcomeFacts, look: OutcomeReading, policy: Policy) -> Question | Outcome | NeverWas:
     """Judge a transaction without a record, whose record would be known."""
     if look.boot is None or look.boot < facts.tid.boot:
         return _of_no_boot(look)
@@ -267,11 +269,11 @@ def _in_no_record(facts: Facts, look: Look, policy: Policy) -> Question | Outcom
     return FenceHome() if policy.may_fence and not facts.fence_tried else Running()
 
 
-def _may_commit(facts: Facts, look: Look) -> bool:
+def _may_commit(facts: OutcomeFacts, look: OutcomeReading) -> bool:
     """Return whether the home may still be in the boot of the transaction."""
     return look.boot is None or look.boot <= facts.tid.boot
 
 
-def _of_no_boot(look: Look) -> Question | NeverWas:
+def _of_no_boot(look: OutcomeReading) -> Question | NeverWas:
     """Judge a tid whose boot is above the boot of the home: it never was, unless the read was stale."""
-    return NeverWas(look.boot) if look.newest or look.boot is None else ReadLog(newest=True)
+    return NeverWas(look.boot) if look.newest or look.boot is None else SearchLog(newest=True)

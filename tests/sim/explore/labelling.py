@@ -33,7 +33,7 @@ from tidelock.replica_agent.storage.catalog_reads import EndingLabel
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
-from tidelock.replica_agent.transactions.transaction import Lease, Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction, TransactionLease
 
 LABEL: Final = "query"
 #: What has committed under the label at the beginning, where anything has: of the first home.
@@ -248,7 +248,11 @@ class Labelling:
             settings=_SETTINGS, log=log, labels=labels, validation=unused, clock=lambda: 0.0
         )
         tx = Transaction(
-            tid=tid, begun_at=0.0, lease=Lease(seconds=1.0, until=1.0), label=LABEL, batch=run.batch
+            tid=tid,
+            begun_at=0.0,
+            lease=TransactionLease(seconds=1.0, until=1.0),
+            label=LABEL,
+            batch=run.batch,
         )
         proposal = Proposal(TidRecord(str(tid), label=LABEL, batch=run.batch), {}, (), LABEL)
         return settlement.settle(tx, proposal, deadline=1.0)

@@ -18,24 +18,26 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
     CLIENT,
     LOCK,
     AskHome,
-    Facts,
     FenceHome,
     NeverWas,
+    OutcomeFacts,
     Policy,
     Question,
-    ReadLog,
+    SearchLog,
     next_step,
 )
 
 
-async def _look_with_the_floor_first(self: OutcomeResolver, facts: Facts, *, newest: bool) -> Facts:
+async def _look_with_the_floor_first(
+    self: OutcomeResolver, facts: OutcomeFacts, *, newest: bool
+) -> OutcomeFacts:
     """The floor is read before the outcomes: one that is forgotten in between is missing above the floor."""
     floor = self._local.floor()
     reading = await self._log.find(facts.tid, newest=newest)
     return facts.looked(reading, kept=self._local.commit(facts.tid), floor=floor, newest=newest)
 
 
-def _keep_what_was_read(self: Facts, *, raised: bool) -> Facts:
+def _keep_what_was_read(self: OutcomeFacts, *, raised: bool) -> OutcomeFacts:
     """A look that was made before the fence still counts after it."""
     look = self.look
     if raised and look is not None:
@@ -43,23 +45,23 @@ def _keep_what_was_read(self: Facts, *, raised: bool) -> Facts:
     return replace(self, fence_tried=True, look=look)
 
 
-def _abort_the_silent(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
+def _abort_the_silent(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
     """A home that does not answer is taken for dead, and its transaction for aborted: nobody is fenced."""
     step = next_step(facts, policy)
     return Aborted() if isinstance(step, FenceHome) else step
 
 
-def _release_what_is_old(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
+def _release_what_is_old(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
     """The holder of a lock is too old as soon as it is below the floor, though its home lives on."""
     step = next_step(facts, policy)
     below = facts.look is not None and facts.tid.snapshot < facts.look.floor
     return TooOld(facts.look.floor) if below and isinstance(step, AskHome) and facts.look else step
 
 
-def _believe_the_first_look(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
+def _believe_the_first_look(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
     """The holder of a lock is committed, says its home, and not in the log as it was read before: too old."""
     step = next_step(facts, policy)
-    again = isinstance(step, ReadLog) and isinstance(facts.home, CommittedUnseen) and facts.look is not None
+    again = isinstance(step, SearchLog) and isinstance(facts.home, CommittedUnseen) and facts.look is not None
     return TooOld(facts.look.floor) if again and facts.look else step
 
 
@@ -70,7 +72,9 @@ def _resolving(policy: Policy) -> Callable[..., Model]:
     return model
 
 
-def _rules(planted: Callable[[Facts, Policy], Question | Outcome | NeverWas]) -> Callable[[], mock._patch]:  # type: ignore[type-arg]
+def _rules(
+    planted: Callable[[OutcomeFacts, Policy], Question | Outcome | NeverWas],
+) -> Callable[[], mock._patch]:  # type: ignore[type-arg]
     return lambda: mock.patch.object(resolver_module, "next_step", planted)
 
 
@@ -91,7 +95,7 @@ OUTCOME_BUGS: Final = (
         "outcomes: a look before the fence counts",
         frozenset({"I8 DECIDED"}),
         _resolving(CLIENT),
-        planted=lambda: mock.patch.object(Facts, "fenced", _keep_what_was_read),
+        planted=lambda: mock.patch.object(OutcomeFacts, "fenced", _keep_what_was_read),
     ),
     Bug(
         "outcomes: the home of a lock's old holder is not asked",

@@ -14,7 +14,7 @@ from tests.support.project import openapi_page
 from tests.unit.replica_agent.api.test_state_answers import Agent
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.api.openapi import document
-from tidelock.replica_agent.api.route import Content, Route
+from tidelock.replica_agent.api.route import ApiRoute, Content
 from tidelock.replica_agent.api.routes import ROUTES
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.wire.statements import ChangeResult
@@ -87,7 +87,7 @@ def test_what_an_answer_may_leave_out_is_not_required() -> None:
 
 
 @pytest.mark.parametrize("route", ALL, ids=lambda route: f"{route.method} {route.path}")
-def test_requests_are_strict_and_answers_are_not(route: Route) -> None:
+def test_requests_are_strict_and_answers_are_not(route: ApiRoute) -> None:
     """An agent refuses an unknown field; a client accepts the additional fields of a newer agent."""
     if isinstance(route.request, type) and not isinstance(route.request, Content):
         assert cast("Any", route.request).__struct_config__.forbid_unknown_fields

@@ -13,7 +13,7 @@ from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.replica_agent.config.states import AgentState
-from tidelock.replica_agent.lifecycle.agent import Agent, Ended
+from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
 from tidelock.replication.core.copies import Copies
@@ -41,7 +41,7 @@ async def test_a_broken_prefix_stops_the_agent() -> None:
     with capture_logs() as logs:
         agent.keep("apply", applier.run())
         applier.part_held(PartId("r1-1-1"))
-        assert await asyncio.wait_for(agent.until_ended(), 30) is Ended.STOPPED
+        assert await asyncio.wait_for(agent.until_ended(), 30) is BootEnd.STOPPED
     assert agent.condition.state is AgentState.STOPPED
     assert "read to 5, applied to 1, and nothing waits" in agent.condition.reason
     [told] = [line for line in logs if line["event"] == "machine_broken"]
@@ -58,7 +58,7 @@ async def test_broken_copies_stop_the_agent() -> None:
     copies = CopyMaker(machine=machine, stager=unused, pusher=unused, fetcher=unused, on_broken=agent.broken)
     with capture_logs() as logs, pytest.raises(InvariantError):
         copies.release(TID)
-    assert await asyncio.wait_for(agent.until_ended(), 30) is Ended.STOPPED
+    assert await asyncio.wait_for(agent.until_ended(), 30) is BootEnd.STOPPED
     [told] = [line for line in logs if line["event"] == "machine_broken"]
     assert told["machine"] == "Copies"
     assert len(told["story"]) == 1

@@ -9,14 +9,14 @@ import pytest
 from tests.support.rows import settings
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent import main
-from tidelock.replica_agent.lifecycle.agent import Ended
+from tidelock.replica_agent.lifecycle.agent import BootEnd
 
 
 class StuckAgent:
     """An agent whose start waits for a ZooKeeper that does not answer."""
 
     def __init__(self, _: object) -> None:
-        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[BootEnd] = asyncio.get_running_loop().create_future()
         self.cancelled = self.closed = False
         agents.append(self)
 
@@ -27,13 +27,13 @@ class StuckAgent:
         finally:
             self.cancelled = True
 
-    async def until_ended(self) -> Ended:
+    async def until_ended(self) -> BootEnd:
         """Wait for the end."""
         return await self.ended
 
     def ask_to_stop(self) -> None:
         """End the wait."""
-        self.ended.set_result(Ended.ASKED)
+        self.ended.set_result(BootEnd.ASKED)
 
     async def close(self) -> None:
         """Release everything."""
@@ -51,7 +51,7 @@ async def test_a_start_that_waits_can_be_ended(monkeypatch: pytest.MonkeyPatch) 
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     agents[-1].ask_to_stop()
-    assert await life is Ended.ASKED
+    assert await life is BootEnd.ASKED
     assert agents[-1].closed
 
 

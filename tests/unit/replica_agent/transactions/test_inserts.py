@@ -29,7 +29,7 @@ from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
-from tidelock.replica_agent.transactions.ending.rollback import Rollback
+from tidelock.replica_agent.transactions.ending.rollback import TransactionCloser
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
@@ -117,7 +117,7 @@ class Home:
         settlement = Settlement(
             settings=limits, log=cast("Any", self), labels=unused, validation=unused, clock=time.monotonic
         )
-        rollback = Rollback(
+        rollback = TransactionCloser(
             settings=limits, transactions=self.transactions, catalog=catalog, files=files, copies=copies,
             removals=removals,
         )  # fmt: skip

@@ -29,14 +29,14 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
     LOCK,
     UNDECIDED,
     AskHome,
-    Facts,
     FenceHome,
-    Look,
     NeverWas,
+    OutcomeFacts,
+    OutcomeReading,
     OwnFacts,
     Policy,
     Question,
-    ReadLog,
+    SearchLog,
     next_step,
     own_outcome,
 )
@@ -67,20 +67,22 @@ QUESTIONS_MAX: Final = 6
 class Course:
     """Questions with what they have brought, and how it ended."""
 
-    facts: Facts
+    facts: OutcomeFacts
     questions: tuple[Question, ...]
     end: Outcome | NeverWas
 
 
-def look(boot: int | None, *, commit: Committed | None = None, floor: Csn = KEPT, **more: bool) -> Look:
+def look(
+    boot: int | None, *, commit: Committed | None = None, floor: Csn = KEPT, **more: bool
+) -> OutcomeReading:
     """One look."""
-    return Look(boot, commit, floor, **more)
+    return OutcomeReading(boot, commit, floor, **more)
 
 
-def learn(facts: Facts, question: Question) -> Iterator[Facts]:
+def learn(facts: OutcomeFacts, question: Question) -> Iterator[OutcomeFacts]:
     """All that a question can bring, whatever came before: a read may be old, and a floor may rise."""
     match question:
-        case ReadLog(newest):
+        case SearchLog(newest):
             least = facts.look.floor if facts.look is not None else KEPT
             for boot, commit, floor in itertools.product(BOOTS, (None, DONE), (KEPT, FORGOTTEN)):
                 if floor >= least:
@@ -94,10 +96,10 @@ def learn(facts: Facts, question: Question) -> Iterator[Facts]:
                 yield facts.fenced(raised=raised)
 
 
-def courses(facts: Facts, policy: Policy, before: tuple[Question, ...] = ()) -> Iterator[Course]:
+def courses(facts: OutcomeFacts, policy: Policy, before: tuple[Question, ...] = ()) -> Iterator[Course]:
     """All courses that begin with these facts."""
     step = next_step(facts, policy)
-    if not isinstance(step, ReadLog | AskHome | FenceHome):
+    if not isinstance(step, SearchLog | AskHome | FenceHome):
         yield Course(facts, before, step)
         return
     assert len(before) < QUESTIONS_MAX, before
@@ -105,13 +107,13 @@ def courses(facts: Facts, policy: Policy, before: tuple[Question, ...] = ()) -> 
         yield from courses(more, policy, (*before, step))
 
 
-def beginnings() -> Iterator[Facts]:
+def beginnings() -> Iterator[OutcomeFacts]:
     """Return all facts that can be known before the first question."""
     for foreign, commit in itertools.product((True, False), (None, DONE)):
         tid = TID if foreign else replace(TID, home=HERE)
         owns: tuple[OwnOutcome, ...] = (NotMine(),) if foreign else (NotMine(), DONE, Aborted(), Running())
         for own in owns:
-            yield Facts(tid, foreign, commit, own)
+            yield OutcomeFacts(tid, foreign, commit, own)
 
 
 @pytest.fixture(scope="module", params=list(POLICIES.values()), ids=list(POLICIES))
@@ -242,7 +244,7 @@ def test_a_commit_that_is_learned_wins_over_everything(policy: Policy, all_cours
 
 # --------------------------------------------------------------------------------- cases of the track record
 
-_ASKED = Facts(TID, foreign=True)
+_ASKED = OutcomeFacts(TID, foreign=True)
 _LOOKED = replace(_ASKED, look=look(BOOT))
 _BELOW = replace(_ASKED, look=look(BOOT, floor=FORGOTTEN))
 _OVER = replace(_ASKED, look=look(BOOT + 1))
@@ -279,7 +281,7 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
         pytest.param(
             LOCK,
             replace(_BELOW, home=CommittedUnseen()),
-            ReadLog(),
+            SearchLog(),
             id="a lock whose holder commits while it is asked about counts as too old",
         ),
         pytest.param(
@@ -298,7 +300,10 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
             id="a committed one whose record is on its way is not looked for in the log",
         ),
         pytest.param(
-            CLIENT, replace(_ASKED, look=look(BOOT - 1)), ReadLog(newest=True), id="a boot ahead: read again"
+            CLIENT,
+            replace(_ASKED, look=look(BOOT - 1)),
+            SearchLog(newest=True),
+            id="a boot ahead: read again",
         ),
         pytest.param(
             CLIENT, replace(_ASKED, look=look(BOOT - 1, newest=True)), NeverWas(BOOT - 1), id="never was"
@@ -309,7 +314,7 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
     ],
 )
 def test_each_case_of_the_track_record_has_its_next_step(
-    policy: Policy, facts: Facts, step: Question | Outcome | NeverWas
+    policy: Policy, facts: OutcomeFacts, step: Question | Outcome | NeverWas
 ) -> None:
     """docs/track-record.md: the bugs of this seam, as facts; and what saves requests."""
     assert next_step(facts, policy) == step

@@ -13,7 +13,7 @@ from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
 from tidelock.errors import BadRequestError, CommitUnknownError, LabelExistsError, TidelockError
 from tidelock.replica_agent.transactions.ending.settlement import Settlement, retried
-from tidelock.replica_agent.transactions.transaction import Lease, Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction, TransactionLease
 
 
 class Attempts:
@@ -103,7 +103,7 @@ async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | N
     tx = Transaction(
         tid=Tid(Csn(1), ReplicaId("r1"), 1, 1),
         begun_at=0.0,
-        lease=Lease(seconds=1.0, until=1.0),
+        lease=TransactionLease(seconds=1.0, until=1.0),
         label="etl",
         batch=batch,
     )

@@ -22,7 +22,7 @@ from tidelock.replica_agent.transactions import staging_area as areas
 from tidelock.replica_agent.transactions.staging_area import StagingArea
 from tidelock.replica_agent.transactions.staging_paths import (
     DEPTH_MAX,
-    Kind,
+    PathKind,
     StagingPath,
     job_of_file,
     kind_of,
@@ -32,21 +32,21 @@ from tidelock.replica_agent.transactions.staging_paths import (
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("_temporary", Kind.SCAFFOLD),
-        ("_temporary/0", Kind.SCAFFOLD),
-        ("_temporary/0/_temporary", Kind.SCAFFOLD),
-        ("_temporary/0/_temporary/attempt_1/k=1/f", Kind.ATTEMPT),
-        ("_temporary/0/task_1", Kind.TASK),
-        ("_temporary/0/task_1/k=1/f", Kind.TASK),
-        ("_SUCCESS", Kind.MARKER),
-        ("k=1/_SUCCESS", Kind.RESULT),
-        ("k=1/f", Kind.RESULT),
-        (f".spark-staging-{JOBS[0]}/_temporary/0/_temporary/attempt_1/f", Kind.ATTEMPT),
-        (f".spark-staging-{JOBS[0]}/_SUCCESS", Kind.MARKER),
-        (f".spark-staging-{JOBS[0]}/k=1", Kind.RESULT),
+        ("_temporary", PathKind.SCAFFOLD),
+        ("_temporary/0", PathKind.SCAFFOLD),
+        ("_temporary/0/_temporary", PathKind.SCAFFOLD),
+        ("_temporary/0/_temporary/attempt_1/k=1/f", PathKind.ATTEMPT),
+        ("_temporary/0/task_1", PathKind.TASK),
+        ("_temporary/0/task_1/k=1/f", PathKind.TASK),
+        ("_SUCCESS", PathKind.MARKER),
+        ("k=1/_SUCCESS", PathKind.RESULT),
+        ("k=1/f", PathKind.RESULT),
+        (f".spark-staging-{JOBS[0]}/_temporary/0/_temporary/attempt_1/f", PathKind.ATTEMPT),
+        (f".spark-staging-{JOBS[0]}/_SUCCESS", PathKind.MARKER),
+        (f".spark-staging-{JOBS[0]}/k=1", PathKind.RESULT),
     ],
 )
-def test_kinds_of_places_follow_the_committers_layout(text: str, kind: Kind) -> None:
+def test_kinds_of_places_follow_the_committers_layout(text: str, kind: PathKind) -> None:
     """By the layout of the committer."""
     assert kind_of(tuple(text.split("/"))) is kind
 

@@ -11,8 +11,8 @@ from tidelock.csnlog.core.results import Committed
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.transactions.transaction import (
     TRANSITIONS,
-    Ending,
     InvalidTransitionError,
+    TransactionEnding,
     TxState,
 )
 
@@ -26,7 +26,7 @@ WAYS = {
 }
 
 
-def enter(ending: Ending, state: TxState) -> None:
+def enter(ending: TransactionEnding, state: TxState) -> None:
     """Enter a state, by the method for it."""
     match state:
         case TxState.FAILED:
@@ -41,7 +41,7 @@ def enter(ending: Ending, state: TxState) -> None:
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(TxState, TxState)))
 def test_only_the_table_lets_a_state_follow_another(before: TxState, after: TxState) -> None:
     """Each pair is tried; what is refused changes nothing, and to fail twice is no transition."""
-    ending = Ending()
+    ending = TransactionEnding()
     for state in WAYS[before]:
         enter(ending, state)
     assert ending.state is before
@@ -59,7 +59,7 @@ def test_only_the_table_lets_a_state_follow_another(before: TxState, after: TxSt
 
 def test_the_first_reason_of_a_failure_is_kept() -> None:
     """A statement that is refused after another one does not hide what went wrong first."""
-    ending = Ending()
+    ending = TransactionEnding()
     ending.fail(BadRequestError("the first"))
     ending.fail(BadRequestError("the second"))
     assert ending.error is not None

@@ -6,7 +6,7 @@ import pytest
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
 from tidelock.replica_agent.transactions.ending.validation import first_conflict
-from tidelock.replica_agent.transactions.transaction import Excluded, Isolation, Lease, Transaction
+from tidelock.replica_agent.transactions.transaction import Excluded, Isolation, Transaction, TransactionLease
 
 A, B = TableName("default.a"), TableName("default.b")
 
@@ -16,7 +16,7 @@ def tx(isolation: Isolation = Isolation.SERIALIZABLE) -> Transaction:
     return Transaction(
         tid=Tid(Csn(7), ReplicaId("r1"), 1, 1),
         begun_at=0.0,
-        lease=Lease(seconds=60.0, until=0.0),
+        lease=TransactionLease(seconds=60.0, until=0.0),
         isolation=isolation,
     )
 
