@@ -108,7 +108,7 @@ class Optimizer:
                 await asyncio.sleep(_POLL_S)
                 continue
             due = await self.survey.of(table, path, thorough=True)
-            if not due and not self.survey.hindered(table, path):
+            if not due and not self.survey.only_locked(table, path):
                 return True
             if self.clock() >= until_s:
                 return False

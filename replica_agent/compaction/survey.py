@@ -67,7 +67,7 @@ class Survey:
     """The knowledge of this agent about the partitions.
 
     Args:
-        heeded: Returns the CSNs that long transactions read at, of any home.
+        long_snapshots: Returns the CSNs that long transactions read at, of any home.
         locked: Returns the parts of a table that were locked a moment ago; it may raise UnavailableError.
         clock: Monotonic seconds.
         wall_ms: Unix time in ms.
@@ -81,13 +81,13 @@ class Survey:
         tables: Tables,
         counts: PartCounts,
         waiters: CsnWaiters,
-        heeded: Callable[[], Collection[Csn]],
+        long_snapshots: Callable[[], Collection[Csn]],
         locked: Callable[[TableName], Awaitable[Collection[PartId]]],
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
         self._reader, self._tables, self._counts, self._waiters = reader, tables, counts, waiters
-        self._heeded, self._locked = heeded, locked
+        self._long_snapshots, self._locked = long_snapshots, locked
         self._clock, self._wall_ms = clock, wall_ms
         self._limits = limits_of(settings)
         self._longest_rest_s = settings.compaction_retry_wait_max_s
@@ -95,14 +95,14 @@ class Survey:
         #: For each respected CSN, the merges above it that a reader at this CSN could adopt.
         self._adopted: dict[Csn, AdoptedMerges] = {}
         #: Partitions in which only locked parts were left to merge.
-        self._hindered: set[tuple[TableName, str]] = set()
+        self._only_locked: set[tuple[TableName, str]] = set()
         self._claimed: set[PartId] = set()
         self._merging: Counter[tuple[TableName, str]] = Counter()
 
     async def due(self, mine: Callable[[TableName], bool]) -> list[MergeWork]:
         """Return the work in the tables that are ``mine``, the partition with most parts first."""
         found: list[MergeWork] = []
-        self._heed()
+        self._update_eras()
         for table in self._counts.tables():
             if not mine(table) or not self._wanted(table):
                 continue
@@ -115,7 +115,7 @@ class Survey:
 
     async def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[MergeWork]:
         """Return what is worth merging in one partition, and not locked; see :func:`planner.plan`."""
-        self._hindered.discard((table, path))
+        self._only_locked.discard((table, path))
         at = self._waiters.reached
         parts = self._candidates(table, path, at)
         if not plan(parts, self._limits, thorough=thorough):
@@ -129,13 +129,13 @@ class Survey:
         parts = [part for part in self._candidates(table, path, at) if part.part not in locked]
         groups = plan(parts, self._limits, thorough=thorough)
         if not groups:
-            self._hindered.add((table, path))
+            self._only_locked.add((table, path))
             self._rests[table, path] = _Rest(at, self._clock() + self._longest_rest_s)
         return [MergeWork(table, group, len(parts)) for group in groups]
 
-    def hindered(self, table: TableName, path: str) -> bool:
+    def only_locked(self, table: TableName, path: str) -> bool:
         """Return whether only locked parts were worth merging in a partition at the last check."""
-        return (table, path) in self._hindered
+        return (table, path) in self._only_locked
 
     def claim(self, work: MergeWork) -> None:
         """Leave out the parts of a group from now on: they are being merged here."""
@@ -163,12 +163,12 @@ class Survey:
         """Note a merge that succeeded: the partition may be checked again at once."""
         self._rests.pop((work.table, work.group.path), None)
 
-    def _heed(self) -> None:
+    def _update_eras(self) -> None:
         """Read the CSNs of long transactions; if one has ended, its eras of parts can be merged."""
-        heeded = set(self._heeded())
-        if self._adopted.keys() - heeded:
+        long_snapshots = set(self._long_snapshots())
+        if self._adopted.keys() - long_snapshots:
             self._rests = {key: rest for key, rest in self._rests.items() if rest.failures}
-        self._adopted = {csn: self._adopted.get(csn) or AdoptedMerges() for csn in heeded}
+        self._adopted = {csn: self._adopted.get(csn) or AdoptedMerges() for csn in long_snapshots}
 
     async def _locked_now(self, table: TableName) -> Collection[PartId]:
         try:
@@ -191,7 +191,7 @@ class Survey:
 
     def _candidates(self, table: TableName, path: str, at: Csn) -> list[Candidate]:
         now_ms = self._wall_ms()
-        self._heed()
+        self._update_eras()
         for csn, adopted in self._adopted.items():
             adopted.look(self._reader, None, at=csn, newest=at)
         return [

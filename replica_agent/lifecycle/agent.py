@@ -150,10 +150,10 @@ class Agent:
         while not await waiters.wait(end, _CATCH_UP_TICK_S):
             if time.monotonic() > until or self._ended.done():
                 break
-        upkeep = BackgroundTasks(parts)
-        for name, interval_s, work in upkeep.chores():
+        background = BackgroundTasks(parts)
+        for name, interval_s, work in background.tasks():
             self.keep(name, self._repeat(name, interval_s, work))
-        parts.means.store.on_change(lambda: self.spawn("alive", upkeep.keep_alive()))
+        parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
         if waiters.reached < session.told:
             self._behind = f"it has had CSN {session.told}, which its disk has not: it serves from there on"
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
@@ -202,7 +202,7 @@ class Agent:
             self._damaged.discard(part)
             self.local.readers.released(part)
         self.parts.replication.applier.part_held(part)
-        self.parts.uploads.early.arrived(part)
+        self.parts.uploads.eager.arrived(part)
 
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
         """Log it: the peer will find the damage itself when it is asked for the part."""
@@ -268,7 +268,7 @@ class Agent:
     def read(self, csn: Csn) -> None:
         """Keep a CSN that a reader process reads readable for a while, if no client has pinned it."""
         if self._parts is not None and self.condition.allows(Action.LATEST):
-            self.parts.history.read_pins.read(csn)
+            self.parts.history.implicit_pins.read(csn)
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """Check a part that a reader or a query reported; if its bytes are wrong, it is fetched again."""

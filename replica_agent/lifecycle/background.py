@@ -55,20 +55,20 @@ class BackgroundTasks:
             means.metrics.collected_parts.inc,
         )
         self._outcomes = OutcomeRetention(means.replica, catalog, means.store, replication.log.fenced)
-        self._janitor = UndecidedResolver(
+        self._undecided = UndecidedResolver(
             catalog,
             outcome=partial(parts.transactions.outcomes.outcome, policy=UNDECIDED),
             forget=parts.receiver.forget,
-            fetching=lambda: replication.fetcher.early() | parts.uploads.foreign.tids(),
+            fetching=lambda: replication.fetcher.early() | parts.uploads.peer_uploads.tids(),
         )
 
-    def chores(self) -> list[tuple[str, float, PeriodicTask]]:
+    def tasks(self) -> list[tuple[str, float, PeriodicTask]]:
         """Return (name, seconds between two runs, work) of each background task."""
         settings = self._settings
         return [
             ("progress", settings.progress_interval_s, self._publish_progress),
             ("leases", _LEASE_TICK_S, self._end_leases),
-            ("undecided", settings.undecided_check_s, self._if_collecting(self._janitor.look)),
+            ("undecided", settings.undecided_check_s, self._if_collecting(self._undecided.look)),
             ("alive", settings.member_refresh_s, self.keep_alive),
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
@@ -97,9 +97,9 @@ class BackgroundTasks:
         """
         reached = self._local.waiters.reached
         oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
-        heeded = self._transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
+        long_snapshots = self._transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
         told = self._session.told
-        progress = Progress(reached, oldest, tuple(heeded), told if told > reached else CSN_NONE)
+        progress = Progress(reached, oldest, tuple(long_snapshots), told if told > reached else CSN_NONE)
         self._metrics.oldest.set(oldest)
         if progress != self._published and self._log.state is LogState.FOLLOWING:
             change = SetData(tree.progress(self._session.replica), encode_progress(progress))

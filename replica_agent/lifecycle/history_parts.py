@@ -30,7 +30,7 @@ class HistoryParts:
 
     snapshots: Snapshots
     history: HorizonMover
-    read_pins: ImplicitPins
+    implicit_pins: ImplicitPins
     changes: ChangeFeed
 
 
@@ -58,29 +58,29 @@ def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
         retained=partial(newest_before, means.reader),
         clock=time.monotonic,
     )
-    read_pins = ImplicitPins(
+    implicit_pins = ImplicitPins(
         snapshots,
         ttl_s=settings.unpinned_ttl_s,
         most=settings.unpinned_max,
         pinned=history.pinned,
         clock=time.monotonic,
     )
-    means.stack.push_async_callback(read_pins.close)
+    means.stack.push_async_callback(implicit_pins.close)
     changes = ChangeFeed(
         settings=settings,
         condition=means.condition,
         waiters=waiters,
         snapshots=snapshots,
-        read_pins=read_pins,
+        implicit_pins=implicit_pins,
     )
-    return HistoryParts(snapshots=snapshots, history=history, read_pins=read_pins, changes=changes)
+    return HistoryParts(snapshots=snapshots, history=history, implicit_pins=implicit_pins, changes=changes)
 
 
 def make_compactor(means: Means, replication: ReplicationParts, transactions: TransactionParts) -> Compactor:
     """Make the compactor, which merges parts; ``tick`` lets it work."""
     local, settings, membership = means.local, means.settings, replication.membership
 
-    def heeded() -> set[Csn]:
+    def long_snapshots() -> set[Csn]:
         return {*transactions.registry.long_snapshots(), *membership.open_snapshots()}
 
     def serving() -> bool:
@@ -92,7 +92,7 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
         tables=transactions.tables,
         counts=local.counts,
         waiters=local.waiters,
-        heeded=heeded,
+        long_snapshots=long_snapshots,
         locked=transactions.locks.locked_parts,
         clock=time.monotonic,
         wall_ms=_wall_ms,

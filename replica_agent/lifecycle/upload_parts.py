@@ -24,10 +24,10 @@ from tidelock.replica_agent.uploads.uploads import Uploads
 class UploadParts:
     """The parts that receive files of jobs."""
 
-    early: EagerReplication
+    eager: EagerReplication
     uploads: Uploads
-    spread: UploadRedirector
-    foreign: PeerUploads
+    redirector: UploadRedirector
+    peer_uploads: PeerUploads
 
 
 def make_uploads(means: Means, replication: ReplicationParts, transactions: TransactionParts) -> UploadParts:
@@ -35,7 +35,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
     local, settings, cluster = means.local, means.settings, means.session.cluster.cluster_id
     key = key_of(settings.secret, cluster, secrets.token_bytes(32))
     grants = UploadGrants(key, shared=bool(settings.secret), cluster=cluster, replica=means.replica)
-    early = EagerReplication(
+    eager = EagerReplication(
         local.catalog,
         local.files,
         replication.pusher,
@@ -55,7 +55,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         tables=transactions.tables,
         pressure=transactions.inserts.pressure,
         removals=transactions.removals,
-        passes=TokenIssuer(
+        tokens=TokenIssuer(
             settings=settings,
             key=key,
             cluster=cluster,
@@ -64,22 +64,22 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
             member=local.member,
             wall_s=time.time,
         ),
-        early=early,
+        eager=eager,
         receiver=receiver,
         hint=replication.pusher.hint,
     )
-    spread = UploadRedirector(
+    redirector = UploadRedirector(
         settings=settings,
         home=means.replica,
         numbers=replication.numbers,
         files=local.files,
         writes=uploads,
-        early=early,
+        eager=eager,
         grants=grants,
         targets=UploadTargets(settings, replication.membership, replication.client, time.monotonic),
         wall_s=time.time,
     )
-    foreign = PeerUploads(
+    peer_uploads = PeerUploads(
         replica=means.replica,
         catalog=local.catalog,
         files=local.files,
@@ -90,4 +90,4 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         receiver=receiver,
         taken=means.metrics.uploads.labels("other").inc,
     )
-    return UploadParts(early=early, uploads=uploads, spread=spread, foreign=foreign)
+    return UploadParts(eager=eager, uploads=uploads, redirector=redirector, peer_uploads=peer_uploads)

@@ -61,7 +61,7 @@ def assemble(means: Means) -> AgentParts:
         files=means.local.files,
         stager=replication.stager,
         fetcher=replication.fetcher,
-        cut=uploads.foreign.cut,
+        cut=uploads.peer_uploads.cut,
         waiters=means.local.waiters,
         arrived=means.events.part_held,
     )
@@ -122,7 +122,7 @@ def _reads(
         waiters=means.local.waiters,
         reader=means.reader,
         snapshots=history.snapshots,
-        read_pins=history.read_pins,
+        implicit_pins=history.implicit_pins,
         changes=history.changes,
         transactions=transactions.registry,
         staging=transactions.inserts.staging,
@@ -136,10 +136,10 @@ def _uploads(means: Means, transactions: TransactionParts, uploads: UploadParts)
     return UploadService(
         condition=means.condition,
         transactions=transactions.registry,
-        passes=uploads.uploads.passes,
+        tokens=uploads.uploads.tokens,
         uploads=uploads.uploads,
-        spread=uploads.spread,
-        foreign=uploads.foreign,
+        redirector=uploads.redirector,
+        peer_uploads=uploads.peer_uploads,
     )
 
 
@@ -153,7 +153,7 @@ def _peers(
         waiters=means.local.waiters,
         files=means.local.files,
         receiver=receiver,
-        spread=uploads.spread,
+        redirector=uploads.redirector,
         outcomes=transactions.outcomes,
     )
 

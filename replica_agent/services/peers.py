@@ -36,7 +36,7 @@ class PeerService:
     waiters: CsnWaiters
     files: PartFs
     receiver: PushReceiver
-    spread: UploadRedirector
+    redirector: UploadRedirector
     outcomes: OutcomeResolver
 
     def admit_push(self, length: int | None) -> None:
@@ -78,15 +78,15 @@ class PeerService:
 
     async def begin_upload(self, grant: str, replica: ReplicaId) -> UploadBegun:
         """Let another replica receive a file of a transaction of this home."""
-        return await self.spread.begin(grant, replica)
+        return await self.redirector.begin(grant, replica)
 
     async def end_upload(self, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta) -> None:
         """Record a file that another replica has received."""
-        await self.spread.end(tid, table, replica, meta)
+        await self.redirector.end(tid, table, replica, meta)
 
     async def fail_upload(self, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
         """Give up a file that another replica was to receive."""
-        await self.spread.fail(tid, table, replica, part)
+        await self.redirector.fail(tid, table, replica, part)
 
     def own_outcome(self, tid: Tid) -> OwnOutcome:
         """Return what this home knows about a transaction of its own."""

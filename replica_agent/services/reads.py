@@ -36,7 +36,7 @@ class ReadService:
     waiters: CsnWaiters
     reader: CatalogReader
     snapshots: Snapshots
-    read_pins: ImplicitPins
+    implicit_pins: ImplicitPins
     changes: ChangeFeed
     transactions: Transactions
     staging: RowStaging
@@ -72,7 +72,7 @@ class ReadService:
         """
         self.condition.require(Action.READ if csn <= self.waiters.reached else Action.LATEST)
         await self.snapshots.require(csn, table)
-        self.read_pins.read(csn)
+        self.implicit_pins.read(csn)
 
     async def read_availability(self, csn: Csn) -> ReadAvailability:
         """Return whether ``csn`` can be served here, as the answer for a reader process."""

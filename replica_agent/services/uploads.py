@@ -26,15 +26,15 @@ class UploadService:
 
     condition: Condition
     transactions: Transactions
-    passes: TokenIssuer
+    tokens: TokenIssuer
     uploads: Uploads
-    spread: UploadRedirector
-    foreign: PeerUploads
+    redirector: UploadRedirector
+    peer_uploads: PeerUploads
 
     @property
     def member(self) -> Member:
         """The addresses of this replica."""
-        return self.passes.member
+        return self.tokens.member
 
     def find_with_sign_of_life(self, tid: str, *, shown: bool) -> Transaction:
         """Return a transaction; see :func:`~.finding.find_with_sign_of_life`."""
@@ -50,15 +50,15 @@ class UploadService:
         ttl_s: float | None,
     ) -> IssuedToken:
         """Return a token for an open transaction; errors as :meth:`TokenIssuer.give`."""
-        return self.passes.give(tx, rights, tables, ttl_s)
+        return self.tokens.give(tx, rights, tables, ttl_s)
 
     def admit_to(self, token: str, tid: str, right: Right | None) -> TokenClaims:
         """Return the claims of a token that a request about a transaction has; see `TokenIssuer.admit_to`."""
-        return self.passes.admit_to(token, tid, right)
+        return self.tokens.admit_to(token, tid, right)
 
     def admit(self, token: str) -> tuple[TokenClaims, Transaction]:
         """Return a token's claims and its transaction, which accepts files now; see `TokenIssuer.admit`."""
-        found = self.passes.admit(token)
+        found = self.tokens.admit(token)
         self.condition.require(Action.INSERT)
         return found
 
@@ -90,7 +90,7 @@ class UploadService:
         """
         self.area(tx, table).check_create(place, overwrite=overwrite)
         self.uploads.quota.require_file(tx)
-        return await self.spread.location(tx, table, place, overwrite=overwrite)
+        return await self.redirector.location(tx, table, place, overwrite=overwrite)
 
     async def upload(
         self,
@@ -123,4 +123,4 @@ class UploadService:
     async def take(self, grant: str, content: AsyncIterator[bytes]) -> None:
         """Receive a file for a transaction of another home; see :meth:`PeerUploads.take`."""
         self.condition.require(Action.ACK)
-        await self.foreign.take(grant, content)
+        await self.peer_uploads.take(grant, content)

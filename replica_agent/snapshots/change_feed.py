@@ -27,7 +27,7 @@ class ChangeFeed:
     condition: Condition
     waiters: CsnWaiters
     snapshots: Snapshots
-    read_pins: ImplicitPins
+    implicit_pins: ImplicitPins
 
     async def page(
         self,
@@ -76,7 +76,7 @@ class ChangeFeed:
 
         schema, page = await asyncio.to_thread(look)
         if page.sets:
-            self.read_pins.read_from(since)
+            self.implicit_pins.read_from(since)
         return schema, page
 
     async def rows(self, table: TableName, since: Csn, until: Csn) -> ChangesRequest:
@@ -85,7 +85,7 @@ class ChangeFeed:
         The range stays readable for a while. Errors as :meth:`page`, without UnknownTableError.
         """
         await self._reach(table, since, until)
-        self.read_pins.read_from(since)
+        self.implicit_pins.read_from(since)
         return ChangesRequest(until, since, table, self.settings.changes_files_max)
 
     async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:

@@ -47,7 +47,7 @@ class UploadRedirector:
     numbers: PartNumbers
     files: PartFs
     writes: Uploads
-    early: EagerReplication
+    eager: EagerReplication
     grants: UploadGrants
     targets: UploadTargets
     wall_s: Callable[[], float]
@@ -60,7 +60,7 @@ class UploadRedirector:
         if not self.settings.upload_spread:
             return None
         peers = {peer.replica: peer for peer in await self.targets.now()}
-        if self.early.behind_bytes() > self.settings.upload_behind_bytes_max:
+        if self.eager.behind_bytes() > self.settings.upload_behind_bytes_max:
             return None
         chosen = self._turns.next({self.home, *peers})
         if chosen == self.home:
@@ -80,14 +80,14 @@ class UploadRedirector:
             BadRequestError, TooLargeError: As :meth:`Uploads.upload`.
         """
         grant = self.grants.admit(text, replica, self.wall_s())
-        tx = self.writes.passes.find_open(grant.tid)
+        tx = self.writes.tokens.find_open(grant.tid)
         writes = self.writes.of(tx, grant.table)
         self.writes.quota.require_file(tx)
         number, dropped = writes.area.create(grant.place, overwrite=grant.overwrite)
         part = self.numbers.next()
         writes.files[number] = StagedFile(part, self.files.part_path(part), taken_by=replica)
         writes.elsewhere[part] = number
-        await self.early.discard(writes.take(dropped))
+        await self.eager.discard(writes.take(dropped))
         return UploadBegun(part, min(self.settings.insert_bytes_max, self.writes.quota.room(tx)))
 
     async def end(self, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta) -> None:
@@ -98,7 +98,7 @@ class UploadRedirector:
             BadRequestError: The file was deleted meanwhile.
             TooLargeError: The transaction stages too much with this file.
         """
-        tx = self.writes.passes.find_open(tid)
+        tx = self.writes.tokens.find_open(tid)
         writes = tx.staged.writes.get(table)
         number = None if writes is None else writes.elsewhere.get(meta.part)
         if writes is None or number is None or writes.files[number].taken_by != replica:
@@ -118,7 +118,7 @@ class UploadRedirector:
             raise
         writes.area.finish(number, meta.length)
         writes.files[number] = file = replace(writes.files[number], meta=meta, known=True)
-        self.early.fetch(tx, [file])
+        self.eager.fetch(tx, [file])
 
     async def fail(self, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
         """Give up a file that another replica could not receive; harmless when no seal waits for it.
@@ -126,9 +126,9 @@ class UploadRedirector:
         The home may have recorded the file although its answer was lost. Then the fetch is under way, and is
         undone.
         """
-        tx = self.writes.passes.find_open(tid)
+        tx = self.writes.tokens.find_open(tid)
         writes = tx.staged.writes.get(table)
         number = None if writes is None else writes.elsewhere.get(part)
         if writes is not None and number is not None and writes.files[number].taken_by == replica:
             writes.area.abandon(number)
-            await self.early.discard(writes.take([number]))
+            await self.eager.discard(writes.take([number]))

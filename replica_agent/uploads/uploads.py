@@ -75,7 +75,7 @@ class Uploads:
     """Keeps the staging folders of the transactions of this home.
 
     Attributes:
-        passes: Decides which requests may use the folders.
+        tokens: Decides which requests may use the folders.
         hint: Notifies the peers of large parts of a transaction, so that they fetch early.
     """
 
@@ -89,8 +89,8 @@ class Uploads:
     tables: Tables
     pressure: BackPressure
     removals: Removals
-    passes: TokenIssuer
-    early: EagerReplication
+    tokens: TokenIssuer
+    eager: EagerReplication
     receiver: UploadReceiver
     hint: Callable[[Tid, Sequence[PartMeta]], None]
     quota: UploadQuota = field(init=False)
@@ -165,7 +165,7 @@ class Uploads:
 
         with self._running(tx):
             try:
-                await self.early.discard(writes.take(dropped))
+                await self.eager.discard(writes.take(dropped))
                 await self.catalog.write(lambda db: jobs.note_undo(db, [file.path]))
                 sink = self.files.begin(part)  # only opens a file; in a thread it might be lost
                 location = await self.receiver.receive(content, sink, grown)
@@ -199,7 +199,7 @@ class Uploads:
             if not writes.area.rename(source, target):
                 return False
             if kind_of(target) is PathKind.TASK:
-                await self.early.announce(tx, writes, writes.area.below(target))
+                await self.eager.announce(tx, writes, writes.area.below(target))
             return True
 
     async def delete(
@@ -224,7 +224,7 @@ class Uploads:
             self.transactions.require_open(tx)
             schema = self._schema(tx, table)
             found = writes.area.delete(place, recursive=recursive)
-            await self.early.discard(writes.take(found.dropped))
+            await self.eager.discard(writes.take(found.dropped))
             if found.replaces is not None:
                 if found.replaces:
                     values = values_of(partition_path(found.replaces, schema), schema)
@@ -278,7 +278,7 @@ class Uploads:
         writes = self.of(tx, table)
         async with writes.turn:
             self.transactions.require_open(tx)
-            await self.early.discard(writes.take(writes.area.settle(job, places)))
+            await self.eager.discard(writes.take(writes.area.settle(job, places)))
             return await self._seal(tx, table, writes)
 
     async def _seal(
@@ -305,7 +305,7 @@ class Uploads:
             writes.area.seal(found)
             return SealedRows(0, 0)
         files = {item.number: writes.files[item.number] for item in found}
-        places = await self.early.gather(tx, list(files.values()))
+        places = await self.eager.gather(tx, list(files.values()))
         staged: list[jobs.StagedPart] = []
         for first in range(0, len(found), _AT_ONCE):
             some = found[first : first + _AT_ONCE]
@@ -319,7 +319,7 @@ class Uploads:
         kept = {part.meta.part for part in staged}
         empty = [number for number, file in files.items() if file.part not in kept]
         writes.take(files.keys() - empty)
-        await self.early.discard(writes.take(empty))
+        await self.eager.discard(writes.take(empty))
         metas = [part.meta for part in staged]
         self.hint(tx.tid, metas)
         self.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))

@@ -140,7 +140,7 @@ class OutcomeResolver:
         while True:
             match next_step(facts, policy):
                 case SearchLog(newest):
-                    facts = await self._look(facts, newest=newest)
+                    facts = await self._read(facts, newest=newest)
                 case AskHome():
                     facts = facts.answered(await self._homes.ask(tid))
                 case FenceHome():
@@ -151,7 +151,7 @@ class OutcomeResolver:
                 case outcome:
                     return outcome
 
-    async def _look(self, facts: OutcomeFacts, *, newest: bool) -> OutcomeFacts:
+    async def _read(self, facts: OutcomeFacts, *, newest: bool) -> OutcomeFacts:
         """Read the log, then the own catalog, then the floor.
 
         A record passes from the log to the records that are delivered here, and from there into the catalog,
@@ -160,7 +160,7 @@ class OutcomeResolver:
         """
         reading = await self._log.find(facts.tid, newest=newest)
         kept = self._local.commit(facts.tid)
-        return facts.looked(reading, kept=kept, floor=self._local.floor(), newest=newest)
+        return facts.with_reading(reading, kept=kept, floor=self._local.floor(), newest=newest)
 
 
 def _no_such(tid: Tid, boot: int | None) -> UnknownTransactionError:

@@ -36,7 +36,7 @@ from tidelock.csnlog.core.results import (
     TooOld,
 )
 
-# ------------------------------------------------------------------------------------------------- the askers
+# ----------------------------------------------------------------------------------------------- the policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class OwnFacts:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReading:
-    """One look at ZooKeeper, then at the own catalog, then at the floor.
+    """One reading of ZooKeeper, then of the own catalog, then of the floor.
 
     Attributes:
         boot: The boot of the home; None if no replica has that name.
@@ -123,38 +123,38 @@ class OutcomeFacts:
 
     Attributes:
         tid: The transaction.
-        foreign: Its home is another replica.
+        other_home: Its home is another replica.
         commit: The commit, as far as it was known here at the beginning.
         own: The answer of this replica as its home (:func:`own_outcome`).
-        look: The last look; None before the first one, and after this replica has fenced the home.
+        reading: The last reading; None before the first one, and after this replica has fenced the home.
         home: The answer of the home; None if it was not asked.
         fence_tried: This replica has tried to raise the fence of the home.
     """
 
     tid: Tid
-    foreign: bool
+    other_home: bool
     commit: Committed | None = None
     own: OwnOutcome = field(default_factory=NotMine)
-    look: OutcomeReading | None = None
+    reading: OutcomeReading | None = None
     home: HomeAnswer | NoAnswer | None = None
     fence_tried: bool = False
 
-    def looked(
-        self, reading: LogReading, *, kept: Committed | None, floor: Csn, newest: bool = False
+    def with_reading(
+        self, log: LogReading, *, kept: Committed | None, floor: Csn, newest: bool = False
     ) -> OutcomeFacts:
-        """Add a look: the log, then the outcome that is ``kept`` here, then the floor."""
-        look = OutcomeReading(
-            reading.boot, reading.commit or kept, floor, newest=newest, after_home=self.home is not None
+        """Add a reading: the log, then the outcome that is ``kept`` here, then the floor."""
+        reading = OutcomeReading(
+            log.boot, log.commit or kept, floor, newest=newest, after_home=self.home is not None
         )
-        return replace(self, look=look)
+        return replace(self, reading=reading)
 
     def answered(self, answer: HomeAnswer | NoAnswer) -> OutcomeFacts:
         """Add the answer of the home, or its silence."""
         return replace(self, home=answer)
 
     def fenced(self, *, raised: bool) -> OutcomeFacts:
-        """Add the attempt to fence the home. A fence that was raised makes the last look worthless."""
-        return replace(self, fence_tried=True, look=None if raised else self.look)
+        """Add the attempt to fence the home. A fence that was raised makes the last reading worthless."""
+        return replace(self, fence_tried=True, reading=None if raised else self.reading)
 
 
 def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
@@ -180,7 +180,7 @@ def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SearchLog:
-    """Look: the home's session znode, the log to its end, the own catalog, the floor, in this order.
+    """Read the home's session znode, the log to its end, the own catalog, the floor, in this order.
 
     Attributes:
         newest: A write comes first, so that no older state of ZooKeeper is read.
@@ -217,33 +217,33 @@ def next_step(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | Never
     """Return the outcome if the facts tell it under this policy, else the next question."""
     if facts.commit is not None:
         return facts.commit
-    if facts.look is not None and facts.look.commit is not None:
-        return facts.look.commit
+    if facts.reading is not None and facts.reading.commit is not None:
+        return facts.reading.commit
     if not isinstance(facts.own, NotMine):
         return facts.own
-    if policy.home_first and facts.foreign:
+    if policy.home_first and facts.other_home:
         if facts.home is None:
             return AskHome()
         if isinstance(facts.home, CommittedUnseen):
             return Running()  # its record is on its way here
     if isinstance(facts.home, Aborted | Running):
         return facts.home
-    if facts.look is None:
+    if facts.reading is None:
         return SearchLog()
-    if not policy.held_here and facts.tid.snapshot < facts.look.floor:
-        return _below_the_floor(facts, facts.look, policy)
-    return _in_no_record(facts, facts.look, policy)
+    if not policy.held_here and facts.tid.snapshot < facts.reading.floor:
+        return _below_the_floor(facts, facts.reading, policy)
+    return _in_no_record(facts, facts.reading, policy)
 
 
 def _below_the_floor(
-    facts: OutcomeFacts, look: OutcomeReading, policy: Policy
+    facts: OutcomeFacts, reading: OutcomeReading, policy: Policy
 ) -> Question | Outcome | NeverWas:
     """Judge a transaction that may have been committed and forgotten."""
-    too_old = TooOld(look.floor)
-    if not facts.foreign or not _may_commit(facts, look):
+    too_old = TooOld(reading.floor)
+    if not facts.other_home or not _may_commit(facts, reading):
         return too_old
-    if policy.for_lock and (look.boot is None or look.boot < facts.tid.boot):
-        return _of_no_boot(look)
+    if policy.for_lock and (reading.boot is None or reading.boot < facts.tid.boot):
+        return _of_no_boot(reading)
     if facts.home is None:
         return AskHome()
     if not policy.for_lock:
@@ -251,16 +251,18 @@ def _below_the_floor(
     if isinstance(facts.home, NoAnswer):
         return Running()
     # The home may have committed after the log was read. The CSN of that commit is above the floor.
-    return too_old if look.after_home else SearchLog()
+    return too_old if reading.after_home else SearchLog()
 
 
-def _in_no_record(facts: OutcomeFacts, look: OutcomeReading, policy: Policy) -> Question | Outcome | NeverWas:
+def _in_no_record(
+    facts: OutcomeFacts, reading: OutcomeReading, policy: Policy
+) -> Question | Outcome | NeverWas:
     """Judge a transaction without a record, whose record would be known."""
-    if look.boot is None or look.boot < facts.tid.boot:
-        return _of_no_boot(look)
-    if not _may_commit(facts, look):
+    if reading.boot is None or reading.boot < facts.tid.boot:
+        return _of_no_boot(reading)
+    if not _may_commit(facts, reading):
         return Aborted()
-    if not facts.foreign or policy.for_lock:
+    if not facts.other_home or policy.for_lock:
         return Running()
     if facts.home is None:
         return AskHome()
@@ -269,11 +271,11 @@ def _in_no_record(facts: OutcomeFacts, look: OutcomeReading, policy: Policy) -> 
     return FenceHome() if policy.may_fence and not facts.fence_tried else Running()
 
 
-def _may_commit(facts: OutcomeFacts, look: OutcomeReading) -> bool:
+def _may_commit(facts: OutcomeFacts, reading: OutcomeReading) -> bool:
     """Return whether the home may still be in the boot of the transaction."""
-    return look.boot is None or look.boot <= facts.tid.boot
+    return reading.boot is None or reading.boot <= facts.tid.boot
 
 
-def _of_no_boot(look: OutcomeReading) -> Question | NeverWas:
+def _of_no_boot(reading: OutcomeReading) -> Question | NeverWas:
     """Judge a tid whose boot is above the boot of the home: it never was, unless the read was stale."""
-    return NeverWas(look.boot) if look.newest or look.boot is None else SearchLog(newest=True)
+    return NeverWas(reading.boot) if reading.newest or reading.boot is None else SearchLog(newest=True)

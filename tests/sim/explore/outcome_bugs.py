@@ -34,15 +34,15 @@ async def _look_with_the_floor_first(
     """The floor is read before the outcomes: one that is forgotten in between is missing above the floor."""
     floor = self._local.floor()
     reading = await self._log.find(facts.tid, newest=newest)
-    return facts.looked(reading, kept=self._local.commit(facts.tid), floor=floor, newest=newest)
+    return facts.with_reading(reading, kept=self._local.commit(facts.tid), floor=floor, newest=newest)
 
 
 def _keep_what_was_read(self: OutcomeFacts, *, raised: bool) -> OutcomeFacts:
     """A look that was made before the fence still counts after it."""
-    look = self.look
-    if raised and look is not None:
-        look = replace(look, boot=self.tid.boot + 1)
-    return replace(self, fence_tried=True, look=look)
+    reading = self.reading
+    if raised and reading is not None:
+        reading = replace(reading, boot=self.tid.boot + 1)
+    return replace(self, fence_tried=True, reading=reading)
 
 
 def _abort_the_silent(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
@@ -54,15 +54,17 @@ def _abort_the_silent(facts: OutcomeFacts, policy: Policy) -> Question | Outcome
 def _release_what_is_old(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
     """The holder of a lock is too old as soon as it is below the floor, though its home lives on."""
     step = next_step(facts, policy)
-    below = facts.look is not None and facts.tid.snapshot < facts.look.floor
-    return TooOld(facts.look.floor) if below and isinstance(step, AskHome) and facts.look else step
+    below = facts.reading is not None and facts.tid.snapshot < facts.reading.floor
+    return TooOld(facts.reading.floor) if below and isinstance(step, AskHome) and facts.reading else step
 
 
 def _believe_the_first_look(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
     """The holder of a lock is committed, says its home, and not in the log as it was read before: too old."""
     step = next_step(facts, policy)
-    again = isinstance(step, SearchLog) and isinstance(facts.home, CommittedUnseen) and facts.look is not None
-    return TooOld(facts.look.floor) if again and facts.look else step
+    again = (
+        isinstance(step, SearchLog) and isinstance(facts.home, CommittedUnseen) and facts.reading is not None
+    )
+    return TooOld(facts.reading.floor) if again and facts.reading else step
 
 
 def _resolving(policy: Policy) -> Callable[..., Model]:

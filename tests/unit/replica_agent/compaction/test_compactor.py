@@ -45,7 +45,7 @@ class World:
         self.refusals: list[Exception] = []
         self.merged: list[tuple[str, int]] = []
         self.damaged: list[str] = []
-        self.heeded: set[Csn] = set()
+        self.long_snapshots: set[Csn] = set()
         self.locked: set[PartId] | None = set()
         self.metrics = Metrics()
         made = settings(**(SETTINGS | changed))
@@ -58,7 +58,7 @@ class World:
             tables=cast("Any", self),
             counts=self.counts,
             waiters=self.waiters,
-            heeded=lambda: self.heeded,
+            long_snapshots=lambda: self.long_snapshots,
             locked=self.locked_parts,
             clock=lambda: self.now_s,
             wall_ms=lambda: TIME_MS + self.csn,
@@ -268,7 +268,7 @@ async def test_what_a_long_transaction_sees_is_merged_apart(world: World) -> Non
     seen = Csn(world.csn)
     for _ in range(2):
         world.insert(5)
-    world.heeded = {seen}
+    world.long_snapshots = {seen}
     await world.compactor.look()
     assert world.merged == [("y=1", 2), ("y=1", 2)]
     await world.compactor.look()
@@ -277,7 +277,7 @@ async def test_what_a_long_transaction_sees_is_merged_apart(world: World) -> Non
     await world.compactor.look()
     assert len(world.merged) == 3
     assert world.counts.of(TABLE, "y=1") == 2
-    world.heeded = set()
+    world.long_snapshots = set()
     await world.compactor.look()
     assert world.counts.of(TABLE, "y=1") == 2  # 10 and 20 rows: not worth it yet
     world.insert(10)

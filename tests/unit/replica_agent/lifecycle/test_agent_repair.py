@@ -62,7 +62,7 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
             applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
             fetcher=SimpleNamespace(want=told.wanted.append),
         ),
-        uploads=SimpleNamespace(early=SimpleNamespace(arrived=lambda _part: None)),
+        uploads=SimpleNamespace(eager=SimpleNamespace(arrived=lambda _part: None)),
     )
     assert isinstance(made, Agent)
     return made

@@ -72,7 +72,7 @@ class Course:
     end: Outcome | NeverWas
 
 
-def look(
+def reading(
     boot: int | None, *, commit: Committed | None = None, floor: Csn = KEPT, **more: bool
 ) -> OutcomeReading:
     """One look."""
@@ -83,11 +83,11 @@ def learn(facts: OutcomeFacts, question: Question) -> Iterator[OutcomeFacts]:
     """All that a question can bring, whatever came before: a read may be old, and a floor may rise."""
     match question:
         case SearchLog(newest):
-            least = facts.look.floor if facts.look is not None else KEPT
+            least = facts.reading.floor if facts.reading is not None else KEPT
             for boot, commit, floor in itertools.product(BOOTS, (None, DONE), (KEPT, FORGOTTEN)):
                 if floor >= least:
-                    yield facts.looked(LogReading(boot, commit), kept=None, floor=floor, newest=newest)
-                    yield facts.looked(LogReading(boot, None), kept=commit, floor=floor, newest=newest)
+                    yield facts.with_reading(LogReading(boot, commit), kept=None, floor=floor, newest=newest)
+                    yield facts.with_reading(LogReading(boot, None), kept=commit, floor=floor, newest=newest)
         case AskHome():
             for answer in ANSWERS:
                 yield facts.answered(answer)
@@ -109,11 +109,11 @@ def courses(facts: OutcomeFacts, policy: Policy, before: tuple[Question, ...] = 
 
 def beginnings() -> Iterator[OutcomeFacts]:
     """Return all facts that can be known before the first question."""
-    for foreign, commit in itertools.product((True, False), (None, DONE)):
-        tid = TID if foreign else replace(TID, home=HERE)
-        owns: tuple[OwnOutcome, ...] = (NotMine(),) if foreign else (NotMine(), DONE, Aborted(), Running())
+    for other_home, commit in itertools.product((True, False), (None, DONE)):
+        tid = TID if other_home else replace(TID, home=HERE)
+        owns: tuple[OwnOutcome, ...] = (NotMine(),) if other_home else (NotMine(), DONE, Aborted(), Running())
         for own in owns:
-            yield OutcomeFacts(tid, foreign, commit, own)
+            yield OutcomeFacts(tid, other_home, commit, own)
 
 
 @pytest.fixture(scope="module", params=list(POLICIES.values()), ids=list(POLICIES))
@@ -137,10 +137,10 @@ def test_aborted_needs_the_home_or_a_log_that_was_read_after_its_fence(all_cours
     for course in all_courses:
         if course.end == Aborted():
             facts = course.facts
-            read = facts.look is not None and facts.look.boot is not None and facts.look.boot > BOOT
+            read = facts.reading is not None and facts.reading.boot is not None and facts.reading.boot > BOOT
             assert Aborted() in {facts.own, facts.home} or read, course
             assert facts.commit is None, course
-            assert facts.look is None or facts.look.commit is None, course
+            assert facts.reading is None or facts.reading.commit is None, course
 
 
 def test_nothing_is_concluded_from_what_was_read_before_an_own_fence(all_courses: list[Course]) -> None:
@@ -148,7 +148,7 @@ def test_nothing_is_concluded_from_what_was_read_before_an_own_fence(all_courses
     for course in all_courses:
         if course.questions and isinstance(course.questions[-1], FenceHome):
             assert course.end == Running(), course
-            assert course.facts.look is not None, course  # the fence was not raised by this replica
+            assert course.facts.reading is not None, course  # the fence was not raised by this replica
 
 
 def test_nothing_below_the_floor_is_running_but_by_the_word_of_its_home_or_for_a_lock(
@@ -156,7 +156,7 @@ def test_nothing_below_the_floor_is_running_but_by_the_word_of_its_home_or_for_a
 ) -> None:
     """A client would be told "running" without end of a transaction that was committed and forgotten."""
     for course in all_courses:
-        seen = course.facts.look
+        seen = course.facts.reading
         below = seen is not None and seen.floor == FORGOTTEN and not policy.held_here
         if course.end == Running() and below:
             assert course.facts.home == Running() or policy.for_lock, course
@@ -165,7 +165,7 @@ def test_nothing_below_the_floor_is_running_but_by_the_word_of_its_home_or_for_a
 def test_what_was_seen_committed_is_committed(all_courses: list[Course]) -> None:
     """I8: in the catalog, in a record that was taken, in the log: nothing learned since undoes it."""
     for course in all_courses:
-        seen = course.facts.look
+        seen = course.facts.reading
         if DONE in {course.facts.commit, seen.commit if seen else None}:
             assert course.end == DONE, course
         else:
@@ -192,15 +192,15 @@ def test_nobody_is_fenced_but_where_the_policy_lets_and_the_home_has_not_said_th
 def test_the_home_is_asked_once_and_never_this_replica_itself(all_courses: list[Course]) -> None:
     """A frozen home costs its bound once."""
     for course in all_courses:
-        assert course.questions.count(AskHome()) <= int(course.facts.foreign), course
+        assert course.questions.count(AskHome()) <= int(course.facts.other_home), course
 
 
 def test_a_boot_that_never_was_is_concluded_behind_a_write(all_courses: list[Course]) -> None:
     """A ZooKeeper server that lags behind shows the former boot of a home that has just started."""
     for course in all_courses:
         if isinstance(course.end, NeverWas):
-            assert course.facts.look is not None
-            assert course.end.boot is None or (course.facts.look.newest and course.end.boot < BOOT), course
+            assert course.facts.reading is not None
+            assert course.end.boot is None or (course.facts.reading.newest and course.end.boot < BOOT), course
 
 
 def test_a_lock_is_too_old_only_if_its_holder_cannot_commit_or_has_not(
@@ -211,10 +211,10 @@ def test_a_lock_is_too_old_only_if_its_holder_cannot_commit_or_has_not(
         return
     for course in all_courses:
         if isinstance(course.end, TooOld):
-            seen = course.facts.look
+            seen = course.facts.reading
             assert seen is not None
             over = seen.boot is not None and seen.boot > BOOT
-            assert over or not course.facts.foreign or (seen.after_home and seen.commit is None), course
+            assert over or not course.facts.other_home or (seen.after_home and seen.commit is None), course
 
 
 # ------------------------------------------------------------------------------------------- more facts
@@ -225,8 +225,8 @@ def test_a_final_outcome_stays_what_it_was_when_more_is_learned(
 ) -> None:
     """Committed, and aborted by the log, do not depend on what homes say, or on a floor that rises."""
     for course in all_courses:
-        if course.end == DONE or (course.end == Aborted() and course.facts.look is not None):
-            by_log = course.facts.look is not None and course.facts.look.boot == BOOT + 1
+        if course.end == DONE or (course.end == Aborted() and course.facts.reading is not None):
+            by_log = course.facts.reading is not None and course.facts.reading.boot == BOOT + 1
             for answer in ANSWERS:
                 told = next_step(course.facts.answered(answer), policy)
                 if course.end == DONE:
@@ -244,10 +244,10 @@ def test_a_commit_that_is_learned_wins_over_everything(policy: Policy, all_cours
 
 # --------------------------------------------------------------------------------- cases of the track record
 
-_ASKED = OutcomeFacts(TID, foreign=True)
-_LOOKED = replace(_ASKED, look=look(BOOT))
-_BELOW = replace(_ASKED, look=look(BOOT, floor=FORGOTTEN))
-_OVER = replace(_ASKED, look=look(BOOT + 1))
+_ASKED = OutcomeFacts(TID, other_home=True)
+_LOOKED = replace(_ASKED, reading=reading(BOOT))
+_BELOW = replace(_ASKED, reading=reading(BOOT, floor=FORGOTTEN))
+_OVER = replace(_ASKED, reading=reading(BOOT + 1))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
     [
         pytest.param(
             UNDECIDED,
-            replace(_OVER, home=NoAnswer(), look=look(BOOT + 1, floor=FORGOTTEN)),
+            replace(_OVER, home=NoAnswer(), reading=reading(BOOT + 1, floor=FORGOTTEN)),
             Aborted(),
             id="parts of an undecided transaction stay forever: too old",
         ),
@@ -267,7 +267,7 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
         ),
         pytest.param(
             CLIENT,
-            replace(_ASKED, look=look(BOOT + 1, floor=FORGOTTEN)),
+            replace(_ASKED, reading=reading(BOOT + 1, floor=FORGOTTEN)),
             TooOld(FORGOTTEN),
             id="aborted for committed: forgotten between the looks at the floor and at the outcomes",
         ),
@@ -286,7 +286,9 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
         ),
         pytest.param(
             CLIENT,
-            replace(_ASKED, tid=replace(TID, home=HERE), foreign=False, look=look(BOOT, floor=FORGOTTEN)),
+            replace(
+                _ASKED, tid=replace(TID, home=HERE), other_home=False, reading=reading(BOOT, floor=FORGOTTEN)
+            ),
             TooOld(FORGOTTEN),
             id="running for too old: a home that remembers it as closed",
         ),
@@ -301,14 +303,17 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
         ),
         pytest.param(
             CLIENT,
-            replace(_ASKED, look=look(BOOT - 1)),
+            replace(_ASKED, reading=reading(BOOT - 1)),
             SearchLog(newest=True),
             id="a boot ahead: read again",
         ),
         pytest.param(
-            CLIENT, replace(_ASKED, look=look(BOOT - 1, newest=True)), NeverWas(BOOT - 1), id="never was"
+            CLIENT,
+            replace(_ASKED, reading=reading(BOOT - 1, newest=True)),
+            NeverWas(BOOT - 1),
+            id="never was",
         ),
-        pytest.param(CLIENT, replace(_ASKED, look=look(None)), NeverWas(None), id="no such replica"),
+        pytest.param(CLIENT, replace(_ASKED, reading=reading(None)), NeverWas(None), id="no such replica"),
         pytest.param(CLIENT, replace(_ASKED, commit=DONE), DONE, id="known here: nothing is read"),
         pytest.param(LOCK, _LOOKED, Running(), id="a lock's holder above the floor: no home is asked"),
     ],

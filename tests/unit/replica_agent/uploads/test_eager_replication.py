@@ -65,13 +65,13 @@ TX: Final = cast("Any", SimpleNamespace(tid="1-r1-1-1"))
 async def test_only_what_arrives_is_looked_at() -> None:
     """Only arrived files are checked; else 10,000 files would be checked 10,000 times in the event loop."""
     around, files = Around(), [file(number) for number in range(FILES)]
-    early = copies(around, 60)
-    gathering = asyncio.create_task(early.gather(TX, files))
+    eager = copies(around, 60)
+    gathering = asyncio.create_task(eager.gather(TX, files))
     await until(lambda: len(around.wanted) == FILES)
     for item in files:
         around.held.add(item.part)
-        early.arrived(item.part)
-        early.arrived(PartId("r1-1-9999"))
+        eager.arrived(item.part)
+        eager.arrived(PartId("r1-1-9999"))
         await asyncio.sleep(0)
     places = await gathering
     assert {part: at.file for part, at in places.items()} == {item.part: item.path for item in files}

@@ -97,26 +97,26 @@ class Hints:
 class Wire:
     """The connection from the other replica to the home (`PeerClient`), which loses answers on request."""
 
-    def __init__(self, spread: UploadRedirector) -> None:
-        self.spread = spread
+    def __init__(self, redirector: UploadRedirector) -> None:
+        self.redirector = redirector
         self.lost = 0
 
     async def begin_upload(self, _: str, grant: str, replica: ReplicaId) -> UploadBegun:
         """Send the request."""
-        return await self.spread.begin(grant, replica)
+        return await self.redirector.begin(grant, replica)
 
     async def end_upload(
         self, _: str, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta
     ) -> None:
         """Send the report."""
-        await self.spread.end(tid, table, replica, meta)
+        await self.redirector.end(tid, table, replica, meta)
         if self.lost:
             self.lost -= 1
             raise UnavailableError("the answer is lost")
 
     async def fail_upload(self, _: str, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
         """Send the report."""
-        await self.spread.fail(tid, table, replica, part)
+        await self.redirector.fail(tid, table, replica, part)
 
 
 class Pair:
@@ -126,10 +126,10 @@ class Pair:
         (folder / "r2").mkdir()
         settings = home.settings
         self.home, self.fetches, self.hints = home, Fetches(), Hints()
-        self.early = EagerReplication(
+        self.eager = EagerReplication(
             home.catalog, home.files, cast("Any", self.hints), cast("Any", self.fetches), patience_s=0.1
         )
-        passes = TokenIssuer(
+        tokens = TokenIssuer(
             settings=settings, key=KEY, cluster="c", replica=R1, transactions=home.transactions,
             member=cast("Any", None), wall_s=time.time,
         )  # fmt: skip
@@ -137,22 +137,22 @@ class Pair:
         self.writes = Uploads(
             settings=settings, catalog=home.catalog, files=home.files, numbers=home.numbers,
             waiters=home.waiters, metrics=home.metrics, transactions=home.transactions, tables=home.tables,
-            pressure=home.pressure, removals=cast("Any", None), passes=passes, early=self.early,
+            pressure=home.pressure, removals=cast("Any", None), tokens=tokens, eager=self.eager,
             receiver=self.receiver, hint=lambda *_: None,
         )  # fmt: skip
         self.peers: tuple[Peer, ...] = (Peer(R2, "r2:1", "r2:2", "d2"),)
-        self.spread = UploadRedirector(
+        self.redirector = UploadRedirector(
             settings=settings, home=R1, numbers=home.numbers, files=home.files, writes=self.writes,
-            early=self.early, grants=UploadGrants(KEY, shared=False, cluster="c", replica=R1),
+            eager=self.eager, grants=UploadGrants(KEY, shared=False, cluster="c", replica=R1),
             targets=cast("Any", self), wall_s=time.time,
         )  # fmt: skip
         self.limit(upload_spread=True)
-        self.wire = Wire(self.spread)
+        self.wire = Wire(self.redirector)
         self.catalog = Catalog(folder / "r2", initial={"replica": "r2", "disk": "d2"}, cache_bytes=1 << 20)
         self.files = PartFs(folder / "r2")
         self.files.open()
         self.taken = 0
-        self.foreign = PeerUploads(
+        self.peer_uploads = PeerUploads(
             replica=R2, catalog=self.catalog, files=self.files, client=cast("Any", self.wire),
             grants=UploadGrants(b"another key" * 3, shared=False, cluster="c", replica=R2),
             peers=lambda: [Peer(R1, "r1:1", "r1:2", "d1")], retry_wait_max_s=0.01,
@@ -164,8 +164,8 @@ class Pair:
 
     def limit(self, **limits: object) -> None:
         """Change the home's settings."""
-        changed = self.spread.settings.model_copy(update=limits)
-        self.writes.quota.settings = self.spread.settings = changed
+        changed = self.redirector.settings.model_copy(update=limits)
+        self.writes.quota.settings = self.redirector.settings = changed
 
     async def now(self) -> tuple[Peer, ...]:
         """Return the peers that can receive files (`Targets`)."""
@@ -174,7 +174,7 @@ class Pair:
     async def grant(self, tx: Transaction, place: StagingPath = FILE) -> str:
         """Return a grant for r2, chosen in turn."""
         for _ in range(2):
-            location = await self.spread.location(tx, TABLE, place, overwrite=False)
+            location = await self.redirector.location(tx, TABLE, place, overwrite=False)
             if location is not None:
                 assert location.startswith(f"http://r2:1/webhdfs/v1/transactions/{UPLOADS}/")
                 return location.rpartition("/")[2].partition("?")[0]
@@ -205,7 +205,7 @@ class Pair:
             staged = jobs.StagedPart(item.meta, sink.finish(), item.tid)
             await self.home.catalog.write(lambda db, staged=staged: jobs.add_staged(db, [staged], []))  # type: ignore[misc]
             del self.fetches.wanted[part]
-            self.early.arrived(part)
+            self.eager.arrived(part)
 
     async def left(self) -> list[str]:
         """Return the files and rows on r2."""
@@ -239,10 +239,10 @@ async def body(data: bytes = DATA, gate: asyncio.Event | None = None) -> AsyncIt
 async def test_the_seal_waits_for_what_another_has_taken(pair: Pair) -> None:
     """Until the file arrives the home knows its length alone; then it is a part like any other."""
     tx = await pair.begin()
-    await pair.foreign.take(await pair.grant(tx), body())
+    await pair.peer_uploads.take(await pair.grant(tx), body())
     entry = pair.writes.of(tx, TABLE).area.entry(FILE)
     assert entry is not None
-    assert (entry.length, pair.taken, pair.foreign.tids()) == (len(DATA), 1, frozenset())
+    assert (entry.length, pair.taken, pair.peer_uploads.tids()) == (len(DATA), 1, frozenset())
     assert [item.holders for item in pair.fetches.wanted.values()] == [(R2,)]
     await pair.close_job(tx)
     [(holder, hinted)] = pair.hints.hinted
@@ -262,7 +262,7 @@ async def test_the_seal_waits_for_what_another_has_taken(pair: Pair) -> None:
 async def test_the_seal_fails_when_nothing_comes(pair: Pair) -> None:
     """A commit without that file is not possible."""
     tx = await pair.begin()
-    await pair.foreign.take(await pair.grant(tx), body())
+    await pair.peer_uploads.take(await pair.grant(tx), body())
     await pair.close_job(tx)
     with pytest.raises(UnavailableError, match=r"written to r2 cannot be fetched .*the test does not let it"):
         await pair.writes.seal(tx, TABLE)
@@ -293,7 +293,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again(pair: Pair, lost: int) 
     """The home has recorded the file; a repeated report changes nothing."""
     tx = await pair.begin()
     pair.wire.lost = lost
-    await pair.foreign.take(await pair.grant(tx), body())
+    await pair.peer_uploads.take(await pair.grant(tx), body())
     assert pair.writes.of(tx, TABLE).length == len(DATA)
     await pair.close_job(tx)
     await pair.bring()
@@ -305,7 +305,7 @@ async def test_answers_that_stay_lost(pair: Pair) -> None:
     tx = await pair.begin()
     pair.wire.lost = 9
     with pytest.raises(UnavailableError):
-        await pair.foreign.take(await pair.grant(tx), body())
+        await pair.peer_uploads.take(await pair.grant(tx), body())
     assert await pair.left() == []
     writes = pair.writes.of(tx, TABLE)
     assert (writes.files, writes.length, writes.elsewhere, writes.area.entry(FILE)) == ({}, 0, {}, None)
@@ -315,11 +315,11 @@ async def test_answers_that_stay_lost(pair: Pair) -> None:
 async def test_nobody_else_gives_a_file_up(pair: Pair) -> None:
     """Only the replica that receives a file can give it up."""
     tx = await pair.begin()
-    await pair.foreign.take(await pair.grant(tx), body())
+    await pair.peer_uploads.take(await pair.grant(tx), body())
     [part] = pair.fetches.wanted
-    await pair.spread.fail(tx.tid, TABLE, ReplicaId("r3"), part)
+    await pair.redirector.fail(tx.tid, TABLE, ReplicaId("r3"), part)
     assert list(pair.writes.of(tx, TABLE).elsewhere) == [part]
-    await pair.spread.fail(tx.tid, TABLE, R2, part)
+    await pair.redirector.fail(tx.tid, TABLE, R2, part)
     assert (pair.writes.of(tx, TABLE).elsewhere, pair.fetches.wanted) == ({}, {})
 
 
@@ -327,8 +327,8 @@ async def test_a_place_that_is_deleted_while_its_file_comes_in(pair: Pair) -> No
     """When an attempt is aborted its file is refused at its end."""
     tx = await pair.begin()
     gate = asyncio.Event()
-    upload = asyncio.create_task(pair.foreign.take(await pair.grant(tx), body(gate=gate)))
-    await until(lambda: pair.foreign.tids() == {str(tx.tid)})
+    upload = asyncio.create_task(pair.peer_uploads.take(await pair.grant(tx), body(gate=gate)))
+    await until(lambda: pair.peer_uploads.tids() == {str(tx.tid)})
     await pair.writes.delete(tx, TABLE, ATTEMPT, recursive=True)
     gate.set()
     with pytest.raises(BadRequestError, match="was deleted"):
@@ -365,12 +365,12 @@ async def test_uploads_have_a_bound(pair: Pair) -> None:
     here = pair.writes.upload(tx, TABLE, places[0], body(gate=gate), overwrite=False)
     uploads = [
         asyncio.create_task(here),
-        asyncio.create_task(pair.foreign.take(await pair.grant(tx, places[1]), body(gate=gate))),
+        asyncio.create_task(pair.peer_uploads.take(await pair.grant(tx, places[1]), body(gate=gate))),
     ]
     await until(lambda: pair.receiver._running == 2)
     for refused in (
         pair.writes.upload(tx, TABLE, places[2], body(), overwrite=False),
-        pair.foreign.take(await pair.grant(tx, places[2]), body()),
+        pair.peer_uploads.take(await pair.grant(tx, places[2]), body()),
     ):
         with pytest.raises(UnavailableError, match=r"2 files .* \(uploads_max\)"):
             await refused
@@ -385,17 +385,17 @@ async def test_a_transaction_that_ends_while_a_file_comes_in(pair: Pair, told: b
     """It is cut where the hint arrives, refused at its end where the hint is lost; nothing is left."""
     tx = await pair.begin()
     late, gate = await pair.grant(tx, (*ATTEMPT, file_name(1))), asyncio.Event()
-    upload = asyncio.create_task(pair.foreign.take(await pair.grant(tx), body(gate=gate)))
-    await until(lambda: pair.foreign.tids() == {str(tx.tid)})
+    upload = asyncio.create_task(pair.peer_uploads.take(await pair.grant(tx), body(gate=gate)))
+    await until(lambda: pair.peer_uploads.tids() == {str(tx.tid)})
     tx.ending.close(TxState.ROLLED_BACK, at=0.0, totals=(0, 0, 0), outcome=None, error=None)
     if told:
-        pair.foreign.cut([str(tx.tid)])
+        pair.peer_uploads.cut([str(tx.tid)])
     else:
         gate.set()
     with pytest.raises(TokenFinishedError):
         await upload
     with pytest.raises(TokenFinishedError):
-        await pair.foreign.take(late, body())
+        await pair.peer_uploads.take(late, body())
     assert await pair.left() == []
 
 
@@ -403,10 +403,10 @@ async def test_one_grant_is_of_use_once(pair: Pair) -> None:
     """The second upload with a grant finds its path in use, and does not touch the first upload's file."""
     tx = await pair.begin()
     grant = await pair.grant(tx)
-    await pair.foreign.take(grant, body())
+    await pair.peer_uploads.take(grant, body())
     before = await pair.left()
     with pytest.raises(BadRequestError, match="exists already"):
-        await pair.foreign.take(grant, body())
+        await pair.peer_uploads.take(grant, body())
     assert await pair.left() == before
     await pair.close_job(tx)
     await pair.bring()
@@ -418,19 +418,19 @@ async def test_bounds_hold_elsewhere_too(pair: Pair) -> None:
     tx = await pair.begin()
     pair.limit(staged_bytes_max=len(DATA) * 3 // 2)
     with pytest.raises(TooLargeError):
-        await pair.foreign.take(await pair.grant(tx), body(DATA * 2))
+        await pair.peer_uploads.take(await pair.grant(tx), body(DATA * 2))
     assert pair.writes.of(tx, TABLE).length == 0
     other, gate = (*ATTEMPT, file_name(1)), asyncio.Event()
-    upload = asyncio.create_task(pair.foreign.take(await pair.grant(tx, other), body(gate=gate)))
-    await until(pair.foreign.tids)
-    await pair.foreign.take(await pair.grant(tx), body())
+    upload = asyncio.create_task(pair.peer_uploads.take(await pair.grant(tx, other), body(gate=gate)))
+    await until(pair.peer_uploads.tids)
+    await pair.peer_uploads.take(await pair.grant(tx), body())
     gate.set()
     with pytest.raises(TooLargeError, match="staged_bytes_max"):
         await upload
     assert pair.writes.of(tx, TABLE).length == len(DATA)
     pair.limit(staged_files_max=1)
     with pytest.raises(TooLargeError, match="staged_files_max=1"):
-        await pair.foreign.take(await pair.grant(tx, other), body())
+        await pair.peer_uploads.take(await pair.grant(tx, other), body())
 
 
 async def test_peers_are_named_in_turn_with_the_home(pair: Pair) -> None:
@@ -438,12 +438,12 @@ async def test_peers_are_named_in_turn_with_the_home(pair: Pair) -> None:
     tx = await pair.begin()
 
     async def named() -> list[bool]:
-        found = [await pair.spread.location(tx, TABLE, FILE, overwrite=True) for _ in range(4)]
+        found = [await pair.redirector.location(tx, TABLE, FILE, overwrite=True) for _ in range(4)]
         return [location is not None for location in found]
 
     assert sorted(await named()) == [False, False, True, True]
     pair.limit(upload_behind_bytes_max=len(DATA) - 1)
-    await pair.foreign.take(await pair.grant(tx), body())
+    await pair.peer_uploads.take(await pair.grant(tx), body())
     assert not any(await named())
     await pair.bring()
     assert any(await named())
@@ -457,7 +457,7 @@ async def test_peers_are_named_in_turn_with_the_home(pair: Pair) -> None:
 async def test_a_task_that_is_done_over_takes_back_what_was_fetched(pair: Pair) -> None:
     """Its files are deleted here, where they were written, and wherever they were copied to."""
     tx = await pair.begin()
-    await pair.foreign.take(await pair.grant(tx), body())
+    await pair.peer_uploads.take(await pair.grant(tx), body())
     [part] = pair.fetches.wanted
     await pair.bring()
     await pair.writes.delete(tx, TABLE, ATTEMPT, recursive=True)
