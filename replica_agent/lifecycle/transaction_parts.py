@@ -10,10 +10,10 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.tables import Tables
-from tidelock.replica_agent.transactions.ending.commit import Commits
+from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
+from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
-from tidelock.replica_agent.transactions.ending.rollback import TransactionCloser
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.ending.validation import Validation
 from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes, OutcomeResolver
@@ -155,27 +155,29 @@ def _commits(
         replica=means.replica,
         settings=settings,
         transactions=registry,
-        reader=means.reader,
-        waiters=local.waiters,
         metrics=means.metrics,
-        removals=removals,
-        copies=copies,
-        proposals=ProposalBuilder(
-            replica=means.replica,
-            settings=settings,
-            transactions=registry,
-            numbers=replication.numbers,
-            copies=copies,
-            removals=removals,
+        applied=AppliedCommits(
+            reader=means.reader,
+            waiters=local.waiters,
+            applied_on=replication.membership.wait_applied,
+            clock=time.monotonic,
         ),
         settlement=Settlement(
             settings=settings,
             log=replication.log,
+            proposals=ProposalBuilder(
+                replica=means.replica,
+                settings=settings,
+                transactions=registry,
+                numbers=replication.numbers,
+                copies=copies,
+                removals=removals,
+            ),
             labels=labels,
             validation=Validation(reader=means.reader, log=replication.log, waiters=local.waiters),
             clock=time.monotonic,
         ),
-        rollback=TransactionCloser(
+        closer=TransactionCloser(
             settings=settings,
             transactions=registry,
             catalog=local.catalog,
@@ -184,6 +186,5 @@ def _commits(
             removals=removals,
         ),
         lagging=replication.membership.wait_for_lagging,
-        applied_on=replication.membership.wait_applied,
         clock=time.monotonic,
     )

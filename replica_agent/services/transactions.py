@@ -213,7 +213,7 @@ class TransactionService:
         found = await self.outcomes.outcome(tid, CLIENT)
         if wait is None or not isinstance(found, Committed):
             return found
-        return await self.commits.applied(tid, found, wait, timeout_s or self.settings.wait_bound_s)
+        return await self.commits.applied.wait(tid, found, wait, timeout_s or self.settings.wait_bound_s)
 
     async def label(self, label: str) -> LabelCommit | None:
         """Return the transaction that is committed under a label; None if the label is free."""

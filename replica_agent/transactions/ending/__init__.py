@@ -3,6 +3,6 @@
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
     replica_agent/tables, replica_agent/storage, replica_agent/sql, replica_agent/transactions,
     replica_agent/transactions/statements.
-Entry points: `Commits`, `Rollback`, `CopyMaker`, `GroupCommitGate`, `OutcomeRetention`.
+Entry points: `Commits`, `TransactionCloser`, `CopyMaker`, `GroupCommitGate`, `OutcomeRetention`.
 On failure: a commit ends committed, refused, or unknown until the log tells; it never guesses.
 """

@@ -28,13 +28,10 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
-from tidelock.replica_agent.transactions.ending.copies import CopyMaker
-from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
-from tidelock.replica_agent.transactions.ending.rollback import TransactionCloser
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
-from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
 
 _log = structlog.get_logger("commit")
@@ -52,29 +49,65 @@ WAITS = frozenset(item.value for item in WaitFor)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class AppliedCommits:
+    """Waits until commits are applied where their clients want to read them.
+
+    Attributes:
+        applied_on: Waits until the CSN is applied on ``copies`` (False) or on all live (True) replicas;
+            returns the replicas that still lack it after the given seconds.
+        clock: Monotonic seconds.
+    """
+
+    reader: CatalogReader
+    waiters: CsnWaiters
+    applied_on: Callable[[Csn, bool, float], Awaitable[tuple[ReplicaId, ...]]]
+    clock: Callable[[], float]
+
+    async def wait(self, tid: Tid, done: Committed, wait: WaitFor, timeout_s: float) -> Committed:
+        """Return a commit, of any home, when this replica has applied it, and others as ``wait`` requires.
+
+        Raises:
+            CommitUnknownError: It was not applied within ``timeout_s``; it is committed nevertheless
+                (``csn``).
+        """
+        until = self.clock() + timeout_s
+        behind: tuple[str, ...] = ()
+        if not await self.waiters.wait(done.csn, max(0.0, timeout_s)):
+            behind = ("this replica",)
+        elif wait is not WaitFor.HOME:
+            behind = await self.applied_on(done.csn, wait is WaitFor.ALL, until - self.clock())
+        if behind:
+            msg = (
+                f"{tid} is committed at CSN {done.csn}, but {', '.join(behind)} did not apply it in time; "
+                "repeat commit() to wait on"
+            )
+            raise CommitUnknownError(msg, tid=str(tid), csn=done.csn)
+        return self.recall(tid) or done
+
+    def recall(self, tid: Tid) -> Committed | None:
+        """Return a commit with its effective time, if it is applied here and not forgotten."""
+        found = self.reader.outcome(str(tid))
+        return Committed(*found) if found else None
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Commits:
     """Decides this replica's transactions: one task for each, however often its commit is requested.
 
     Attributes:
         lagging: Waits while a live replica is more than ``max_lag`` behind; returns the replicas that still
             are after the given seconds.
-        applied_on: Waits until the CSN is applied on ``copies`` (False) or on all live (True) replicas.
         clock: Monotonic seconds.
     """
 
     replica: ReplicaId
     settings: AgentSettings
     transactions: Transactions
-    reader: CatalogReader
-    waiters: CsnWaiters
     metrics: Metrics
-    removals: Removals
-    copies: CopyMaker
-    proposals: ProposalBuilder
+    applied: AppliedCommits
     settlement: Settlement
-    rollback: TransactionCloser
+    closer: TransactionCloser
     lagging: Callable[[float], Awaitable[tuple[ReplicaId, ...]]]
-    applied_on: Callable[[Csn, bool, float], Awaitable[tuple[ReplicaId, ...]]]
     clock: Callable[[], float]
     _gate: GroupCommitGate = field(init=False)
 
@@ -112,36 +145,18 @@ class Commits:
         try:
             tx = self.transactions.find(str(tid))
         except UnknownTransactionError:
-            done: Committed | None = self._recall(tid)
+            done = self.applied.recall(tid)
+            if done is None:
+                msg = (
+                    f"replica {self.replica} does not know {tid}: it was rolled back, or its home is "
+                    "another replica; ask outcome(tid)"
+                )
+                raise UnknownTransactionError(msg, tid=str(tid)) from None
         else:
             if label is not None:
                 tx.take_label(label, batch)
             done = await self._await_decision(tx, timeout)
-        return None if done is None else await self.applied(tid, done, wait, until - self.clock())
-
-    async def applied(self, tid: Tid, done: Committed, wait: WaitFor, timeout_s: float) -> Committed:
-        """Return a commit, of any home, when this replica has applied it, and others as ``wait`` requires.
-
-        Raises:
-            CommitUnknownError: It was not applied within ``timeout_s``; it is committed nevertheless
-                (``csn``).
-        """
-        until = self.clock() + timeout_s
-        if not await self.waiters.wait(done.csn, max(0.0, timeout_s)):
-            msg = (
-                f"{tid} is committed at CSN {done.csn}, but this replica has not applied it yet; "
-                "repeat commit() to wait on"
-            )
-            raise CommitUnknownError(msg, tid=str(tid), csn=done.csn)
-        if wait is not WaitFor.HOME:
-            behind = await self.applied_on(done.csn, wait is WaitFor.ALL, until - self.clock())
-            if behind:
-                msg = (
-                    f"{tid} is committed at CSN {done.csn}, but {', '.join(behind)} did not apply it "
-                    "in time; repeat commit() to wait on"
-                )
-                raise CommitUnknownError(msg, tid=str(tid), csn=done.csn)
-        return self._with_time(tid, done)
+        return None if done is None else await self.applied.wait(tid, done, wait, until - self.clock())
 
     async def _await_decision(self, tx: Transaction, timeout_s: float) -> Committed | None:
         if tx.state in {TxState.COMMITTED, TxState.ROLLED_BACK}:
@@ -169,20 +184,6 @@ class Commits:
         msg = f"transaction {tx.tid} is rolled back; begin a new one"
         raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
 
-    def _with_time(self, tid: Tid, done: Committed) -> Committed:
-        found = self.reader.outcome(str(tid))
-        return Committed(done.csn, found[1] if found else done.time_ms)
-
-    def _recall(self, tid: Tid) -> Committed:
-        found = self.reader.outcome(str(tid))
-        if found:
-            return Committed(*found)
-        msg = (
-            f"replica {self.replica} does not know {tid}: it was rolled back, or its home is "
-            "another replica; ask outcome(tid)"
-        )
-        raise UnknownTransactionError(msg, tid=str(tid))
-
     async def roll_back(self, tx: Transaction, error: TidelockError | None = None) -> None:
         """Roll back; without effect if that is done already.
 
@@ -197,7 +198,7 @@ class Commits:
                 "or outcome(tid) how it ended"
             )
             raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
-        await self.rollback.run(tx, error, pushed=False)
+        await self.closer.roll_back(tx, error, pushed=False)
 
     def abort_all(self, error: TidelockError) -> None:
         """End every transaction whose commit is not running, at once and without I/O.
@@ -221,18 +222,13 @@ class Commits:
             refusal = _refusal(tx, error)
             self.metrics.commits.labels("refused").inc()
             _log.info("commit_refused", tid=str(tx.tid), error=type(refusal).__name__, reason=refusal.message)
-            await self.rollback.run(tx, refusal, pushed=True)
+            await self.closer.roll_back(tx, refusal, pushed=True)
             if refusal is error:
                 raise
             raise refusal from error
-        if done is None:  # its locks were taken for no change
-            await self.removals.release(tx)
-        else:
-            self.removals.committed(tx, done.csn)
-        self.transactions.close(tx, TxState.COMMITTED, outcome=done)
-        self.copies.release(tx.tid)
+        await self.closer.commit(tx, done)
         if done is not None:
-            await self.waiters.wait(done.csn, self.settings.commit_timeout_s)
+            await self.applied.waiters.wait(done.csn, self.settings.commit_timeout_s)
             self.metrics.commits.labels("committed").inc()
             self.metrics.commit_seconds.observe(self.clock() - begun)
         return done
@@ -259,13 +255,9 @@ class Commits:
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
         # build; a serializable transaction is a batch of its own.
         if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
-            return await self._propose_and_settle(tx, deadline)
+            return await self.settlement.settle(tx, deadline)
         async with self._gate.batch():
-            return await self._propose_and_settle(tx, deadline)
-
-    async def _propose_and_settle(self, tx: Transaction, deadline: float) -> Committed:
-        proposal = await self.proposals.build(tx, deadline - self.clock())
-        return await self.settlement.settle(tx, proposal, deadline)
+            return await self.settlement.settle(tx, deadline)
 
 
 def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:

@@ -1,4 +1,4 @@
-"""Settlement: proposes a transaction to the log until it is known whether it is committed."""
+"""Settlement: makes the proposal of a transaction, and proposes it to the log until the log has decided."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.transactions.ending.labels import Labels
+from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
 from tidelock.replica_agent.transactions.ending.validation import Validation
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 
@@ -32,7 +33,7 @@ _CALL_S = 0.1
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Settlement:
-    """Lets the log decide proposals.
+    """Lets the log decide transactions.
 
     Attributes:
         clock: Monotonic seconds.
@@ -40,17 +41,21 @@ class Settlement:
 
     settings: AgentSettings
     log: CsnLog
+    proposals: ProposalBuilder
     labels: Labels
     validation: Validation
     clock: Callable[[], float]
 
-    async def settle(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
-        """Commit; a serializable transaction only if what it has read is unchanged at the end of the log.
+    async def settle(self, tx: Transaction, deadline: float) -> Committed:
+        """Make the copies, and commit.
+
+        A serializable transaction is committed only if what it has read is unchanged at the end of the log.
 
         Raises:
             CommitUnknownError: The log has ended here, and the record was sent: the next boot learns more.
             TidelockError: Certainly not committed.
         """
+        proposal = await self.proposals.build(tx, deadline - self.clock())
         if tx.isolation is not Isolation.SERIALIZABLE:
             return await self._commit_labelled(tx, proposal, deadline)
 

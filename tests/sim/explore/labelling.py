@@ -116,6 +116,15 @@ class RunLog(CsnLog):
         raise UnavailableError("not now")
 
 
+class _Proposals:
+    """Makes proposals of transactions whose parts have their copies (`ProposalBuilder`)."""
+
+    async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
+        """Return the proposal of a transaction that changes nothing but its label."""
+        del timeout_s
+        return Proposal(TidRecord(str(tx.tid), label=tx.label, batch=tx.batch), {}, (), tx.label)
+
+
 class _EmptyCatalog:
     """A catalog that knows no outcome."""
 
@@ -245,8 +254,9 @@ class Labelling:
         unused = cast("Any", None)
         labels = Labels(log, cast("Any", _EmptyCatalog()), unused, _SETTINGS)
         settlement = Settlement(
-            settings=_SETTINGS, log=log, labels=labels, validation=unused, clock=lambda: 0.0
-        )
+            settings=_SETTINGS, log=log, proposals=cast("Any", _Proposals()), labels=labels,
+            validation=unused, clock=lambda: 0.0,
+        )  # fmt: skip
         tx = Transaction(
             tid=tid,
             begun_at=0.0,
@@ -254,8 +264,7 @@ class Labelling:
             label=LABEL,
             batch=run.batch,
         )
-        proposal = Proposal(TidRecord(str(tid), label=LABEL, batch=run.batch), {}, (), LABEL)
-        return settlement.settle(tx, proposal, deadline=1.0)
+        return settlement.settle(tx, deadline=1.0)
 
     # ------------------------------------------------------------------------------------------- promises
 

@@ -27,9 +27,9 @@ from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes,
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
+from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
+from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits, WaitFor
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
-from tidelock.replica_agent.transactions.ending.rollback import TransactionCloser
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
@@ -115,17 +115,19 @@ class Home:
             removals=removals,
         )  # fmt: skip
         settlement = Settlement(
-            settings=limits, log=cast("Any", self), labels=unused, validation=unused, clock=time.monotonic
-        )
-        rollback = TransactionCloser(
+            settings=limits, log=cast("Any", self), proposals=proposals, labels=unused, validation=unused,
+            clock=time.monotonic,
+        )  # fmt: skip
+        closer = TransactionCloser(
             settings=limits, transactions=self.transactions, catalog=catalog, files=files, copies=copies,
             removals=removals,
         )  # fmt: skip
         self.commits = Commits(
-            replica=HOME, settings=limits, transactions=self.transactions, reader=catalog.reader,
-            waiters=self.waiters, metrics=Metrics(), removals=removals, copies=copies, proposals=proposals,
-            settlement=settlement, rollback=rollback, lagging=_nobody, applied_on=unused,
-            clock=time.monotonic,
+            replica=HOME, settings=limits, transactions=self.transactions, metrics=Metrics(),
+            applied=AppliedCommits(
+                reader=catalog.reader, waiters=self.waiters, applied_on=unused, clock=time.monotonic
+            ),
+            settlement=settlement, closer=closer, lagging=_nobody, clock=time.monotonic,
         )  # fmt: skip
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:

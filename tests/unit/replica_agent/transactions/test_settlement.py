@@ -75,10 +75,15 @@ async def test_what_prepares_an_attempt_is_not_repeated() -> None:
 
 
 class Refusing:
-    """Labels and a log: the label is taken, for each who asks."""
+    """Proposals, labels and a log: the label is taken, for each who asks."""
 
     def __init__(self) -> None:
         self.placed = self.sent = 0
+
+    async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
+        """Make the proposal (`ProposalBuilder`)."""
+        del timeout_s
+        return Proposal(TidRecord(str(tx.tid), label=tx.label, batch=tx.batch), {}, (), tx.label)
 
     async def place(self, label: str, batch: int | None, tid: str, timeout_s: float) -> None:
         """Judge a label (`Labels`)."""
@@ -98,8 +103,9 @@ async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | N
     """The label is read once; a batch is judged before anything is sent, another label after the refusal."""
     world: Any = Refusing()
     settlement = Settlement(
-        settings=settings(), log=world, labels=world, validation=cast("Any", None), clock=lambda: 0.0
-    )
+        settings=settings(), log=world, proposals=world, labels=world, validation=cast("Any", None),
+        clock=lambda: 0.0,
+    )  # fmt: skip
     tx = Transaction(
         tid=Tid(Csn(1), ReplicaId("r1"), 1, 1),
         begun_at=0.0,
@@ -107,7 +113,6 @@ async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | N
         label="etl",
         batch=batch,
     )
-    proposal = Proposal(TidRecord(str(tx.tid), label="etl", batch=batch), {}, (), "etl")
     with pytest.raises(LabelExistsError, match="committed by another"):
-        await settlement.settle(tx, proposal, deadline=1.0)
+        await settlement.settle(tx, deadline=1.0)
     assert (world.placed, world.sent) == (1, sent)

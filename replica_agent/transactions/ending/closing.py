@@ -1,4 +1,4 @@
-"""Rollback: the end of a transaction that leaves nothing behind."""
+"""The close of a transaction: committed, with its locks kept; or rolled back, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from tidelock.csnlog.core.results import Committed
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
@@ -24,7 +25,7 @@ _log = structlog.get_logger("commit")
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TransactionCloser:
-    """Rolls back transactions of this home."""
+    """Closes transactions of this home."""
 
     settings: AgentSettings
     transactions: Transactions
@@ -33,7 +34,16 @@ class TransactionCloser:
     copies: CopyMaker
     removals: Removals
 
-    async def run(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
+    async def commit(self, tx: Transaction, done: Committed | None) -> None:
+        """Close a committed transaction; None: it changed nothing, and the log does not have it."""
+        if done is None:  # its locks were taken for no change
+            await self.removals.release(tx)
+        else:
+            self.removals.committed(tx, done.csn)
+        self.transactions.close(tx, TxState.COMMITTED, outcome=done)
+        self.copies.release(tx.tid)
+
+    async def roll_back(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
         """Close a transaction, so that nothing more is added, and end its running statements.
 
         Then take back rows, marks, files, locks and the peers' copies.
@@ -43,15 +53,15 @@ class TransactionCloser:
             error: The reason, for later requests.
             pushed: A commit may have sent parts of it to peers.
         """
-        told = pushed or bool(tx.staged.stored or tx.staged.writes)  # peers may have fetched early
-        stored = told or bool(tx.staged.removed) or tx.statements.half_applied
+        copied = pushed or bool(tx.staged.stored or tx.staged.writes)  # peers may have fetched early
+        stored = copied or bool(tx.staged.removed) or tx.statements.half_applied
         self.transactions.close(tx, TxState.ROLLED_BACK, error=error)
         if tx.statements.running:
             stored = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.commit_timeout_s):
                     await tx.statements.cut()
-        if told:
+        if copied:
             self.copies.rolled_back(tx.tid)
         await self.removals.release(tx)
         unsealed = tx.staged.take_unsealed()
@@ -61,5 +71,5 @@ class TransactionCloser:
                 unused = await self.catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
                 await remove_files(self.catalog, self.files, sorted({*unused, *unsealed}))
             except TidelockError as failed:
-                # The rollback is decided all the same: the janitor takes back the rows with their files.
+                # The rollback is decided all the same: UndecidedResolver removes the rows and their files.
                 _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)
