@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from tidelock.replica_agent.api.admin import AdminRoutes
-from tidelock.replica_agent.api.audit import AuditRoutes
+from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.http import authentication, errors
-from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
-from tidelock.replica_agent.api.removals import RemovalRoutes
 from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
+from tidelock.replica_agent.api.statements import StatementRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
@@ -38,15 +36,13 @@ def application(services: Services) -> web.Application:
     app.on_response_prepare.append(no_content_type)
     for group in (
         TransactionRoutes(services.transactions),
-        RemovalRoutes(services.transactions),
-        MutationRoutes(services.transactions),
+        StatementRoutes(services.transactions),
         WriteRoutes(services.uploads),
         TableRoutes(services.administration),
         ReadingRoutes(services.reads),
         ChangeRoutes(services.reads),
         StatusRoutes(services.status),
-        AuditRoutes(services.administration),
-        AdminRoutes(services.administration),
+        AdministrationRoutes(services.administration),
         PeerRoutes(services.peers),
         DescriptionRoutes(),
     ):

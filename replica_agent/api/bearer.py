@@ -48,7 +48,7 @@ class Bearers:
                 right="",
             )
         info = request.match_info
-        claims = self.service.admit_to(given, info["tid"], self.opened[route])
+        claims = self.service.tokens.admit_to(given, info["tid"], self.opened[route])
         if "table" in info:
             claims.require_table(full_name(info["table"]))
         request[_CLAIMS] = claims

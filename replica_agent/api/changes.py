@@ -15,7 +15,7 @@ from tidelock.replica_agent.api.http import answer, body, number, seconds
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage
 from tidelock.replica_agent.tables.partitions import named
-from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.wire.changes import ChangedPart as ShownPart
 from tidelock.wire.changes import ChangedRowsRequest, ChangePageAnswer, ChangeSetAnswer
 
@@ -32,8 +32,8 @@ class ChangeRoutes:
         if since is None:
             msg = "the changes of a table need from=: the CSN behind which they begin"
             raise BadRequestError(msg)
-        schema, page = await self.service.change_sets(
-            request.match_info["table"],
+        schema, page = await self.service.changes.page(
+            full_name(request.match_info["table"]),
             Csn(since),
             None if until is None else Csn(until),
             files_max=number(request, "files_max"),
@@ -46,9 +46,9 @@ class ChangeRoutes:
         """Stream the rows that commits have changed."""
         asked = await body(request, ChangedRowsRequest)
         since, until = _range(asked)
-        with self.service.failures_noted(None):
-            wanted = await self.service.changed_rows(request.match_info["table"], since, until)
-            async with self.service.run(wanted) as running:
+        with self.service.failures.noted(None):
+            wanted = await self.service.changes.rows(full_name(request.match_info["table"]), since, until)
+            async with self.service.sql.statement(wanted) as running:
                 return await send_rows(request, running)
 
 

@@ -43,32 +43,32 @@ class PeerRoutes:
     async def hint(self, request: web.Request) -> web.Response:
         """Fetch parts early."""
         asked = await body(request, HintRequest)
-        self.service.hint(parse_tid(asked.tid), asked.holder, asked.parts)
+        self.service.receiver.hint(parse_tid(asked.tid), asked.holder, asked.parts)
         return answer(Nothing())
 
     async def begin_upload(self, request: web.Request) -> web.Response:
         """Let another replica receive a file of a transaction of this home."""
         self.service.admit_upload()
         asked = await body(request, UploadRequest)
-        return answer(await self.service.begin_upload(asked.grant, asked.replica))
+        return answer(await self.service.redirector.begin(asked.grant, asked.replica))
 
     async def end_upload(self, request: web.Request) -> web.Response:
         """Record a file that another replica has received."""
         self.service.admit_upload()
         asked, part = await body(request, UploadedRequest), PartId(request.match_info["part"])
         meta = bytes_alone(part, asked.length, asked.checksum)
-        await self.service.end_upload(parse_tid(asked.tid), asked.table, asked.replica, meta)
+        await self.service.redirector.end(parse_tid(asked.tid), asked.table, asked.replica, meta)
         return answer(Nothing())
 
     async def fail_upload(self, request: web.Request) -> web.Response:
         """Give up a file that another replica was to receive."""
         asked, part = await body(request, FailedUploadRequest), PartId(request.match_info["part"])
-        await self.service.fail_upload(parse_tid(asked.tid), asked.table, asked.replica, part)
+        await self.service.redirector.fail(parse_tid(asked.tid), asked.table, asked.replica, part)
         return answer(Nothing())
 
     async def outcome(self, request: web.Request) -> web.Response:
         """Return what this home knows about a transaction of its own."""
-        found = self.service.own_outcome(parse_tid(request.match_info["tid"]))
+        found = self.service.outcomes.own(parse_tid(request.match_info["tid"]))
         return answer(PeerOutcome(word_of(found)))
 
     async def status(self, _request: web.Request) -> web.Response:

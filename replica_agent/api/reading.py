@@ -45,15 +45,15 @@ class ReadingRoutes:
 
     async def list(self, _request: web.Request) -> web.Response:
         """List the snapshots that clients hold through this replica."""
-        return answer(self.service.describe_snapshots())
+        return answer(self.service.snapshots.describe())
 
     async def renew(self, request: web.Request) -> web.Response:
         """Restart the lease of a snapshot."""
-        return answer(_shown(await self.service.renew_snapshot(request.match_info["id"])))
+        return answer(_shown(await self.service.snapshots.renew(request.match_info["id"])))
 
     async def close(self, request: web.Request) -> web.Response:
         """Release the pin of a snapshot."""
-        await self.service.close_snapshot(request.match_info["id"])
+        await self.service.snapshots.close(request.match_info["id"])
         return answer(SnapshotClosed(request.match_info["id"]))
 
     async def query(self, request: web.Request) -> web.StreamResponse:
@@ -76,9 +76,9 @@ class ReadingRoutes:
     async def _run(self, request: web.Request, asked: QueryRequest) -> web.StreamResponse:
         claims = claims_of(request)
         # A failed read of another process, which has a token, does not spoil the transaction.
-        with self.service.failures_noted(asked.tid if claims is None else None):
+        with self.service.failures.noted(asked.tid if claims is None else None):
             statement = await self._prepare(asked, request)
-            async with self.service.run(statement) as running:
+            async with self.service.sql.statement(statement) as running:
                 if running.affected is not None:
                     if claims is not None:
                         msg = "by a token SQL is a single SELECT; add rows with insert()"

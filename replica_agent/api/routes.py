@@ -45,15 +45,13 @@ from tidelock.errors import (
     UnsupportedTypeError,
 )
 from tidelock.replica_agent.api import openapi
-from tidelock.replica_agent.api.admin import AdminRoutes
+from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.arrow import ARROW_STREAM
-from tidelock.replica_agent.api.audit import AuditRoutes
 from tidelock.replica_agent.api.changes import ChangeRoutes
-from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
-from tidelock.replica_agent.api.removals import RemovalRoutes
 from tidelock.replica_agent.api.route import AnyToken, ApiRoute, Content, Parameter
+from tidelock.replica_agent.api.statements import StatementRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
@@ -169,16 +167,16 @@ _TRANSACTIONS: Final = (
 
 _REMOVALS: Final = (
     ApiRoute(
-        method="POST", path=f"{_TX}/drop_partition/{{table}}", handler=RemovalRoutes.drop_partition,
+        method="POST", path=f"{_TX}/drop_partition/{{table}}", handler=StatementRoutes.drop_partition,
         subject="statements", request=statements.PartitionRequest, response=statements.RemoveResult,
         errors=_REMOVAL, action=Action.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/truncate/{{table}}", handler=RemovalRoutes.truncate,
+        method="POST", path=f"{_TX}/truncate/{{table}}", handler=StatementRoutes.truncate,
         subject="statements", response=statements.RemoveResult, errors=_REMOVAL, action=Action.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/move_partition/{{table}}", handler=RemovalRoutes.move_partition,
+        method="POST", path=f"{_TX}/move_partition/{{table}}", handler=StatementRoutes.move_partition,
         subject="statements", request=statements.MoveRequest, response=statements.RemoveResult,
         errors=_ADDING, action=Action.INSERT,
     ),
@@ -186,24 +184,24 @@ _REMOVALS: Final = (
 
 _MUTATIONS: Final = (
     ApiRoute(
-        method="POST", path=f"{_TX}/delete/{{table}}", handler=MutationRoutes.delete, subject="statements",
+        method="POST", path=f"{_TX}/delete/{{table}}", handler=StatementRoutes.delete, subject="statements",
         request=statements.DeleteRequest, response=statements.ChangeResult, errors=_ADDING,
         action=Action.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/update/{{table}}", handler=MutationRoutes.update, subject="statements",
+        method="POST", path=f"{_TX}/update/{{table}}", handler=StatementRoutes.update, subject="statements",
         request=statements.UpdateRequest, response=statements.ChangeResult, errors=_ADDING,
         action=Action.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/upsert/{{table}}", handler=MutationRoutes.upsert, subject="statements",
+        method="POST", path=f"{_TX}/upsert/{{table}}", handler=StatementRoutes.upsert, subject="statements",
         request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
         query=(
             Parameter(name="on", kind="string", required=True, meaning="Columns of the key, commas between."),
         ),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/merge/{{table}}", handler=MutationRoutes.merge, subject="statements",
+        method="POST", path=f"{_TX}/merge/{{table}}", handler=StatementRoutes.merge, subject="statements",
         request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
         query=(Parameter(name="spec", kind=statements.MergeSpec, required=True, meaning="The merge."),),
     ),
@@ -340,12 +338,12 @@ _STATUS: Final = (
 _FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
     ApiRoute(
-        method="GET", path=f"{_V1}/audit", handler=AuditRoutes.audit, subject="audit",
+        method="GET", path=f"{_V1}/audit", handler=AdministrationRoutes.audit, subject="audit",
         response=audit.Report, errors=(StandbyError,), action=Action.LATEST,
         query=(Parameter(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/audit/digests", handler=AuditRoutes.digests, subject="audit",
+        method="GET", path=f"{_V1}/audit/digests", handler=AdministrationRoutes.digests, subject="audit",
         response=audit.Digests, errors=_AT_CSN, action=Action.READ,
         query=(
             Parameter(name="csn", kind="integer", required=True, meaning="The CSN."),
@@ -357,12 +355,12 @@ _AUDIT: Final = (
 
 _ADMIN: Final = (
     ApiRoute(
-        method="POST", path=f"{_V1}/admin/optimize", handler=AdminRoutes.optimize, subject="admin",
+        method="POST", path=f"{_V1}/admin/optimize", handler=AdministrationRoutes.optimize, subject="admin",
         request=cluster.OptimizeRequest, response=cluster.OptimizeAnswer, action=Action.BEGIN,
         errors=(NoSuchCsnError, StandbyError, UnknownTableError),
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/admin/horizon", handler=AdminRoutes.horizon, subject="admin",
+        method="POST", path=f"{_V1}/admin/horizon", handler=AdministrationRoutes.horizon, subject="admin",
         request=cluster.HorizonRequest, optional=True, response=cluster.HorizonAnswer,
         errors=(NoSuchCsnError,), action=Action.COLLECT,
     ),
@@ -409,15 +407,13 @@ _PEERS: Final = (
 #: All routes of the API address, by the class of their handlers.
 ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     TransactionRoutes: _TRANSACTIONS,
-    RemovalRoutes: _REMOVALS,
-    MutationRoutes: _MUTATIONS,
+    StatementRoutes: (*_REMOVALS, *_MUTATIONS),
     WriteRoutes: _WRITES,
     TableRoutes: _TABLES,
     ReadingRoutes: _READS,
     ChangeRoutes: _CHANGES,
     StatusRoutes: _STATUS,
-    AuditRoutes: _AUDIT,
-    AdminRoutes: _ADMIN,
+    AdministrationRoutes: (*_AUDIT, *_ADMIN),
     PeerRoutes: _PEERS,
     DescriptionRoutes: (
         ApiRoute(

@@ -55,7 +55,7 @@ class TableRoutes:
         return await self.service.readable(number(request, "csn"), table)
 
     def _describe(self, table: TableRow, csn: Csn) -> TableInfo:
-        parts, rows, size = self.service.totals(table.name, csn)
+        parts, rows, size = self.service.reader.totals(table.name, csn)
         schema = base64.b64encode(table.arrow_schema).decode()
         shown = {
             "version": table.version,
@@ -69,19 +69,19 @@ class TableRoutes:
     async def list(self, request: web.Request) -> web.Response:
         """List all tables at a CSN (default: the CSN that is applied here)."""
         csn = await self._csn(request)
-        return answer([self._describe(table, csn) for table in self.service.all_tables(csn)])
+        return answer([self._describe(table, csn) for table in self.service.reader.tables(csn)])
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one table."""
         name = full_name(request.match_info["table"])
         csn = await self._csn(request, name)
-        return answer(self._describe(self.service.table(name, csn), csn))
+        return answer(self._describe(self.service.reader.require_table(name, csn), csn))
 
     async def show_inside(self, request: web.Request) -> web.Response:
         """Show one table as a transaction sees it; a token of the transaction is enough."""
         name = full_name(request.match_info["table"])
         csn = self.service.snapshot_of(request.match_info["tid"])
-        return answer(self._describe(self.service.table(name, csn), csn))
+        return answer(self._describe(self.service.reader.require_table(name, csn), csn))
 
     async def parts(self, request: web.Request) -> web.Response:
         """List the parts of a table that are visible at a CSN."""

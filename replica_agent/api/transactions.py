@@ -24,7 +24,6 @@ from tidelock.wire.transactions import (
     CommitAnswer,
     CommitRequest,
     EndAnswer,
-    LabelAnswer,
     LeaseAnswer,
 )
 
@@ -85,7 +84,7 @@ class TransactionRoutes:
         return answer(Begun(str(tx.tid), tx.tid.snapshot, tx.lease.seconds), 201)
 
     def _find(self, request: web.Request) -> Transaction:
-        return self.service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
+        return self.service.transactions.find(request.match_info["tid"], sign_of_life=shows_life(request))
 
     async def list(self, _request: web.Request) -> web.Response:
         """List the open and recently ended transactions of this replica."""
@@ -130,7 +129,7 @@ class TransactionRoutes:
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when the transaction is rolled back already."""
         tx = self._find(request)
-        await self.service.roll_back(tx)
+        await self.service.commits.roll_back(tx)
         return answer(EndAnswer(str(tx.tid), tx.state.value))
 
     async def kill(self, request: web.Request) -> web.Response:
@@ -149,8 +148,4 @@ class TransactionRoutes:
 
     async def label(self, request: web.Request) -> web.Response:
         """Return the transaction that is committed under a label; ``tid`` is null for a free label."""
-        label = request.match_info["label"]
-        found = await self.service.label(label)
-        if found is None:
-            return answer(LabelAnswer(label, None, None, None, None))
-        return answer(LabelAnswer(label, found.tid, found.batch, found.csn, found.time_ms))
+        return answer(await self.service.labels.status(request.match_info["label"]))

@@ -63,14 +63,14 @@ class WriteRoutes:
         }
 
     def _find(self, request: web.Request) -> Transaction:
-        return self._service.find_with_sign_of_life(request.match_info["tid"], shown=shows_life(request))
+        return self._service.transactions.find(request.match_info["tid"], sign_of_life=shows_life(request))
 
     async def token(self, request: web.Request) -> web.Response:
         """Issue a token for an open transaction, and return the folder that it opens."""
         tx, asked = self._find(request), await body(request, TokenRequest)
         tables = None if asked.tables is None else [full_name(name) for name in asked.tables]
-        made = self._service.give_token(tx, asked.rights, tables, asked.ttl_s)
-        url = f"webhdfs://{self._service.member.data}/transactions/{made.token}"
+        made = self._service.tokens.give(tx, asked.rights, tables, asked.ttl_s)
+        url = f"webhdfs://{self._service.tokens.member.data}/transactions/{made.token}"
         return answer(TokenAnswer(made.token, made.expires_s, url), 201)
 
     async def seal(self, request: web.Request) -> web.Response:
@@ -172,15 +172,15 @@ class WriteRoutes:
                     return _redirect(elsewhere)
             path = "/".join(quote(segment, safe="") for segment in (*_BASE, *asked.target.segments))
             fields = urlencode({"op": "CREATE", "overwrite": str(overwrite).lower(), "data": "true"})
-            location = f"http://{self._service.member.api}/{path}?{fields}"
+            location = f"http://{self._service.tokens.member.api}/{path}?{fields}"
             return _redirect(location)
         if marks:
             if await asked.request.content.readany():
                 raise BadRequestError(f"{text_of(asked.place)} is the mark of a job, and empty")
-            await self._service.mark(asked.tx, table, asked.place, asked.waiting)
+            await self._service.uploads.mark(asked.tx, table, asked.place, asked.waiting)
         else:
             content = asked.request.content.iter_any()
-            await self._service.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
+            await self._service.uploads.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
         return web.Response(status=HTTPStatus.CREATED)
 
     async def _take(self, request: web.Request, target: Target) -> web.Response:
@@ -197,12 +197,12 @@ class WriteRoutes:
         if destination[: len(own)] != own:
             raise BadRequestError("a file can only be moved within the folder of its table and transaction")
         target = destination[len(own) :]
-        return _told(done=await self._service.rename(asked.tx, table, asked.place, target))
+        return _told(done=await self._service.uploads.rename(asked.tx, table, asked.place, target))
 
     async def _delete(self, asked: _Asked) -> web.Response:
         table = asked.written(Right.REPLACE if replaces(asked.place) else Right.APPEND)
         recursive = asked.target.query.get("recursive", "false").lower() == "true"
-        done = await self._service.delete(
+        done = await self._service.uploads.delete(
             asked.tx, table, asked.place, recursive=recursive, waiting=asked.waiting
         )
         return _told(done=done)

@@ -9,8 +9,8 @@ import structlog
 
 from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName
 from tidelock.errors import CorruptError, TidelockError
-from tidelock.replica_agent.compaction.duty import planner_of
 from tidelock.replica_agent.compaction.optimize import Optimizer
+from tidelock.replica_agent.compaction.planner import planner_of
 from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.compaction.survey import MergeWork, Survey
 from tidelock.replica_agent.config.metrics import Metrics

@@ -14,6 +14,11 @@ A partition that got no part for ``quiet_s`` is merged completely: two parts suf
 Parts of different eras are never merged with each other: a long transaction sees the parts of one era and not
 those of another, and could not remove the merged part. All of this applies to each era of a partition by
 itself; when the transaction has ended, the eras are one again.
+
+One agent plans a table, the same for all agents that see the same members. Rendezvous hashing: each table
+goes to the replica with the highest hash. So the tables spread evenly, and if a replica joins or leaves, only
+its own tables change their planner. While views differ two agents may plan one table; their transactions meet
+at the locks of the parts, and one yields.
 """
 
 from __future__ import annotations
@@ -22,7 +27,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tidelock.csnlog.core.ids import Csn, PartId
+import xxhash
+
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
 
 #: A merge makes a part of at least so many times the rows of its largest input. This bounds how often a row
 #: is rewritten.
@@ -83,6 +90,15 @@ class Group:
     parts: tuple[PartId, ...]
     rows: int
     length: int
+
+
+def planner_of(table: TableName, replicas: Iterable[ReplicaId]) -> ReplicaId | None:
+    """Return the replica that plans a table, of those that can; None if no replica can."""
+    return max(replicas, key=lambda replica: (_weight(table, replica), replica), default=None)
+
+
+def _weight(table: TableName, replica: ReplicaId) -> int:
+    return xxhash.xxh3_64_intdigest(f"{replica}/{table}".encode())
 
 
 def plan(parts: Iterable[Candidate], limits: Limits, *, thorough: bool = False) -> list[Group]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from tidelock.replica_agent.config.states import Action, Condition
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.partitions import path_in
@@ -29,7 +29,7 @@ from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_n
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
-from tidelock.wire.audit import Digests, Report
+from tidelock.wire.audit import Digests
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -108,18 +108,6 @@ class AdministrationService:
         """Return the CSN at which a transaction of this home sees tables."""
         return self.transactions.find(tid).tid.snapshot
 
-    def all_tables(self, csn: Csn) -> list[TableRow]:
-        """Return the tables at a readable CSN."""
-        return self.reader.tables(csn)
-
-    def table(self, name: TableName, csn: Csn) -> TableRow:
-        """Return one table at a readable CSN; UnknownTableError if it does not exist."""
-        return self.reader.require_table(name, csn)
-
-    def totals(self, name: TableName, csn: Csn) -> tuple[int, int, int]:
-        """Return the number of parts, rows and bytes of a table at a readable CSN."""
-        return self.reader.totals(name, csn)
-
     def parts(self, name: TableName, csn: Csn) -> list[PartRow]:
         """Return the parts of a table at a readable CSN; UnknownTableError if the table does not exist."""
         self.reader.require_table(name, csn)
@@ -155,10 +143,6 @@ class AdministrationService:
     def admit_audit(self) -> None:
         """Raise unless the agent's state allows an audit."""
         self.condition.require(Action.LATEST)
-
-    async def audit(self, *, deep: bool, abandoned: Callable[[], bool]) -> Report:
-        """Audit this replica; see :meth:`Auditor.run`."""
-        return await self.auditor.run(deep=deep, abandoned=abandoned)
 
     async def digests(self, csn: Csn, above: Csn | None, *, tables: bool) -> Digests:
         """Return the digests of this replica at a CSN, for comparison; outcomes outlive the horizon."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
-from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.core.results import OwnOutcome
+from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Action, Condition
@@ -15,10 +14,10 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
-from tidelock.replication.core.model import Held, PartMeta
+from tidelock.replication.core.model import Held
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.peers import PeerStatus, UploadBegun
+from tidelock.wire.peers import PeerStatus
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
@@ -68,29 +67,9 @@ class PeerService:
         if parts:
             await self.receiver.drop(parts)
 
-    def hint(self, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
-        """Fetch parts early."""
-        self.receiver.hint(tid, holder, parts)
-
     def admit_upload(self) -> None:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
         self.condition.require(Action.INSERT)
-
-    async def begin_upload(self, grant: str, replica: ReplicaId) -> UploadBegun:
-        """Let another replica receive a file of a transaction of this home."""
-        return await self.redirector.begin(grant, replica)
-
-    async def end_upload(self, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta) -> None:
-        """Record a file that another replica has received."""
-        await self.redirector.end(tid, table, replica, meta)
-
-    async def fail_upload(self, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
-        """Give up a file that another replica was to receive."""
-        await self.redirector.fail(tid, table, replica, part)
-
-    def own_outcome(self, tid: Tid) -> OwnOutcome:
-        """Return what this home knows about a transaction of its own."""
-        return self.outcomes.own(tid)
 
     def status(self) -> PeerStatus:
         """Return the progress of this replica."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, TableName
@@ -11,20 +10,17 @@ from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.config.states import Action, Condition
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.services.failures import QueryFailures
-from tidelock.replica_agent.services.finding import find_with_sign_of_life
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
 from tidelock.replica_agent.sql.pool import Mutation, SqlPool, Statement
-from tidelock.replica_agent.sql.request import ChangesRequest, SqlRequest
+from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.storage.change_sets import ChangePage
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.schema import full_name
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
-from tidelock.wire.reads import SnapshotInfo
 from tidelock.wire.statements import ChangeResult
 
 
@@ -53,18 +49,6 @@ class ReadService:
         self.condition.require(Action.LATEST)
         return await self.snapshots.open(csn=csn, at_ms=at_ms, min_csn=min_csn, ttl_s=ttl_s)
 
-    def describe_snapshots(self) -> list[SnapshotInfo]:
-        """Return the snapshots that clients hold through this replica."""
-        return self.snapshots.describe()
-
-    async def renew_snapshot(self, pin: str) -> Pin:
-        """Restart the lease of a pin."""
-        return await self.snapshots.renew(pin)
-
-    async def close_snapshot(self, pin: str) -> None:
-        """Release a pin."""
-        await self.snapshots.close(pin)
-
     async def require_read(self, csn: Csn, table: TableName | None = None) -> None:
         """Return once this replica can serve ``csn``, of one table or of all.
 
@@ -88,10 +72,6 @@ class ReadService:
 
     # -- queries ---------------------------------------------------------------------------------------------
 
-    def failures_noted(self, tid: str | None) -> AbstractContextManager[None]:
-        """Run a query of a transaction (None = outside of one); see :meth:`QueryFailures.noted`."""
-        return self.failures.noted(tid)
-
     async def prepare_query(self, csn: Csn, table: str | None) -> None:
         """Return once a query of one table (None: any) can be served; its run checks the tables it reads."""
         begins = self.reader.table_horizons()
@@ -108,15 +88,11 @@ class ReadService:
         Returns:
             The CSN that the query reads at, and the merges above it that the transaction has adopted.
         """
-        tx = find_with_sign_of_life(self.transactions, tid, shown=sign_of_life)
+        tx = self.transactions.find(tid, sign_of_life=sign_of_life)
         async with tx.statements.statement_lock:  # no statement is half done
             self.transactions.require_open(tx)
             await self.staging.write_out(tx)
         return tx.begin_statement(self.waiters.reached), tuple(tx.staged.adopted.tids)
-
-    def run(self, request: SqlRequest | ChangesRequest) -> AbstractAsyncContextManager[Statement]:
-        """Run a statement in a SQL process."""
-        return self.sql.statement(request)
 
     def record_reads(self, tid: str | None, running: Statement) -> Callable[[], None]:
         """Count a query of a transaction as unrecorded until the returned function is called.
@@ -143,24 +119,3 @@ class ReadService:
         done = await self.inserts.insert_select(tx, running, request.csn)
         self.transactions.touch(tx)
         return done
-
-    # -- changes ---------------------------------------------------------------------------------------------
-
-    async def change_sets(
-        self,
-        table: str,
-        since: Csn,
-        until: Csn | None,
-        *,
-        files_max: int | None,
-        bytes_max: int | None,
-        wait_s: float,
-    ) -> tuple[TableSchema, ChangePage]:
-        """Return the change sets of a table; see :meth:`ChangeFeed.page`, which checks the state."""
-        return await self.changes.page(
-            full_name(table), since, until, files_max=files_max, bytes_max=bytes_max, wait_s=wait_s
-        )
-
-    async def changed_rows(self, table: str, since: Csn, until: Csn) -> ChangesRequest:
-        """Return the request for changed rows; see :meth:`ChangeFeed.rows`, which checks the state."""
-        return await self.changes.rows(full_name(table), since, until)

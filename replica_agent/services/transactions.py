@@ -16,12 +16,11 @@ from tidelock.errors import TooLargeError, TransactionClosedError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Action, Condition
 from tidelock.replica_agent.services.failures import QueryFailures
-from tidelock.replica_agent.services.finding import find_for_statement, find_with_sign_of_life
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
-from tidelock.replica_agent.transactions.ending.labels import LabelCommit, Labels
+from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -109,15 +108,22 @@ class TransactionService:
         """Return the description of one transaction; UnknownTransactionError if it does not exist."""
         return self.transactions.find(tid).describe(self.clock())
 
-    def find_with_sign_of_life(self, tid: str, *, shown: bool) -> Transaction:
-        """Return a transaction; see :func:`~.finding.find_with_sign_of_life`."""
-        return find_with_sign_of_life(self.transactions, tid, shown=shown)
-
     # -- statements ------------------------------------------------------------------------------------------
 
     def find_for_statement(self, tid: str, *, sign_of_life: bool = True) -> Transaction:
-        """Return a transaction for a statement; see :func:`~.finding.find_for_statement`."""
-        return find_for_statement(self.transactions, self.condition, tid, sign_of_life=sign_of_life)
+        """Return the transaction of a statement.
+
+        The agent's state is checked for an open transaction only. For a transaction that accepts no
+        statements, the error of the statement itself says more than the state of the agent does.
+
+        Raises:
+            UnknownTransactionError: It does not exist.
+            UnavailableError: It is open, and the agent accepts no statements now.
+        """
+        tx = self.transactions.find(tid, sign_of_life=sign_of_life)
+        if tx.state is TxState.OPEN:
+            self.condition.require(Action.INSERT)
+        return tx
 
     async def insert(
         self,
@@ -188,10 +194,6 @@ class TransactionService:
             self.labels.require_form(label, batch)
         return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)
 
-    async def roll_back(self, tx: Transaction) -> None:
-        """Roll back; harmless when it is rolled back already; errors as :meth:`Commits.roll_back`."""
-        await self.commits.roll_back(tx)
-
     async def kill(self, tid: str) -> Transaction:
         """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""
         tx = self.transactions.find(tid)
@@ -214,10 +216,6 @@ class TransactionService:
         if wait is None or not isinstance(found, Committed):
             return found
         return await self.commits.applied.wait(tid, found, wait, timeout_s or self.settings.wait_bound_s)
-
-    async def label(self, label: str) -> LabelCommit | None:
-        """Return the transaction that is committed under a label; None if the label is free."""
-        return await self.labels.status(label)
 
 
 def _require_short(what: str, found: int, limit: int, setting: str | None = None) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import TableName
-from tidelock.csnlog.core.model import Member
 from tidelock.replica_agent.config.states import Action, Condition
-from tidelock.replica_agent.services.finding import find_with_sign_of_life
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staging_area import StagingArea
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
-from tidelock.replica_agent.uploads.token_issuer import IssuedToken, TokenIssuer
-from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
-from tidelock.replica_agent.uploads.uploads import SealedRows, Uploads, Waiting
+from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
+from tidelock.replica_agent.uploads.tokens import TokenClaims
+from tidelock.replica_agent.uploads.uploads import SealedRows, Uploads
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -31,30 +29,7 @@ class UploadService:
     redirector: UploadRedirector
     peer_uploads: PeerUploads
 
-    @property
-    def member(self) -> Member:
-        """The addresses of this replica."""
-        return self.tokens.member
-
-    def find_with_sign_of_life(self, tid: str, *, shown: bool) -> Transaction:
-        """Return a transaction; see :func:`~.finding.find_with_sign_of_life`."""
-        return find_with_sign_of_life(self.transactions, tid, shown=shown)
-
     # -- tokens ----------------------------------------------------------------------------------------------
-
-    def give_token(
-        self,
-        tx: Transaction,
-        rights: Collection[str],
-        tables: Collection[TableName] | None,
-        ttl_s: float | None,
-    ) -> IssuedToken:
-        """Return a token for an open transaction; errors as :meth:`TokenIssuer.give`."""
-        return self.tokens.give(tx, rights, tables, ttl_s)
-
-    def admit_to(self, token: str, tid: str, right: Right | None) -> TokenClaims:
-        """Return the claims of a token that a request about a transaction has; see `TokenIssuer.admit_to`."""
-        return self.tokens.admit_to(token, tid, right)
 
     def admit(self, token: str) -> tuple[TokenClaims, Transaction]:
         """Return a token's claims and its transaction, which accepts files now; see `TokenIssuer.admit`."""
@@ -91,34 +66,6 @@ class UploadService:
         self.area(tx, table).check_create(place, overwrite=overwrite)
         self.uploads.quota.require_file(tx)
         return await self.redirector.location(tx, table, place, overwrite=overwrite)
-
-    async def upload(
-        self,
-        tx: Transaction,
-        table: TableName,
-        place: StagingPath,
-        content: AsyncIterator[bytes],
-        *,
-        overwrite: bool,
-    ) -> None:
-        """Receive a file; see :meth:`Uploads.upload`."""
-        await self.uploads.upload(tx, table, place, content, overwrite=overwrite)
-
-    async def mark(self, tx: Transaction, table: TableName, place: StagingPath, waiting: Waiting) -> None:
-        """Receive the mark of a job; see :meth:`Uploads.mark`."""
-        await self.uploads.mark(tx, table, place, waiting)
-
-    async def rename(
-        self, tx: Transaction, table: TableName, source: StagingPath, target: StagingPath
-    ) -> bool:
-        """Move a file or a folder; see :meth:`Uploads.rename`."""
-        return await self.uploads.rename(tx, table, source, target)
-
-    async def delete(
-        self, tx: Transaction, table: TableName, place: StagingPath, *, recursive: bool, waiting: Waiting
-    ) -> bool:
-        """Delete staged files, or rows of the table; see :meth:`Uploads.delete`."""
-        return await self.uploads.delete(tx, table, place, recursive=recursive, waiting=waiting)
 
     async def take(self, grant: str, content: AsyncIterator[bytes]) -> None:
         """Receive a file for a transaction of another home; see :meth:`PeerUploads.take`."""

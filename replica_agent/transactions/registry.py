@@ -114,8 +114,11 @@ class Transactions:
         tx = self._keyed.get(key)
         return tx is not None and tx.state is TxState.OPEN
 
-    def find(self, tid: str) -> Transaction:
-        """Return a transaction, open or recently closed; UnknownTransactionError otherwise."""
+    def find(self, tid: str, *, sign_of_life: bool = False) -> Transaction:
+        """Return a transaction, open or recently closed; UnknownTransactionError otherwise.
+
+        With ``sign_of_life`` its lease begins again.
+        """
         tx = self._live.get(tid) or self._closed.get(tid)
         if tx is None:
             msg = (
@@ -123,6 +126,8 @@ class Transactions:
                 "is another replica; outcome(tid) tells how it ended"
             )
             raise UnknownTransactionError(msg, tid=tid)
+        if sign_of_life:
+            self.touch(tx)
         return tx
 
     def outcome(self, tid: str) -> Committed | Aborted | Running | None:

@@ -35,7 +35,7 @@ from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import ReplicaId, TableName
 from tidelock.errors import TidelockError, TooManyPartsError, UnknownTableError
-from tidelock.replica_agent.compaction.duty import planner_of
+from tidelock.replica_agent.compaction.planner import planner_of
 from workloads.agents import ask
 
 REPLICAS: Final = ("r1", "r2", "r3")

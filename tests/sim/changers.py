@@ -75,7 +75,7 @@ async def _removed(services: Services, tid: Tid, statement: model.Statement) -> 
 async def _changed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, ChangeResult]:
     """POST delete, update, upsert; returns the CSN that was read, and what was done."""
     tx, mutations = find(services, tid), services.transactions.mutations
-    with services.reads.failures_noted(str(tid)):
+    with services.reads.failures.noted(str(tid)):
         match statement:
             case model.Delete(table, where):
                 sql, params = model.in_sql(where)
@@ -103,11 +103,11 @@ def _update(where: model.Condition, change: model.Add | model.Put) -> UpdateRows
 async def _read(services: Services, tid: Tid, table: str, where: model.Condition) -> tuple[Csn, bytes]:
     """POST /query inside a transaction; returns the CSN that was read, and the rows."""
     sql, params = model.in_sql(where)
-    with services.reads.failures_noted(str(tid)):
+    with services.reads.failures.noted(str(tid)):
         csn, adopted = await services.reads.prepare_own_read(str(tid))
         text = select_statement(table, None, sql)
         request = SqlRequest(csn=csn, tid=str(tid), sql=text, params=tuple(params), adopted=adopted)
-        async with services.reads.run(request) as running:
+        async with services.reads.sql.statement(request) as running:
             data = b"".join([piece async for piece in running.pieces()])
     assert running.ended is not None
     services.transactions.transactions.find(str(tid)).note_reads(running.ended.read_set())
@@ -134,7 +134,7 @@ async def _kill(services: Services, tid: Tid) -> None:
 
 async def heartbeat(services: Services, tid: Tid) -> None:
     """POST /transactions/{tid}/heartbeat."""
-    services.transactions.find_with_sign_of_life(str(tid), shown=True)
+    services.transactions.transactions.find(str(tid), sign_of_life=True)
 
 
 # -- the client ----------------------------------------------------------------------------------------------

@@ -406,12 +406,12 @@ class Reader(Session):
                 await self._look(held, self.chance.choice(self.world.hosts).name, exact=True)
         finally:
             if self.chance.random() < 0.7:  # else its lease runs out
-                await self.ask("close", lambda at: at.reads.close_snapshot(pin.id), at=replica)
+                await self.ask("close", lambda at: at.reads.snapshots.close(pin.id), at=replica)
 
     async def _renew(self, held: _Held) -> None:
         asked_s = asyncio.get_running_loop().time()
         try:
-            await self.ask("renew", lambda at: at.reads.renew_snapshot(held.pin.id), at=held.replica)
+            await self.ask("renew", lambda at: at.reads.snapshots.renew(held.pin.id), at=held.replica)
         except TidelockError as error:
             self.world.trace.comment(f"{self.name}: {held.pin.id} is not renewed: {error!r}")
         else:

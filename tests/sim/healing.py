@@ -223,7 +223,7 @@ async def _audit(world: World) -> None:
         try:
             report = await session.ask(
                 "audit",
-                lambda at: at.administration.audit(deep=True, abandoned=lambda: False),
+                lambda at: at.administration.auditor.run(deep=True, abandoned=lambda: False),
                 at=host.name,
                 timeout_s=CONVERGE_S,
             )

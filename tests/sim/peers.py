@@ -51,7 +51,7 @@ class SimPeerClient(PeerClient):
         """Hint; see :class:`PeerClient`."""
 
         async def serve(services: Services) -> None:
-            services.peers.hint(tid, holder, parts)
+            services.peers.receiver.hint(tid, holder, parts)
 
         await self._ask(api, "hint", serve)
 
@@ -59,7 +59,7 @@ class SimPeerClient(PeerClient):
         """Ask a home; see :class:`PeerClient`."""
 
         async def serve(services: Services) -> str:
-            return word_of(services.peers.own_outcome(tid))
+            return word_of(services.peers.outcomes.own(tid))
 
         return answer_of(str(await self._ask(api, "outcome", serve)))
 

@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.labels import LabelRead, Make, Move, OtherKind, Taken, judge
 from tidelock.csnlog.core.model import LabelState
 from tidelock.csnlog.log import CsnLog
@@ -27,26 +26,10 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, Run
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.wire.transactions import LabelAnswer
 
 #: Largest number of a batch: 63 bits, as CSNs.
 _BATCH_MAX: Final = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class LabelCommit:
-    """The last commit under a label.
-
-    Attributes:
-        tid: The transaction that committed under it last.
-        batch: Its number if the label is a streaming query's.
-        csn: The CSN of that commit; None if it is not applied here, or forgotten.
-        time_ms: The effective time of that commit (Unix, ms).
-    """
-
-    tid: str
-    batch: int | None
-    csn: Csn | None
-    time_ms: int | None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -124,8 +107,8 @@ class Labels:
             msg = f"{label!r} has gone on to batch {state.batch}, batch {batch} comes too late{end}"
         return LabelExistsError(msg, **details, batch=state.batch)
 
-    async def status(self, label: str) -> LabelCommit | None:
-        """Return the last commit under a label, None for a label that is free.
+    async def status(self, label: str) -> LabelAnswer:
+        """Return the last commit under a label; ``tid`` is None for a label that is free.
 
         The answer includes every commit that was acknowledged on any replica before the call.
 
@@ -136,10 +119,10 @@ class Labels:
         self.require_form(label, None)
         found = (await self.log.label(label, newest=True)).state
         if found is None:
-            return None
+            return LabelAnswer(label, None, None, None, None)
         run = await self._run(label, found.batch, found, self.settings.wait_bound_s)
         csn, time_ms = (run.csn, run.time_ms) if run else (None, None)
-        return LabelCommit(found.tid, found.batch, csn, time_ms)
+        return LabelAnswer(label, found.tid, found.batch, csn, time_ms)
 
     async def _run(self, label: str, batch: int | None, state: LabelState, timeout_s: float) -> Run | None:
         """Return the commit that last moved a label, or that of an earlier batch; None if not known here.

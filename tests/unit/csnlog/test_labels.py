@@ -226,7 +226,6 @@ class TestLabels:
             await labels.refuse_repeated("query", 4)
         assert caught.value.details == {"label": "query", "csn": None, "tid": None, "batch": 4}
         status = await labels.status("query")
-        assert status is not None
         assert (status.tid, status.batch, status.csn, status.time_ms) == (first.tid, 4, None, None)
 
     async def test_a_first_run_that_is_applied_while_it_is_looked_for(

@@ -13,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
-from tidelock.replica_agent.compaction.duty import planner_of
-from tidelock.replica_agent.compaction.planner import GROWTH, Candidate, Group, Limits, plan, quiet_in_s
+from tidelock.replica_agent.compaction.planner import (
+    GROWTH,
+    Candidate,
+    Group,
+    Limits,
+    plan,
+    planner_of,
+    quiet_in_s,
+)
 
 #: A row has 10 bytes; a part of 1,000 rows has target size.
 ROW_BYTES = 10

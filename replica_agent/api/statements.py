@@ -1,4 +1,4 @@
-"""Routes of statements that change rows: delete, update, upsert, merge."""
+"""Routes of statements that change or remove rows: delete, update, upsert, merge, whole partitions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from tidelock.replica_agent.readers.disconnects import while_waiting
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.transactions.transaction import Transaction
-from tidelock.wire.statements import ChangeResult, DeleteRequest, MergeSpec, UpdateRequest
+from tidelock.wire.statements import (
+    ChangeResult,
+    DeleteRequest,
+    MergeSpec,
+    MoveRequest,
+    PartitionRequest,
+    UpdateRequest,
+)
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class MutationRoutes:
-    """Handlers of delete, update, upsert and merge below /api/v1/transactions."""
+class StatementRoutes:
+    """Handlers of statements below /api/v1/transactions, except the insert."""
 
     service: TransactionService
 
@@ -64,6 +71,22 @@ class MutationRoutes:
         tx, table = self._find(request), request.match_info["table"]
         content, length = request.content.iter_any(), request.content_length
         return await self._done(request, self.service.merge(tx, table, action, content, length))
+
+    async def drop_partition(self, request: web.Request) -> web.Response:
+        """Remove one partition of a table."""
+        tx, asked = self._find(request), await body(request, PartitionRequest)
+        return answer(await self.service.drop_partition(tx, request.match_info["table"], asked.partition))
+
+    async def truncate(self, request: web.Request) -> web.Response:
+        """Remove all rows of a table."""
+        tx = self._find(request)
+        return answer(await self.service.truncate(tx, request.match_info["table"]))
+
+    async def move_partition(self, request: web.Request) -> web.Response:
+        """Move one partition into another table."""
+        tx, asked = self._find(request), await body(request, MoveRequest)
+        table = request.match_info["table"]
+        return answer(await self.service.move_partition(tx, table, asked.into, asked.partition))
 
     def _find(self, request: web.Request) -> Transaction:
         return self.service.find_for_statement(request.match_info["tid"])
