@@ -160,14 +160,14 @@ def _content(body: Body | None) -> dict[str, Any]:
 def _components(routes: Iterable[ApiRoute]) -> dict[str, Any]:
     asked: list[Body | None] = [route.request for route in routes]
     asked += [query.kind for route in routes for query in route.query if not isinstance(query.kind, str)]
-    told = [body for route in routes for body in (route.response, *(route.other or {}).values())]
-    requests, responses = _structs(asked), _structs([*told, Failure])
+    answers = [body for route in routes for body in (route.response, *(route.other or {}).values())]
+    requests, responses = _structs(asked), _structs([*answers, Failure])
     _, found = msgspec.json.schema_components([*requests.values(), *responses.values()], ref_template=_REF)
     for name, schema in found.items():
         struct = responses.get(name) or requests.get(name)
         if struct is None:
             continue  # an enumeration
-        schema["description"], meanings = _told(struct)
+        schema["description"], meanings = _descriptions(struct)
         for field in msgspec.structs.fields(struct):
             shown = schema["properties"][field.encode_name]
             _portable(shown)
@@ -184,7 +184,7 @@ def _portable(schema: dict[str, Any]) -> None:
         schema["pattern"] = schema["pattern"].replace(r"\A", "^").replace(r"\Z", "$")
 
 
-def _told(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
+def _descriptions(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
     """Return the description of a struct and of each of its attributes, from its docstring."""
     about, _, attributes = cleandoc(struct.__doc__ or "").partition("\n\nAttributes:\n")
     meanings: dict[str, str] = {}

@@ -31,7 +31,6 @@ from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.redirect import UPLOADS
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import redact
-from tidelock.wire.statements import InsertResult
 from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
 #: Name of the route that is opened by a token, without the shared secret.
@@ -58,7 +57,7 @@ class WriteRoutes:
             ("PUT", "SETPERMISSION"): self._accept,
             ("PUT", "SETOWNER"): self._accept,
             ("PUT", "SETTIMES"): self._accept,
-            ("PUT", "SETREPLICATION"): self._accept_told,
+            ("PUT", "SETREPLICATION"): self._accept_replication,
             ("DELETE", "DELETE"): self._delete,
         }
 
@@ -79,8 +78,7 @@ class WriteRoutes:
         self._service.admit_seal()
         tx, table = self._find(request), full_name(request.match_info["table"])
         places = [tuple(file.split("/")) for file in asked.files]
-        sealed = await self._service.seal(tx, table, asked.job, places)
-        return answer(InsertResult(sealed.rows, sealed.parts))
+        return answer(await self._service.seal(tx, table, asked.job, places))
 
     # -- WebHDFS -------------------------------------------------------------------------------------------
 
@@ -150,13 +148,13 @@ class WriteRoutes:
         self._found(asked)
         return _body(b"")
 
-    async def _accept_told(self, asked: _Asked) -> web.Response:
+    async def _accept_replication(self, asked: _Asked) -> web.Response:
         self._found(asked)
-        return _told(done=True)
+        return _done(done=True)
 
     async def _make_folder(self, asked: _Asked) -> web.Response:
         table = asked.written(Right.APPEND)
-        return _told(done=self._service.area(asked.tx, table).make_folder(asked.place))
+        return _done(done=self._service.area(asked.tx, table).make_folder(asked.place))
 
     async def _create(self, asked: _Asked) -> web.Response:
         """Redirect the first request to the address that receives the bytes; the second request has them."""
@@ -197,7 +195,7 @@ class WriteRoutes:
         if destination[: len(own)] != own:
             raise BadRequestError("a file can only be moved within the folder of its table and transaction")
         target = destination[len(own) :]
-        return _told(done=await self._service.uploads.rename(asked.tx, table, asked.place, target))
+        return _done(done=await self._service.uploads.rename(asked.tx, table, asked.place, target))
 
     async def _delete(self, asked: _Asked) -> web.Response:
         table = asked.written(Right.REPLACE if replaces(asked.place) else Right.APPEND)
@@ -205,7 +203,7 @@ class WriteRoutes:
         done = await self._service.uploads.delete(
             asked.tx, table, asked.place, recursive=recursive, waiting=asked.waiting
         )
-        return _told(done=done)
+        return _done(done=done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +247,7 @@ def _redirect(location: str) -> web.Response:
     return web.Response(status=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": location})
 
 
-def _told(*, done: bool) -> web.Response:
+def _done(*, done: bool) -> web.Response:
     return _body(hdfs.done_answer(done=done))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -26,44 +27,43 @@ TICK_S = 0.25
 _GROUPS = 64
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Compactor:
     """Merges the groups that the survey finds, at most ``compaction_concurrency`` at once.
 
-    Args:
+    Attributes:
         members: The replicas that can plan now, including this one.
         serving: Returns whether this agent serves.
         damaged: Called with a part whose bytes are wrong here, and with the problem that was found.
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        settings: AgentSettings,
-        survey: Survey,
-        runner: Runner,
-        counts: PartCounts,
-        metrics: Metrics,
-        members: Callable[[], Collection[ReplicaId]],
-        serving: Callable[[], bool],
-        damaged: Callable[[PartId, str], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._replica, self._on, self._counts = replica, settings.compaction, counts
-        self._interval_s, self._crowd = settings.compaction_interval_s, settings.compaction_parts_max
-        self._next_look_s = clock() + settings.compaction_interval_s
-        self._survey, self._runner, self._metrics = survey, runner, metrics.compaction
-        self._members, self._serving, self._damaged, self._clock = members, serving, damaged, clock
-        self._places = asyncio.Semaphore(settings.compaction_concurrency)
-        #: Runs the requests of operators.
+    replica: ReplicaId
+    settings: AgentSettings
+    survey: Survey
+    runner: Runner
+    counts: PartCounts
+    metrics: Metrics
+    members: Callable[[], Collection[ReplicaId]]
+    serving: Callable[[], bool]
+    damaged: Callable[[PartId, str], None]
+    clock: Callable[[], float]
+    #: Runs the requests of operators.
+    optimizer: Optimizer = field(init=False)
+    _next_check_s: float = field(init=False)
+    _places: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Wait for one interval before the first check."""
+        self._next_check_s = self.clock() + self.settings.compaction_interval_s
+        self._places = asyncio.Semaphore(self.settings.compaction_concurrency)
         self.optimizer = Optimizer(
-            survey=survey,
+            survey=self.survey,
             merge=self.merge,
-            counts=counts,
-            serving=serving,
-            retry_wait_max_s=settings.retry_wait_max_s,
-            clock=clock,
+            counts=self.counts,
+            serving=self.serving,
+            retry_wait_max_s=self.settings.retry_wait_max_s,
+            clock=self.clock,
         )
 
     async def close(self) -> None:
@@ -72,52 +72,52 @@ class Compactor:
 
     async def tick(self) -> None:
         """Check the partitions when it is time, or when one has as many parts as one merge accepts."""
-        if self._clock() >= self._next_look_s or self._counts.largest >= self._crowd:
-            self._next_look_s = self._clock() + self._interval_s
-            await self.look()
+        if self.clock() >= self._next_check_s or self.counts.largest >= self.settings.compaction_parts_max:
+            self._next_check_s = self.clock() + self.settings.compaction_interval_s
+            await self.merge_due()
 
-    async def look(self) -> None:
+    async def merge_due(self) -> None:
         """Merge until no group is worth merging, or none can be merged now."""
-        while self._on and self._serving():
-            due = (await self._survey.due(self._mine))[:_GROUPS]
+        while self.settings.compaction and self.serving():
+            due = (await self.survey.due(self._mine))[:_GROUPS]
             for work in due:
-                self._survey.claim(work)
+                self.survey.claim(work)
             if not any(await asyncio.gather(*(self._try(work) for work in due))):
                 return
 
     def _mine(self, table: TableName) -> bool:
-        return planner_of(table, self._members()) == self._replica
+        return planner_of(table, self.members()) == self.replica
 
     async def _try(self, work: MergeWork) -> bool:
         """Merge a claimed group; a group that yields is tried again, after a longer pause each time."""
         try:
             await self.merge(work)
         except TidelockError as error:
-            self._survey.tried_in_vain(work)
-            what, tell = ("gave_way", _log.info) if error.retriable else ("failed", _log.error)
+            self.survey.tried_in_vain(work)
+            event, log = ("gave_way", _log.info) if error.retriable else ("failed", _log.error)
             facts = {"table": work.table, "path": work.group.path, "parts": len(work.group.parts)}
-            tell(what, **facts, reason=error.message)
+            log(event, **facts, reason=error.message)
             return False
-        self._survey.done(work)
+        self.survey.done(work)
         return True
 
     async def merge(self, work: MergeWork) -> None:
         """Merge a claimed group; errors as :meth:`Runner.run`."""
-        group, begun = work.group, self._clock()
+        group, begun = work.group, self.clock()
         try:
             async with self._places:
-                begun = self._clock()
-                csn = await self._runner.run(work.table, group)
+                begun = self.clock()
+                csn = await self.runner.run(work.table, group)
         except TidelockError as error:
-            self._metrics.merges.labels("gave_way" if error.retriable else "failed").inc()
+            self.metrics.compaction.merges.labels("gave_way" if error.retriable else "failed").inc()
             if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
-                self._damaged(part, error.message)
+                self.damaged(part, error.message)
             raise
         finally:
-            self._survey.release(work)
-        seconds = self._clock() - begun
-        self._metrics.merges.labels("done").inc()
-        self._metrics.bytes.inc(group.length)
-        self._metrics.seconds.observe(seconds)
+            self.survey.release(work)
+        seconds = self.clock() - begun
+        self.metrics.compaction.merges.labels("done").inc()
+        self.metrics.compaction.bytes.inc(group.length)
+        self.metrics.compaction.seconds.observe(seconds)
         facts = {"table": work.table, "path": group.path, "parts": len(group.parts), "rows": group.rows}
         _log.info("compacted", **facts, bytes=group.length, seconds=round(seconds, 3), csn=csn)

@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName
 from tidelock.errors import UnavailableError, UnknownTableError
@@ -63,50 +63,47 @@ def limits_of(settings: AgentSettings) -> Limits:
     )
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Survey:
     """The knowledge of this agent about the partitions.
 
-    Args:
+    Attributes:
         long_snapshots: Returns the CSNs that long transactions read at, of any home.
         locked: Returns the parts of a table that were locked a moment ago; it may raise UnavailableError.
         clock: Monotonic seconds.
         wall_ms: Unix time in ms.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: AgentSettings,
-        reader: CatalogReader,
-        tables: Tables,
-        counts: PartCounts,
-        waiters: CsnWaiters,
-        long_snapshots: Callable[[], Collection[Csn]],
-        locked: Callable[[TableName], Awaitable[Collection[PartId]]],
-        clock: Callable[[], float],
-        wall_ms: Callable[[], int],
-    ) -> None:
-        self._reader, self._tables, self._counts, self._waiters = reader, tables, counts, waiters
-        self._long_snapshots, self._locked = long_snapshots, locked
-        self._clock, self._wall_ms = clock, wall_ms
-        self._limits = limits_of(settings)
-        self._longest_rest_s = settings.compaction_retry_wait_max_s
-        self._rests: dict[tuple[TableName, str], _Rest] = {}
-        #: For each respected CSN, the merges above it that a reader at this CSN could adopt.
-        self._adopted: dict[Csn, AdoptedMerges] = {}
-        #: Partitions in which only locked parts were left to merge.
-        self._only_locked: set[tuple[TableName, str]] = set()
-        self._claimed: set[PartId] = set()
-        self._merging: Counter[tuple[TableName, str]] = Counter()
+    settings: AgentSettings
+    reader: CatalogReader
+    tables: Tables
+    counts: PartCounts
+    waiters: CsnWaiters
+    long_snapshots: Callable[[], Collection[Csn]]
+    locked: Callable[[TableName], Awaitable[Collection[PartId]]]
+    clock: Callable[[], float]
+    wall_ms: Callable[[], int]
+    _limits: Limits = field(init=False)
+    _rests: dict[tuple[TableName, str], _Rest] = field(default_factory=dict, init=False)
+    #: For each respected CSN, the merges above it that a reader at this CSN could adopt.
+    _adopted: dict[Csn, AdoptedMerges] = field(default_factory=dict, init=False)
+    #: Partitions in which only locked parts were left to merge.
+    _only_locked: set[tuple[TableName, str]] = field(default_factory=set, init=False)
+    _claimed: set[PartId] = field(default_factory=set, init=False)
+    _merging: Counter[tuple[TableName, str]] = field(default_factory=Counter, init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the bounds of groups from the settings."""
+        self._limits = limits_of(self.settings)
 
     async def due(self, mine: Callable[[TableName], bool]) -> list[MergeWork]:
         """Return the work in the tables that are ``mine``, the partition with most parts first."""
         found: list[MergeWork] = []
         self._update_eras()
-        for table in self._counts.tables():
+        for table in self.counts.tables():
             if not mine(table) or not self._wanted(table):
                 continue
-            for path, partition in self._counts.partitions(table):
+            for path, partition in self.counts.partitions(table):
                 if not self._resting(table, path, partition.csn):
                     found += await self.of(table, path)
                     await asyncio.sleep(0)  # thousands of partitions may have changed
@@ -116,21 +113,21 @@ class Survey:
     async def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[MergeWork]:
         """Return what is worth merging in one partition, and not locked; see :func:`planner.plan`."""
         self._only_locked.discard((table, path))
-        at = self._waiters.reached
+        at = self.waiters.reached
         parts = self._candidates(table, path, at)
         if not plan(parts, self._limits, thorough=thorough):
             if not thorough:
                 wait = quiet_in_s(parts, self._limits)
-                until = math.inf if wait is None else self._clock() + wait
+                until = math.inf if wait is None else self.clock() + wait
                 self._rests[table, path] = _Rest(at, until)
             return []
         locked = await self._locked_now(table)
-        at = self._waiters.reached
+        at = self.waiters.reached
         parts = [part for part in self._candidates(table, path, at) if part.part not in locked]
         groups = plan(parts, self._limits, thorough=thorough)
         if not groups:
             self._only_locked.add((table, path))
-            self._rests[table, path] = _Rest(at, self._clock() + self._longest_rest_s)
+            self._rests[table, path] = _Rest(at, self.clock() + self.settings.compaction_retry_wait_max_s)
         return [MergeWork(table, group, len(parts)) for group in groups]
 
     def only_locked(self, table: TableName, path: str) -> bool:
@@ -156,7 +153,7 @@ class Survey:
         key = (work.table, work.group.path)
         before = self._rests.get(key)
         failures = before.failures + 1 if before else 1
-        until = self._clock() + wait_s(failures, self._longest_rest_s)
+        until = self.clock() + wait_s(failures, self.settings.compaction_retry_wait_max_s)
         self._rests[key] = _Rest(CSN_NONE, until, failures)
 
     def done(self, work: MergeWork) -> None:
@@ -165,38 +162,38 @@ class Survey:
 
     def _update_eras(self) -> None:
         """Read the CSNs of long transactions; if one has ended, its eras of parts can be merged."""
-        long_snapshots = set(self._long_snapshots())
+        long_snapshots = set(self.long_snapshots())
         if self._adopted.keys() - long_snapshots:
             self._rests = {key: rest for key, rest in self._rests.items() if rest.failures}
         self._adopted = {csn: self._adopted.get(csn) or AdoptedMerges() for csn in long_snapshots}
 
     async def _locked_now(self, table: TableName) -> Collection[PartId]:
         try:
-            return await self._locked(table)
+            return await self.locked(table)
         except UnavailableError:  # the merge will meet the lock
             return ()
 
     def _resting(self, table: TableName, path: str, changed: Csn) -> bool:
         rest = self._rests.get((table, path))
-        if rest is None or self._clock() >= rest.until_s:
+        if rest is None or self.clock() >= rest.until_s:
             return False
         return rest.failures > 0 or rest.csn >= changed
 
     def _wanted(self, table: TableName) -> bool:
         try:
-            _, schema = self._tables.schema(table, self._waiters.reached)
+            _, schema = self.tables.schema(table, self.waiters.reached)
         except UnknownTableError:
             return False
         return schema.properties.get("compaction") != "off"
 
     def _candidates(self, table: TableName, path: str, at: Csn) -> list[Candidate]:
-        now_ms = self._wall_ms()
+        now_ms = self.wall_ms()
         self._update_eras()
         for csn, adopted in self._adopted.items():
-            adopted.look(self._reader, None, at=csn, newest=at)
+            adopted.adopt(self.reader, None, at=csn, newest=at)
         return [
             Candidate(part, path, rows, length, csn, max(0.0, (now_ms - time_ms) / 1000), self._era(csn, tid))
-            for part, rows, length, tid, csn, time_ms in self._reader.compactable(table, path, at)
+            for part, rows, length, tid, csn, time_ms in self.reader.compactable(table, path, at)
             if part not in self._claimed
         ]
 

@@ -268,7 +268,7 @@ class Agent:
     def read(self, csn: Csn) -> None:
         """Keep a CSN that a reader process reads readable for a while, if no client has pinned it."""
         if self._parts is not None and self.condition.allows(Action.LATEST):
-            self.parts.history.implicit_pins.read(csn)
+            self.parts.snapshots.implicit_pins.read(csn)
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """Check a part that a reader or a query reported; if its bytes are wrong, it is fetched again."""

@@ -43,7 +43,7 @@ class BackgroundTasks:
         self._log, self._compactor = replication.log, parts.compactor
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
         self._locks = parts.transactions.locks
-        self._snapshots, self._history = parts.history.snapshots, parts.history.history
+        self._snapshots, self._horizon = parts.snapshots.pinned, parts.snapshots.horizon
         self._published: Progress | None = None
         catalog = means.local.catalog
         self._collection = GarbageCollection(
@@ -140,7 +140,7 @@ class BackgroundTasks:
         """Move horizon and tail, then delete what is below them, whichever replica moved them."""
         await self._snapshots.forget_ended()
         try:
-            await self._history.advance()
+            await self._horizon.advance()
         finally:
             await self._collection.run()
             self._show_history()
@@ -149,4 +149,4 @@ class BackgroundTasks:
         reader, metrics = self._local.catalog.reader, self._metrics
         metrics.horizon.set(reader.horizon())
         metrics.tail.set(reader.meta("tail"))
-        metrics.pins.set(self._history.pins)
+        metrics.pins.set(self._horizon.pins)

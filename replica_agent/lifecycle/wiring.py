@@ -1,23 +1,23 @@
 """Wires the parts of an agent that need its session, and its services. Pure wiring.
 
-The layers, from the bottom: replication; transactions and history; uploads, compaction and the audit; the
+The layers, from the bottom: replication; transactions and snapshots; uploads, compaction and the audit; the
 services. A part receives everything that it uses when it is made, and nothing later.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelock.replica_agent.compaction.compactor import Compactor
-from tidelock.replica_agent.lifecycle.history_parts import (
-    HistoryParts,
-    make_auditor,
-    make_compactor,
-    make_history,
-)
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts, make_replication
+from tidelock.replica_agent.lifecycle.snapshot_parts import (
+    SnapshotParts,
+    make_auditor,
+    make_compactor,
+    make_snapshots,
+)
 from tidelock.replica_agent.lifecycle.transaction_parts import TransactionParts, make_transactions
 from tidelock.replica_agent.lifecycle.upload_parts import UploadParts, make_uploads
 from tidelock.replica_agent.replicas.receiver import PushReceiver
@@ -31,78 +31,72 @@ from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AgentParts:
     """The parts of a running agent; clients and peers reach them through ``services`` alone."""
 
     means: Means
     replication: ReplicationParts
     transactions: TransactionParts
-    history: HistoryParts
+    snapshots: SnapshotParts
     uploads: UploadParts
     compactor: Compactor
     receiver: PushReceiver
-    services: Services
+    services: Services = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the services, which stand on all other parts."""
+        failures = QueryFailures(transactions=self.transactions.registry, damaged=self.means.events.corrupt)
+        reads = _reads(self, failures)
+        self.services = Services(
+            settings=self.means.settings,
+            condition=self.means.condition,
+            transactions=_transactions(self, failures),
+            reads=reads,
+            uploads=_uploads(self),
+            peers=_peers(self),
+            administration=_administration(self, reads),
+            status=_status(self),
+        )
 
 
 def assemble(means: Means) -> AgentParts:
     """Make all parts; they do not run yet, and the stack of ``means`` closes them."""
     replication = make_replication(means)
     transactions = make_transactions(means, replication)
-    history = make_history(means, replication)
     uploads = make_uploads(means, replication, transactions)
-    compactor = make_compactor(means, replication, transactions)
-    receiver = PushReceiver(
-        replica=means.replica,
-        disk=means.session.disk,
-        boot=means.session.boot,
-        cluster_id=means.session.cluster.cluster_id,
-        catalog=means.local.catalog,
-        files=means.local.files,
-        stager=replication.stager,
-        fetcher=replication.fetcher,
-        cut=uploads.peer_uploads.cut,
-        waiters=means.local.waiters,
-        arrived=means.events.part_held,
-    )
-    failures = QueryFailures(transactions=transactions.registry, damaged=means.events.corrupt)
-    reads = _reads(means, transactions, history, failures)
-    services = Services(
-        settings=means.settings,
-        condition=means.condition,
-        transactions=_transactions(means, replication, transactions, history, failures),
-        reads=reads,
-        uploads=_uploads(means, transactions, uploads),
-        peers=_peers(means, transactions, uploads, receiver),
-        administration=_administration(means, replication, transactions, history, compactor, reads),
-        status=_status(means, replication, transactions, history),
-    )
     return AgentParts(
         means=means,
         replication=replication,
         transactions=transactions,
-        history=history,
+        snapshots=make_snapshots(means, replication),
         uploads=uploads,
-        compactor=compactor,
-        receiver=receiver,
-        services=services,
+        compactor=make_compactor(means, replication, transactions),
+        receiver=PushReceiver(
+            replica=means.replica,
+            disk=means.session.disk,
+            boot=means.session.boot,
+            cluster_id=means.session.cluster.cluster_id,
+            catalog=means.local.catalog,
+            files=means.local.files,
+            stager=replication.stager,
+            fetcher=replication.fetcher,
+            cut=uploads.peer_uploads.cut,
+            waiters=means.local.waiters,
+            arrived=means.events.part_held,
+        ),
     )
 
 
-def _transactions(
-    means: Means,
-    replication: ReplicationParts,
-    transactions: TransactionParts,
-    history: HistoryParts,
-    failures: QueryFailures,
-) -> TransactionService:
+def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionService:
+    means, transactions, snapshots = parts.means, parts.transactions, parts.snapshots
     return TransactionService(
         settings=means.settings,
         condition=means.condition,
         clock=time.monotonic,
-        log=replication.log,
+        log=parts.replication.log,
         waiters=means.local.waiters,
-        snapshots=history.snapshots,
+        snapshots=snapshots.pinned,
         transactions=transactions.registry,
         inserts=transactions.inserts,
         removals=transactions.removals,
@@ -114,16 +108,15 @@ def _transactions(
     )
 
 
-def _reads(
-    means: Means, transactions: TransactionParts, history: HistoryParts, failures: QueryFailures
-) -> ReadService:
+def _reads(parts: AgentParts, failures: QueryFailures) -> ReadService:
+    means, transactions, snapshots = parts.means, parts.transactions, parts.snapshots
     return ReadService(
         condition=means.condition,
         waiters=means.local.waiters,
         reader=means.reader,
-        snapshots=history.snapshots,
-        implicit_pins=history.implicit_pins,
-        changes=history.changes,
+        snapshots=snapshots.pinned,
+        implicit_pins=snapshots.implicit_pins,
+        changes=snapshots.changes,
         transactions=transactions.registry,
         staging=transactions.inserts.staging,
         inserts=transactions.inserts,
@@ -132,10 +125,11 @@ def _reads(
     )
 
 
-def _uploads(means: Means, transactions: TransactionParts, uploads: UploadParts) -> UploadService:
+def _uploads(parts: AgentParts) -> UploadService:
+    uploads = parts.uploads
     return UploadService(
-        condition=means.condition,
-        transactions=transactions.registry,
+        condition=parts.means.condition,
+        transactions=parts.transactions.registry,
         tokens=uploads.uploads.tokens,
         uploads=uploads.uploads,
         redirector=uploads.redirector,
@@ -143,29 +137,22 @@ def _uploads(means: Means, transactions: TransactionParts, uploads: UploadParts)
     )
 
 
-def _peers(
-    means: Means, transactions: TransactionParts, uploads: UploadParts, receiver: PushReceiver
-) -> PeerService:
+def _peers(parts: AgentParts) -> PeerService:
+    means = parts.means
     return PeerService(
         settings=means.settings,
         condition=means.condition,
         session=means.session,
         waiters=means.local.waiters,
         files=means.local.files,
-        receiver=receiver,
-        redirector=uploads.redirector,
-        outcomes=transactions.outcomes,
+        receiver=parts.receiver,
+        redirector=parts.uploads.redirector,
+        outcomes=parts.transactions.outcomes,
     )
 
 
-def _administration(
-    means: Means,
-    replication: ReplicationParts,
-    transactions: TransactionParts,
-    history: HistoryParts,
-    compactor: Compactor,
-    reads: ReadService,
-) -> AdministrationService:
+def _administration(parts: AgentParts, reads: ReadService) -> AdministrationService:
+    means, transactions, snapshots = parts.means, parts.transactions, parts.snapshots
     return AdministrationService(
         settings=means.settings,
         replica=means.replica,
@@ -177,16 +164,15 @@ def _administration(
         transactions=transactions.registry,
         commits=transactions.commits,
         reads=reads,
-        snapshots=history.snapshots,
-        history=history.history,
-        compactor=compactor,
-        auditor=make_auditor(means, replication, transactions, history),
+        snapshots=snapshots.pinned,
+        horizon=snapshots.horizon,
+        compactor=parts.compactor,
+        auditor=make_auditor(means, parts.replication, transactions, snapshots),
     )
 
 
-def _status(
-    means: Means, replication: ReplicationParts, transactions: TransactionParts, history: HistoryParts
-) -> StatusService:
+def _status(parts: AgentParts) -> StatusService:
+    means, replication, transactions = parts.means, parts.replication, parts.transactions
     return StatusService(
         settings=means.settings,
         condition=means.condition,
@@ -200,5 +186,5 @@ def _status(
         transactions=transactions.registry,
         outcomes=transactions.outcomes,
         applier=replication.applier,
-        horizon=history.history,
+        horizon=parts.snapshots.horizon,
     )

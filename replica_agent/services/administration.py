@@ -47,7 +47,7 @@ class AdministrationService:
     commits: Commits
     reads: ReadService
     snapshots: Snapshots
-    history: HorizonMover
+    horizon: HorizonMover
     compactor: Compactor
     auditor: Auditor
 
@@ -135,7 +135,7 @@ class AdministrationService:
     async def force_horizon(self, csn: Csn | None, *, drop_pins: bool) -> Moved:
         """Raise the horizon by order of an operator; see :meth:`HorizonMover.force`."""
         self.condition.require(Action.COLLECT)
-        moved = await self.history.force(csn, drop_pins=drop_pins)
+        moved = await self.horizon.force(csn, drop_pins=drop_pins)
         if drop_pins:
             await self.snapshots.forget_ended()
         return moved

@@ -15,7 +15,8 @@ from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replica_agent.uploads.tokens import TokenClaims
-from tidelock.replica_agent.uploads.uploads import SealedRows, Uploads
+from tidelock.replica_agent.uploads.uploads import Uploads
+from tidelock.wire.statements import InsertResult
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -45,7 +46,7 @@ class UploadService:
 
     async def seal(
         self, tx: Transaction, table: TableName, job: str | None, places: Iterable[StagingPath]
-    ) -> SealedRows:
+    ) -> InsertResult:
         """Seal the files of a table; with ``job`` exactly its files at these paths count."""
         if job is None:
             return await self.uploads.seal(tx, table)

@@ -7,11 +7,14 @@ reads inside a transaction carries them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.csnlog.core.visibility import adoptable
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AdoptedMerges:
     """The merges that one transaction has adopted, or could adopt; empty before the first check.
 
@@ -19,16 +22,15 @@ class AdoptedMerges:
         tids: Their textual tids.
     """
 
-    def __init__(self) -> None:
-        self.tids: set[str] = set()
-        self._looked_to: dict[TableName | None, Csn] = {}
+    tids: set[str] = field(default_factory=set)
+    _checked_to: dict[TableName | None, Csn] = field(default_factory=dict)
 
-    def look(self, reader: CatalogReader, table: TableName | None, *, at: Csn, newest: Csn) -> None:
+    def adopt(self, reader: CatalogReader, table: TableName | None, *, at: Csn, newest: Csn) -> None:
         """Adopt the merges up to at least CSN ``newest`` that a reader at ``at`` may adopt.
 
         The merges are those of one table, or of all tables (None). A range that was checked once is not
         checked again, so ``at`` must not fall; if it rises, the reader sees the merges up to it anyway.
         """
-        since = max(at, self._looked_to.get(table, at))
+        since = max(at, self._checked_to.get(table, at))
         self.tids |= adoptable(reader.replaced_since(table, since), at, self.tids)
-        self._looked_to[table] = max(since, newest)
+        self._checked_to[table] = max(since, newest)

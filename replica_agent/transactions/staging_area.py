@@ -122,7 +122,7 @@ class StagingArea:
         self._replacing = False
         self._doubted = False
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------
 
     def entry(self, place: StagingPath) -> Entry | None:
         """Return what exists at a path, None for nothing."""

@@ -28,7 +28,7 @@ from tidelock.replication.partfs import PartFs
 from tidelock.replication.push import Pusher
 
 #: Seconds between two checks of all missing files; in between only arrived parts are checked.
-_LOOK_S = 1.0
+_CHECK_S = 1.0
 #: Number of parts that are checked in one iteration of the event loop.
 _TURN = 256
 
@@ -115,7 +115,7 @@ class EagerReplication:
         seen, until = (-1, -1), 0.0
         with self._listening() as news:
             while True:
-                await self._look(missing, list(missing), places)
+                await self._move_arrived(missing, list(missing), places)
                 if not missing:
                     return places
                 self.fetch(tx, missing.values())
@@ -124,9 +124,9 @@ class EagerReplication:
                     seen, until = now, loop.time() + self.patience_s
                 elif loop.time() > until:
                     raise self._not_here(list(missing.values()))
-                end = loop.time() + _LOOK_S
+                end = loop.time() + _CHECK_S
                 while missing and (some := await _news_until(end, news)):
-                    await self._look(missing, [part for part in some if part in missing], places)
+                    await self._move_arrived(missing, [part for part in some if part in missing], places)
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[asyncio.Queue[PartId]]:
@@ -137,7 +137,7 @@ class EagerReplication:
         finally:
             self._listeners.remove(news)
 
-    async def _look(
+    async def _move_arrived(
         self, missing: dict[PartId, StagedFile], parts: Sequence[PartId], places: dict[PartId, Location]
     ) -> None:
         """Move the parts that are here from ``missing`` to ``places``; yields to other tasks in between."""

@@ -2,7 +2,7 @@
 
 A received file is an early copy: a row of ``parts`` by its bytes alone, of an undecided transaction. It is
 durable before its home is notified, since the home will then report that the file exists. If the upload ends
-otherwise, the file is deleted at once; after a crash the undo row deletes it, or the janitor.
+otherwise, the file is deleted at once; after a crash the undo row deletes it, or UndecidedResolver.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ class PeerUploads:
         staged = jobs.StagedPart(meta, location, grant.tid)
         await self.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
         await UPLOAD.before()
-        await self._tell(home, grant, meta)
+        await self._notify(home, grant, meta)
         await UPLOAD.after()
 
-    async def _tell(self, home: str, grant: UploadGrant, meta: PartMeta) -> None:
+    async def _notify(self, home: str, grant: UploadGrant, meta: PartMeta) -> None:
         for failures in range(1, _TRIES + 1):
             try:
                 await self.client.end_upload(home, grant.tid, grant.table, self.replica, meta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -21,20 +22,22 @@ T = TypeVar("T")
 _THREADS: Final = 4
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UploadReceiver:
     """Receives bodies in separate threads, so that large files do not delay commits.
 
     No timeout ends a body that pauses: Spark sends nothing while it fills a row group, which may take any
     time. The body ends with its transaction or its connection.
 
-    Args:
+    Attributes:
         uploads_max: Most concurrent bodies; each needs up to three times ``BUFFER_BYTES``.
     """
 
-    def __init__(self, uploads_max: int) -> None:
-        """Receive nothing yet."""
-        self._uploads_max, self._running = uploads_max, 0
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
+    uploads_max: int
+    _running: int = field(default=0, init=False)
+    _threads: ThreadPoolExecutor = field(
+        default_factory=partial(ThreadPoolExecutor, _THREADS, thread_name_prefix="upload"), init=False
+    )
 
     def close(self) -> None:
         """End the threads."""
@@ -79,9 +82,9 @@ class UploadReceiver:
             self._running -= 1
 
     def _require_room(self) -> None:
-        if self._running > self._uploads_max:
+        if self._running > self.uploads_max:
             raise UnavailableError(
-                f"{self._uploads_max} files are being written to this replica (uploads_max); nothing of this "
+                f"{self.uploads_max} files are being written to this replica (uploads_max); nothing of this "
                 "one was kept: write fewer at once, or try again"
             )
 

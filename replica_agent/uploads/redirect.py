@@ -22,8 +22,7 @@ from tidelock.replica_agent.transactions.staging_paths import StagingPath
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.grants import UploadGrants
-from tidelock.replica_agent.uploads.round_robin import RoundRobin
-from tidelock.replica_agent.uploads.targets import UploadTargets
+from tidelock.replica_agent.uploads.targets import RoundRobin, UploadTargets
 from tidelock.replica_agent.uploads.uploads import Uploads
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs

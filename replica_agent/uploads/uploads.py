@@ -50,6 +50,7 @@ from tidelock.replica_agent.uploads.receiving import UploadReceiver
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replication.core.model import Location, PartMeta, bytes_alone
 from tidelock.replication.partfs import PartFs
+from tidelock.wire.statements import InsertResult
 
 #: Files that one call of a thread checks, so that uploads get the threads in between.
 _AT_ONCE = 32
@@ -60,14 +61,6 @@ Waiting = Callable[[], bool]
 
 def _always() -> bool:
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class SealedRows:
-    """The numbers of rows and parts that a sealed job has added."""
-
-    rows: int
-    parts: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -258,7 +251,7 @@ class Uploads:
             if writes.area.mark(place):
                 await self._seal(tx, table, writes, waiting)
 
-    async def seal(self, tx: Transaction, table: TableName) -> SealedRows:
+    async def seal(self, tx: Transaction, table: TableName) -> InsertResult:
         """Turn the files of the ended job into parts of the transaction; none if it was sealed before.
 
         Raises:
@@ -273,7 +266,7 @@ class Uploads:
 
     async def settle(
         self, tx: Transaction, table: TableName, job: str, places: Iterable[StagingPath]
-    ) -> SealedRows:
+    ) -> InsertResult:
         """End a job by naming its files that count, and seal it; errors as :meth:`seal` and as the area's."""
         writes = self.of(tx, table)
         async with writes.turn:
@@ -283,7 +276,7 @@ class Uploads:
 
     async def _seal(
         self, tx: Transaction, table: TableName, writes: TableWrites, waiting: Waiting = _always
-    ) -> SealedRows:
+    ) -> InsertResult:
         self.transactions.require_open(tx)
         with self._running(tx):
             try:
@@ -298,12 +291,12 @@ class Uploads:
                 tx.ending.fail(error)
                 raise
 
-    async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> SealedRows:
+    async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> InsertResult:
         await STAGE.before()
         schema, found = self._schema(tx, table), writes.area.closing()
         if not found:
             writes.area.seal(found)
-            return SealedRows(0, 0)
+            return InsertResult(0, 0)
         files = {item.number: writes.files[item.number] for item in found}
         places = await self.eager.gather(tx, list(files.values()))
         staged: list[jobs.StagedPart] = []
@@ -324,7 +317,7 @@ class Uploads:
         self.hint(tx.tid, metas)
         self.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
         await STAGE.after()
-        return SealedRows(sum(meta.rows for meta in metas), len(metas))
+        return InsertResult(sum(meta.rows for meta in metas), len(metas))
 
     def _examine(
         self,

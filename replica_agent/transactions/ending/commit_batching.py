@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
@@ -25,19 +25,18 @@ class _Batch:
     left: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class GroupCommitGate:
     """Decides when a sealed transaction may begin to be copied.
 
-    Args:
+    Attributes:
         wait_max_s: Longest wait for the previous batch.
     """
 
-    def __init__(self, wait_max_s: float) -> None:
-        """Begin with no batch on its way."""
-        self._wait_max_s = wait_max_s
-        self._waiting: list[asyncio.Future[_Batch]] = []
-        self._last: _Batch | None = None  # the last batch, while it is on its way
-        self._timer: asyncio.Handle | None = None
+    wait_max_s: float
+    _waiting: list[asyncio.Future[_Batch]] = field(default_factory=list, init=False)
+    _last: _Batch | None = field(default=None, init=False)  # the last batch, while it is on its way
+    _timer: asyncio.Handle | None = field(default=None, init=False)
 
     @contextlib.asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:
@@ -59,7 +58,7 @@ class GroupCommitGate:
             self._timer = (
                 loop.call_soon(self._depart)
                 if self._last is None
-                else loop.call_later(self._wait_max_s, self._depart)
+                else loop.call_later(self.wait_max_s, self._depart)
             )
         return ticket
 

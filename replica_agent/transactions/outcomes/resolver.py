@@ -8,6 +8,7 @@ locks and the audit. Their requests differ by their policy alone
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
@@ -58,10 +59,11 @@ class LocalPort(Protocol):
         """Return all that is known of a transaction without a request to another process."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LocalOutcomes:
     """The outcomes that this replica knows by itself.
 
-    Args:
+    Attributes:
         replica: The own id.
         boot: The own boot.
         transactions: The registry of its open and recently ended transactions.
@@ -69,58 +71,55 @@ class LocalOutcomes:
         taken: Returns the CSN of a transaction in a record that was delivered and is not applied.
     """
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        boot: int,
-        transactions: Transactions,
-        reader: CatalogReader,
-        taken: Callable[[str], Csn | None],
-    ) -> None:
-        self._replica, self._boot = replica, boot
-        self._transactions, self._reader, self._taken = transactions, reader, taken
+    replica: ReplicaId
+    boot: int
+    transactions: Transactions
+    reader: CatalogReader
+    taken: Callable[[str], Csn | None]
 
     def commit(self, tid: Tid) -> Committed | None:
         """Return a commit that is applied here, or about to be, as far as that is kept."""
-        taken = self._taken(str(tid))
+        taken = self.taken(str(tid))
         if taken is not None:
             return Committed(taken)
-        found = self._reader.outcome(str(tid))
+        found = self.reader.outcome(str(tid))
         return Committed(*found) if found else None
 
     def floor(self) -> Csn:
         """Return the oldest snapshot CSN whose outcomes are kept."""
-        return Csn(self._reader.meta("outcome_floor"))
+        return Csn(self.reader.meta("outcome_floor"))
 
     def facts(self, tid: Tid) -> OwnFacts:
         """Return all that is known of a transaction without any request; the floor is read last."""
         return OwnFacts(
-            replica=self._replica,
-            boot=self._boot,
+            replica=self.replica,
+            boot=self.boot,
             commit=self.commit(tid),
-            registered=self._transactions.outcome(str(tid)),
-            applied=self._reader.snapshot_csn(),
+            registered=self.transactions.outcome(str(tid)),
+            applied=self.reader.snapshot_csn(),
             floor=self.floor(),
         )
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class OutcomeResolver:
     """Finds outcomes for one replica in one boot.
 
-    Args:
+    Attributes:
         replica: The own id.
         local: The knowledge of this replica itself.
         log: Reads ZooKeeper.
         homes: Asks and fences the homes of others' transactions.
     """
 
-    def __init__(self, *, replica: ReplicaId, local: LocalPort, log: LogPort, homes: HomePort) -> None:
-        self._replica, self._local, self._log, self._homes = replica, local, log, homes
+    replica: ReplicaId
+    local: LocalPort
+    log: LogPort
+    homes: HomePort
 
     def own(self, tid: Tid) -> OwnOutcome:
         """Return what this replica knows of its own transaction, for a peer that asks."""
-        return own_outcome(tid, self._local.facts(tid))
+        return own_outcome(tid, self.local.facts(tid))
 
     async def outcome(self, tid: Tid, policy: Policy) -> Outcome:
         """Find out what became of a transaction of any replica.
@@ -135,16 +134,16 @@ class OutcomeResolver:
             FencedError: Another replica has raised the own fence.
             UnavailableError: ZooKeeper could not be read; ask again, or ask another replica.
         """
-        here = self._local.facts(tid)
-        facts = OutcomeFacts(tid, tid.home != self._replica, here.commit, own_outcome(tid, here))
+        here = self.local.facts(tid)
+        facts = OutcomeFacts(tid, tid.home != self.replica, here.commit, own_outcome(tid, here))
         while True:
             match next_step(facts, policy):
                 case SearchLog(newest):
                     facts = await self._read(facts, newest=newest)
                 case AskHome():
-                    facts = facts.answered(await self._homes.ask(tid))
+                    facts = facts.answered(await self.homes.ask(tid))
                 case FenceHome():
-                    version = await self._homes.fence(tid.home, tid.boot)
+                    version = await self.homes.fence(tid.home, tid.boot)
                     facts = facts.fenced(raised=version is not None)
                 case NeverWas(boot):
                     raise _no_such(tid, boot)
@@ -158,9 +157,9 @@ class OutcomeResolver:
         so this order sees it in one of the three. An outcome that the catalog forgets meanwhile raises the
         floor, which is read last.
         """
-        reading = await self._log.find(facts.tid, newest=newest)
-        kept = self._local.commit(facts.tid)
-        return facts.with_reading(reading, kept=kept, floor=self._local.floor(), newest=newest)
+        reading = await self.log.find(facts.tid, newest=newest)
+        kept = self.local.commit(facts.tid)
+        return facts.with_reading(reading, kept=kept, floor=self.local.floor(), newest=newest)
 
 
 def _no_such(tid: Tid, boot: int | None) -> UnknownTransactionError:

@@ -7,6 +7,7 @@ compaction merges them makes reads slow long before anything fails. Only the wri
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from tidelock.errors import TooManyPartsError
@@ -20,12 +21,13 @@ _OFF: Final = "compaction of this table is off (property compaction)"
 _ON: Final = "compaction does not keep up"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class BackPressure:
     """Delays or refuses an insert before it adds a part to a partition."""
 
-    def __init__(self, settings: AgentSettings, counts: PartCounts, metrics: Metrics) -> None:
-        """Begin without any delay."""
-        self._settings, self._counts, self._metrics = settings, counts, metrics.compaction
+    settings: AgentSettings
+    counts: PartCounts
+    metrics: Metrics
 
     async def admit(self, tx: Transaction, schema: TableSchema, path: str, added: int = 0) -> None:
         """Return when a part may be added to a partition, at the latest after ``insert_delay_max_s``.
@@ -39,19 +41,19 @@ class BackPressure:
         Raises:
             TooManyPartsError: The partition has ``parts_refuse_insert`` parts or more.
         """
-        settings = self._settings
-        found = self._counts.of(schema.name, path)
+        settings = self.settings
+        found = self.counts.of(schema.name, path)
         if found + len(tx.staged.memory) + len(tx.staged.stored) < settings.parts_delay_insert:
             return  # without a scan over the parts of the transaction
         found += sum(part.table == schema.name and part.path == path for part in tx.staged.parts) - added
         if found >= settings.parts_refuse_insert:
-            self._metrics.inserts_refused.inc()
+            self.metrics.compaction.inserts_refused.inc()
             raise _refusal(schema, path, found, settings.parts_refuse_insert)
         pause_s = delay_s(
             found, settings.parts_delay_insert, settings.parts_refuse_insert, settings.insert_delay_max_s
         )
         if pause_s:
-            self._metrics.inserts_delayed.inc()
+            self.metrics.compaction.inserts_delayed.inc()
             await asyncio.sleep(pause_s)
 
 

@@ -63,7 +63,7 @@ class Removals:
         """
         newest = self.waiters.reached
         at = tx.begin_statement(newest)
-        tx.staged.adopted.look(self.catalog.reader, table, at=at, newest=newest)
+        tx.staged.adopted.adopt(self.catalog.reader, table, at=at, newest=newest)
         return at
 
     # -- statements over whole partitions --------------------------------------------------------------------

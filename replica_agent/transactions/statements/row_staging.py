@@ -109,7 +109,7 @@ class RowStaging:
             RefusedError: The rows do not fit the table, or a limit was passed.
         """
         version, schema = self.tables.schema(table, tx.tid.snapshot if at is None else at)
-        upload = _Upload(self, tx, schema, path)
+        upload = _RowUpload(self, tx, schema, path)
         try:
             rows = await upload.run(pieces)
             tx.use(table, version)
@@ -163,72 +163,75 @@ class RowStaging:
         self.transactions.require_open(tx)
 
 
-class _Upload:
+@dataclass(slots=True, eq=False, repr=False)
+class _RowUpload:
     """One insert under way."""
 
-    def __init__(self, means: RowStaging, tx: Transaction, schema: TableSchema, path: str | None) -> None:
-        self._means, self._tx, self._schema, self._path = means, tx, schema, path
-        self._loop = asyncio.get_running_loop()
-        self._sinks: dict[PartId, PartSink] = {}
-        self._files: list[str] = []  # of large parts, complete or not
-        self.parts: list[PartMeta] = []
+    staging: RowStaging
+    tx: Transaction
+    schema: TableSchema
+    path: str | None
+    parts: list[PartMeta] = field(default_factory=list)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _sinks: dict[PartId, PartSink] = field(default_factory=dict)
+    _files: list[str] = field(default_factory=list)  # of large parts, complete or not
 
     async def run(self, content: AsyncIterable[bytes]) -> int:
         """Stage the body and return its rows; whether it is small is known at its end."""
-        maker = PartMaker(self._schema, self._means.settings, self._means.numbers.next, self._open)
+        maker = PartMaker(self.schema, self.staging.settings, self.staging.numbers.next, self._open)
         pieces = aiter(content)
-        head, ended = await _head(pieces, self._means.settings.inline_part_bytes_max)
+        head, ended = await _head(pieces, self.staging.settings.inline_part_bytes_max)
         if ended:
             work = partial(encode_small, head, maker)
-            for part in await self._loop.run_in_executor(self._means.encoders, work):
+            for part in await self._loop.run_in_executor(self.staging.encoders, work):
                 await self._take(part)
         else:
-            async with self._means.large():
+            async with self.staging.large():
                 stream = InsertStream(maker).parts(_chain(head, pieces))
                 try:
                     async for part in stream:
                         await self._take(part)
                 finally:
                     await stream.aclose()
-        self._means.transactions.require_open(self._tx)
+        self.staging.transactions.require_open(self.tx)
         return sum(meta.rows for meta in self.parts)
 
     def _open(self, part: PartId) -> PartSink:
         """Write the undo row, then open the file; called in the encoding thread."""
-        path = self._means.files.part_path(part)
+        path = self.staging.files.part_path(part)
         noted = asyncio.run_coroutine_threadsafe(
-            self._means.catalog.write(lambda db: jobs.note_undo(db, [path])), self._loop
+            self.staging.catalog.write(lambda db: jobs.note_undo(db, [path])), self._loop
         )
         noted.result()
         self._files.append(path)
-        sink = self._sinks[part] = self._means.files.begin(part)
+        sink = self._sinks[part] = self.staging.files.begin(part)
         return sink
 
     async def _take(self, part: EncodedPart) -> None:
         meta = PartMeta(
-            part=part.part, table=self._schema.name, path=part.path, rows=part.rows, length=part.length,
+            part=part.part, table=self.schema.name, path=part.path, rows=part.rows, length=part.length,
             checksum=part.checksum, stats=part.stats,
         )  # fmt: skip
-        transactions = self._means.transactions
+        transactions = self.staging.transactions
         self.parts.append(meta)
-        if self._path is not None and part.path != self._path:
+        if self.path is not None and part.path != self.path:
             raise SchemaMismatchError(
-                f"rows of partition {part.path} are among those that are to be partition {self._path} of "
+                f"rows of partition {part.path} are among those that are to be partition {self.path} of "
                 f"table {meta.table}; nothing of them was kept, give the rows of that partition alone",
                 table=meta.table,
             )
         if part.data is None:
             location = await asyncio.to_thread(self._sinks.pop(part.part).finish)
-            staged = jobs.StagedPart(meta, location, self._tx.tid)
-            await self._means.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
-            self._tx.staged.stored[meta.part] = meta
-            transactions.require_open(self._tx)
-            self._means.hint(self._tx.tid, [meta])
+            staged = jobs.StagedPart(meta, location, self.tx.tid)
+            await self.staging.catalog.write(lambda db: jobs.add_staged(db, [staged], []))
+            self.tx.staged.stored[meta.part] = meta
+            transactions.require_open(self.tx)
+            self.staging.hint(self.tx.tid, [meta])
         else:
-            transactions.require_open(self._tx)
-            transactions.add(self._tx, StagedBytes(meta, part.data, self._tx.tid))
-            if transactions.memory_bytes > self._means.settings.staged_memory_bytes_max:
-                await self._means.write_out(self._tx)
+            transactions.require_open(self.tx)
+            transactions.add(self.tx, StagedBytes(meta, part.data, self.tx.tid))
+            if transactions.memory_bytes > self.staging.settings.staged_memory_bytes_max:
+                await self.staging.write_out(self.tx)
 
     async def discard(self) -> None:
         """Take back what this upload has added; its transaction can only be rolled back."""
@@ -236,15 +239,15 @@ class _Upload:
             await asyncio.to_thread(sink.abandon)
         dropped = [meta.part for meta in self.parts]
         for part in dropped:
-            self._means.transactions.drop_memory(self._tx, part)
-            self._tx.staged.stored.pop(part, None)
+            self.staging.transactions.drop_memory(self.tx, part)
+            self.tx.staged.stored.pop(part, None)
         if dropped or self._files:
-            # Also the rows of a write that was cut. If this fails, undecided parts remain that no commit will
-            # name, which the janitor removes, and files.
-            self._means.catalog.late_removals.update(self._files)
+            # Also the rows of a write that was cut. If this fails, undecided parts and files remain that no
+            # commit will name; UndecidedResolver removes them.
+            self.staging.catalog.late_removals.update(self._files)
             with contextlib.suppress(TidelockError):
-                unused = await self._means.catalog.write(lambda db: jobs.drop_parts(db, dropped))
-                await remove_files(self._means.catalog, self._means.files, [*unused, *self._files])
+                unused = await self.staging.catalog.write(lambda db: jobs.drop_parts(db, dropped))
+                await remove_files(self.staging.catalog, self.staging.files, [*unused, *self._files])
 
 
 async def _head(body: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:

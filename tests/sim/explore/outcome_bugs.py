@@ -28,13 +28,13 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
 )
 
 
-async def _look_with_the_floor_first(
+async def _read_with_the_floor_first(
     self: OutcomeResolver, facts: OutcomeFacts, *, newest: bool
 ) -> OutcomeFacts:
     """The floor is read before the outcomes: one that is forgotten in between is missing above the floor."""
-    floor = self._local.floor()
-    reading = await self._log.find(facts.tid, newest=newest)
-    return facts.with_reading(reading, kept=self._local.commit(facts.tid), floor=floor, newest=newest)
+    floor = self.local.floor()
+    reading = await self.log.find(facts.tid, newest=newest)
+    return facts.with_reading(reading, kept=self.local.commit(facts.tid), floor=floor, newest=newest)
 
 
 def _keep_what_was_read(self: OutcomeFacts, *, raised: bool) -> OutcomeFacts:
@@ -58,7 +58,7 @@ def _release_what_is_old(facts: OutcomeFacts, policy: Policy) -> Question | Outc
     return TooOld(facts.reading.floor) if below and isinstance(step, AskHome) and facts.reading else step
 
 
-def _believe_the_first_look(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
+def _believe_the_first_reading(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
     """The holder of a lock is committed, says its home, and not in the log as it was read before: too old."""
     step = next_step(facts, policy)
     again = (
@@ -85,7 +85,7 @@ OUTCOME_BUGS: Final = (
         "outcomes: the floor is read before them",
         frozenset({"I8 DECIDED"}),
         _resolving(CLIENT),
-        planted=lambda: mock.patch.object(OutcomeResolver, "_look", _look_with_the_floor_first),
+        planted=lambda: mock.patch.object(OutcomeResolver, "_read", _read_with_the_floor_first),
     ),
     Bug(
         "outcomes: aborted without a fence",
@@ -109,6 +109,6 @@ OUTCOME_BUGS: Final = (
         "outcomes: no look behind the answer of a lock's home",
         frozenset({"I7 NOCONFLICT"}),
         _resolving(LOCK),
-        planted=_rules(_believe_the_first_look),
+        planted=_rules(_believe_the_first_reading),
     ),
 )

@@ -134,9 +134,9 @@ def world(data_dir: DataDir) -> Iterator[World]:
 
 async def test_a_look_merges_what_is_worth_it(world: World) -> None:
     """Both parts of the one partition become one; the other part is left, and no work remains."""
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == [("y=1", 2)]
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == [("y=1", 2)]
     assert (world.counts.of(TABLE, "y=1"), world.result("done")) == (1, 1)
 
@@ -161,7 +161,7 @@ async def test_a_crowded_partition_is_looked_at_at_once(data_dir: DataDir) -> No
 
 async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check reads a partition again when its parts have changed, or when it may have become quiet."""
-    await world.compactor.look()
+    await world.compactor.merge_due()
     asked: list[str] = []
     compactable = world.reader.compactable
 
@@ -170,20 +170,20 @@ async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pyte
         return compactable(table, path, at)
 
     monkeypatch.setattr(world.reader, "compactable", noted)
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert asked == []
     world.insert(1, "2")
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert set(asked) == {"y=2"}
 
 
 async def test_one_agent_plans_for_a_table(world: World) -> None:
     """The other replicas do not merge a table until its planner has disappeared."""
     world.members = [ReplicaId(f"r{number}") for number in range(1, 30)]
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == []
     world.members = [ReplicaId("r1")]
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == [("y=1", 2)]
 
 
@@ -194,7 +194,7 @@ async def test_an_agent_that_may_not_merges_nothing(data_dir: DataDir, off: str)
     world.serving = off != "state"
     world.insert(5)
     world.insert(5)
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == []
 
 
@@ -207,7 +207,7 @@ async def test_a_table_turns_it_off(tmp_path: Path) -> None:
     world = World(made)
     world.insert(5)
     world.insert(5)
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == []
     assert (await world.optimizer.run(TABLE, None, 10.0)).groups == 1
 
@@ -217,7 +217,7 @@ async def test_what_gave_way_rests_longer_each_time(world: World) -> None:
     pauses = []
     for _ in range(12):
         world.refusals = [SerializationConflictError("held by another", part="r1-1-1")]
-        await world.compactor.look()
+        await world.compactor.merge_due()
         before = world.now_s
         while not world.refusals and world.now_s < before + 100:
             world.now_s += 0.01
@@ -228,7 +228,7 @@ async def test_what_gave_way_rests_longer_each_time(world: World) -> None:
     assert world.result("gave_way") == 12
     assert pauses[0] < 0.2
     assert 20 <= pauses[-1] <= 41
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == [("y=1", 2)]
 
 
@@ -238,17 +238,17 @@ async def test_parts_that_are_locked_are_left_out(world: World) -> None:
         world.insert(5)
     held = world.data_dir.parts(TABLE)[0].part
     world.locked = {held}
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == [("y=1", 4)]
     world.insert(20)
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged[1:] == [("y=1", 2)]
     assert world.reader.part(held) is not None
     assert world.result("gave_way") == 0
     world.locked = None  # without an answer about locks the merge is tried
     world.insert(5)
     world.insert(10)
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged[2:] == [("y=1", 3)]
 
 
@@ -269,26 +269,26 @@ async def test_what_a_long_transaction_sees_is_merged_apart(world: World) -> Non
     for _ in range(2):
         world.insert(5)
     world.long_snapshots = {seen}
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.merged == [("y=1", 2), ("y=1", 2)]
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert len(world.merged) == 2
     world.insert(10)
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert len(world.merged) == 3
     assert world.counts.of(TABLE, "y=1") == 2
     world.long_snapshots = set()
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.counts.of(TABLE, "y=1") == 2  # 10 and 20 rows: not worth it yet
     world.insert(10)
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert world.counts.of(TABLE, "y=1") == 1
 
 
 async def test_a_damaged_part_is_reported(world: World) -> None:
     """A part that cannot be read here is fetched again, and the merge fails for now."""
     world.refusals = [CorruptError("wrong bytes", part="r1-1-1")]
-    await world.compactor.look()
+    await world.compactor.merge_due()
     assert (world.damaged, world.merged, world.result("failed")) == (["r1-1-1"], [], 1)
 
 
@@ -337,7 +337,7 @@ async def test_optimize_answers_when_its_time_is_over(world: World) -> None:
         await begin.wait()
         return await run(table, group)
 
-    world.compactor._runner = cast("Any", type("Slow", (), {"run": staticmethod(slow)}))
+    world.compactor.runner = cast("Any", type("Slow", (), {"run": staticmethod(slow)}))
     found = await world.optimizer.run(TABLE, None, 0.01)
     assert (found.groups, found.parts_after, found.done) == (0, 3, False)
     joining = asyncio.create_task(world.optimizer.run(TABLE, None, 10.0))

@@ -181,7 +181,7 @@ async def test_a_boot_that_a_stale_read_does_not_show_is_no_error(
             found = await super().find(tid, newest=newest)
             return LogReading(3, None) if newest else found
 
-    outcomes._log = Lagging(catalog)
+    outcomes.log = Lagging(catalog)
     assert await outcomes.outcome(Tid(Csn(7), R2, 3, 1), CLIENT) == Running()
 
 

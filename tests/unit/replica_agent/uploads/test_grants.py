@@ -1,18 +1,12 @@
-"""Grants of uploads to other replicas: who may receive which file, who verifies it, and the round robin."""
+"""Grants of uploads to other replicas: who may receive which file, and who verifies it."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
 from tidelock.errors import TokenExpiredError, TokenForeignError, TokenForgedError
 from tidelock.replica_agent.uploads.grants import GRANT_TTL_S, UploadGrants
-from tidelock.replica_agent.uploads.round_robin import RoundRobin
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.replica_agent.uploads.tokens import sign as sign_token
 
@@ -68,16 +62,3 @@ def test_each_grant_that_is_not_good() -> None:
     for wrong in ("", "tl1.x.y", text[:-1], text + "A", sign_token(KEY, claims)):
         with pytest.raises(TokenForgedError):
             grants(R2).accept(wrong)
-
-
-@given(st.integers(1, 5), st.randoms())
-def test_turns_name_everybody_equally_often(others: int, chosen: random.Random) -> None:
-    """Every lasting member is chosen equally often, whatever members join and leave."""
-    turns = RoundRobin()
-    staying = [ReplicaId(f"r{number}") for number in range(others)]
-    named: Counter[ReplicaId] = Counter()
-    for _ in range(60):
-        guests = [ReplicaId("x")] if chosen.random() < 0.5 else []
-        named[turns.next([*staying, *guests])] += 1
-    counts = [named[replica] for replica in staying]
-    assert max(counts) - min(counts) <= 1

@@ -1,16 +1,20 @@
-"""The replicas that can receive a file: those that answer, serve, keep up, and have room."""
+"""The replicas that can receive a file: those that answer, serve, keep up, and have room; and their turns."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.uploads.targets import FRESH_S, STALE_S, UploadTargets
+from tidelock.replica_agent.uploads.targets import FRESH_S, STALE_S, RoundRobin, UploadTargets
 from tidelock.replication.core.model import Peer
 from tidelock.wire.peers import PeerStatus
 
@@ -117,3 +121,16 @@ async def test_a_frozen_peer_holds_nobody_up(around: Around) -> None:
     assert asking is not None
     await asking
     assert [peer.replica for peer in await around.targets.now()] == [R3]
+
+
+@given(st.integers(1, 5), st.randoms())
+def test_turns_name_everybody_equally_often(others: int, chosen: random.Random) -> None:
+    """Every lasting member is chosen equally often, whatever members join and leave."""
+    turns = RoundRobin()
+    staying = [ReplicaId(f"r{number}") for number in range(others)]
+    named: Counter[ReplicaId] = Counter()
+    for _ in range(60):
+        guests = [ReplicaId("x")] if chosen.random() < 0.5 else []
+        named[turns.next([*staying, *guests])] += 1
+    counts = [named[replica] for replica in staying]
+    assert max(counts) - min(counts) <= 1

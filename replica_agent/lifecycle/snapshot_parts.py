@@ -25,19 +25,19 @@ from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, AUDIT_UNDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryParts:
+class SnapshotParts:
     """The parts that keep old CSNs readable, and release them."""
 
-    snapshots: Snapshots
-    history: HorizonMover
+    pinned: Snapshots
+    horizon: HorizonMover
     implicit_pins: ImplicitPins
     changes: ChangeFeed
 
 
-def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
+def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts:
     """Make these parts; they do not run yet."""
     settings, waiters = means.settings, means.local.waiters
-    snapshots = Snapshots(
+    pinned = Snapshots(
         replica=means.replica,
         boot=means.session.boot,
         copies=means.session.cluster.copies,
@@ -49,7 +49,7 @@ def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
         peers=replication.membership.ask,
         clock=time.monotonic,
     )
-    history = HorizonMover(
+    horizon = HorizonMover(
         replica=means.replica,
         settings=settings,
         store=means.store,
@@ -59,10 +59,10 @@ def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
         clock=time.monotonic,
     )
     implicit_pins = ImplicitPins(
-        snapshots,
+        pinned,
         ttl_s=settings.unpinned_ttl_s,
         most=settings.unpinned_max,
-        pinned=history.pinned,
+        pinned=horizon.pinned,
         clock=time.monotonic,
     )
     means.stack.push_async_callback(implicit_pins.close)
@@ -70,10 +70,10 @@ def make_history(means: Means, replication: ReplicationParts) -> HistoryParts:
         settings=settings,
         condition=means.condition,
         waiters=waiters,
-        snapshots=snapshots,
+        snapshots=pinned,
         implicit_pins=implicit_pins,
     )
-    return HistoryParts(snapshots=snapshots, history=history, implicit_pins=implicit_pins, changes=changes)
+    return SnapshotParts(pinned=pinned, horizon=horizon, implicit_pins=implicit_pins, changes=changes)
 
 
 def make_compactor(means: Means, replication: ReplicationParts, transactions: TransactionParts) -> Compactor:
@@ -124,7 +124,7 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
 
 
 def make_auditor(
-    means: Means, replication: ReplicationParts, transactions: TransactionParts, history: HistoryParts
+    means: Means, replication: ReplicationParts, transactions: TransactionParts, snapshots: SnapshotParts
 ) -> Auditor:
     """Make the auditor, which compares this replica with itself and with the log."""
     settings, waiters = means.settings, means.local.waiters
@@ -138,7 +138,7 @@ def make_auditor(
         undecided_outcome=partial(transactions.outcomes.outcome, policy=AUDIT_UNDECIDED),
         locks=transactions.locks.listed,
         members=lambda: {replica: found.alive for replica, found in replication.membership.view.items()},
-        own_pins=history.snapshots.ids,
+        own_pins=snapshots.pinned.ids,
         now_ms=_wall_ms,
         labels_kept_s=settings.outcome_retention_s - settings.clean_interval_s,
         stream_labels_kept_s=settings.stream_label_retention_s - settings.clean_interval_s,
