@@ -31,7 +31,7 @@ class AdministrationRoutes:
         """Merge the parts of a table or of one partition until nothing is left to merge or the time is up."""
         asked = await body(request, OptimizeRequest)
         if not asked.timeout_s > 0:
-            msg = f"timeout_s={asked.timeout_s} is no time to work; give seconds above 0, or leave it out"
+            msg = f"timeout_s={asked.timeout_s} is not above 0; give seconds above 0, or leave it out"
             raise BadRequestError(msg)
         min_csn = None if asked.min_csn is None else Csn(asked.min_csn)
         found = await self.service.optimize(
@@ -49,7 +49,7 @@ class AdministrationRoutes:
         """Return the digests of this replica at a CSN, for comparison; ``tables=0`` leaves the parts out."""
         csn, above = number(request, "csn"), number(request, "above")
         if csn is None:
-            raise BadRequestError("digests are of a CSN: give csn=")
+            raise BadRequestError("digests need a CSN; give csn=")
         tables = _flag(request, "tables", default=True)
         found = await self.service.digests(Csn(csn), None if above is None else Csn(above), tables=tables)
         return answer(found)

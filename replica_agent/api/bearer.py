@@ -43,7 +43,7 @@ class Bearers:
         route = request.method, resource.canonical if resource is not None else ""
         if route not in self.opened:
             raise TokenRightError(
-                f"{request.method} {request.path} is not open to tokens of transactions; it takes the shared "
+                f"{request.method} {request.path} does not accept tokens of transactions; send the shared "
                 "secret",
                 right="",
             )

@@ -30,7 +30,7 @@ class ChangeRoutes:
         """List the parts that commits have added to a table and removed from it."""
         since, until = number(request, "from"), number(request, "to")
         if since is None:
-            msg = "the changes of a table need from=: the CSN behind which they begin"
+            msg = "the changes of a table need from=, the CSN after which they begin"
             raise BadRequestError(msg)
         schema, page = await self.service.changes.page(
             full_name(request.match_info["table"]),

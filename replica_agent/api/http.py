@@ -85,7 +85,10 @@ def _refusal(request: web.Request, error: Exception) -> web.Response:
             return answer(kind(msg).to_wire(), error.status)
         case web.RequestPayloadError() | ConnectionError():
             why = " ".join(str(error).split())
-            msg = f"the body of {request.method} {request.path} was cut, or is not encoded as it says: {why}"
+            msg = (
+                f"the body of {request.method} {request.path} ended early, or is not encoded as it says: "
+                f"{why}"
+            )
             return answer(BadRequestError(msg).to_wire(), BadRequestError.http_status)
         case _:
             _log.error("request_failed", method=request.method, path=request.path, exc_info=error)

@@ -69,7 +69,7 @@ class ReadingRoutes:
         asked = await body(request, QueryRequest)
         tid = request.match_info["tid"]
         if asked.csn is not None or asked.tid not in {None, tid}:
-            msg = "a query inside a transaction reads as that does: leave csn and tid out"
+            msg = "a query inside a transaction reads at the CSN of the transaction; leave csn and tid out"
             raise BadRequestError(msg)
         return await self._run(request, msgspec.structs.replace(asked, tid=tid))
 
@@ -81,7 +81,7 @@ class ReadingRoutes:
             async with self.service.sql.statement(statement) as running:
                 if running.affected is not None:
                     if claims is not None:
-                        msg = "by a token SQL is a single SELECT; add rows with insert()"
+                        msg = "a token allows one SELECT as SQL; add rows with insert()"
                         raise UnsupportedInTransactionError(msg)
                     return await self._insert(statement, Mutation(running.affected, running))
                 at_end = self.service.record_reads(asked.tid, running)
@@ -132,6 +132,6 @@ class ReadingRoutes:
         if asked.parts is None:
             return None
         if asked.table is None or asked.csn is None:
-            msg = "parts of a table are asked for at a csn, and by table"
+            msg = "a query of some parts needs csn and table; give both"
             raise BadRequestError(msg)
         return SomeParts(full_name(asked.table), tuple(map(PartId, asked.parts)))

@@ -42,7 +42,7 @@ def parse_wait(text: str, timeout_s: float | None) -> WaitFor:
         msg = f"wait={text!r} is not one of {', '.join(sorted(WAITS))}"
         raise BadRequestError(msg)
     if timeout_s is not None and not timeout_s > 0:
-        msg = f"timeout_s={timeout_s} is no time to wait; give seconds above 0, or leave it out"
+        msg = f"timeout_s={timeout_s} is not above 0; give seconds above 0, or leave it out"
         raise BadRequestError(msg)
     return WaitFor(text)
 
@@ -52,7 +52,7 @@ def partition_values(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        msg = f"partition={text!r} is no JSON object of columns and values: {error}"
+        msg = f"partition={text!r} is not a JSON object {{column: value}}: {error}"
         raise BadRequestError(msg) from error
 
 

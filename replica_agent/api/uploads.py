@@ -123,7 +123,7 @@ class WriteRoutes:
     async def _list(self, asked: _Asked) -> web.Response:
         found = self._found(asked)
         if asked.table is None or (kind_of(asked.place) is PathKind.RESULT and not job_folder(asked.place)):
-            raise _not_supported("a listing of what could be taken for the table's rows")
+            raise _not_supported("a listing of the table's rows")
         if found.length is not None:
             return _body(hdfs.file_statuses([_entry(found, named=False)]))
         entries = self._service.area(asked.tx, asked.table).entries(asked.place)
@@ -174,7 +174,7 @@ class WriteRoutes:
             return _redirect(location)
         if marks:
             if await asked.request.content.readany():
-                raise BadRequestError(f"{text_of(asked.place)} is the mark of a job, and empty")
+                raise BadRequestError(f"{text_of(asked.place)} marks the end of a job and must be empty")
             await self._service.uploads.mark(asked.tx, table, asked.place, asked.waiting)
         else:
             content = asked.request.content.iter_any()
@@ -224,17 +224,15 @@ class _Asked:
     def written(self, right: Right) -> TableName:
         """Return the table whose folder the request may change with this right."""
         if self.table is None:
-            raise BadRequestError(
-                "only below /transactions/<token>/<namespace>/<table> can anything be written"
-            )
+            raise BadRequestError("files can be written only below /transactions/<token>/<namespace>/<table>")
         self.claims.require(right, self.table)
         return self.table
 
 
 def _not_supported(what: str) -> BadRequestError:
     return BadRequestError(
-        f"{what} is not supported: the folder of a transaction is only written; read with tx.read(), or a "
-        "snapshot after the commit"
+        f"{what} is not supported: the folder of a transaction accepts writes only; read with tx.read(), or "
+        "from a snapshot after the commit"
     )
 
 

@@ -128,4 +128,4 @@ class Optimizer:
                 failures = 0
                 found.groups += 1
                 found.bytes += due[0].group.length
-        raise UnavailableError("this replica stops, or is suspended; ask again, or another one")
+        raise UnavailableError("this replica is stopping or suspended; try again, or ask another replica")

@@ -94,7 +94,7 @@ class Runner:
     async def _while_serving(self, tx: Transaction, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for piece in pieces:
             if not self.serving():
-                raise UnavailableError("this replica stops or is suspended; compaction is left for later")
+                raise UnavailableError("this replica is stopping or suspended; compaction tries again later")
             self.transactions.touch(tx)
             yield piece
 

@@ -155,7 +155,9 @@ class Agent:
             self.keep(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
         if waiters.reached < session.told:
-            self._behind = f"it has had CSN {session.told}, which its disk has not: it serves from there on"
+            self._behind = (
+                f"its disk lacks CSNs up to {session.told}, which it had before: it serves from there on"
+            )
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
         while not await waiters.wait(session.told, _CATCH_UP_TICK_S):
             if self._ended.done():
@@ -220,8 +222,8 @@ class Agent:
                 self._become(AgentState.FENCED, reason)
                 self.parts.transactions.commits.abort_all(
                     FencedError(
-                        f"replica {self.replica} was fenced by another; its open transactions are aborted, "
-                        "begin again",
+                        f"replica {self.replica} was fenced by another replica; its open transactions are "
+                        "rolled back: begin again",
                         replica=self.replica,
                     )
                 )

@@ -49,8 +49,8 @@ class PeerService:
         limit = push_bytes_max(self.settings)
         if (length or 0) > limit:
             msg = (
-                f"the push has {length} bytes, expected at most {limit}: "
-                "push_bytes_max differs between the replicas"
+                f"the push has {length} bytes, expected at most {limit}: set push_bytes_max to the same "
+                "value on all replicas"
             )
             raise TooLargeError(msg, limit=limit, found=length)
 

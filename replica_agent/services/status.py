@@ -146,7 +146,7 @@ class StatusService:
         most = self.settings.log_answer_records_max
         wanted = most if limit is None else limit
         if not 0 < wanted <= most:
-            msg = f"limit={wanted} is outside 1..{most} (log_answer_records_max)"
+            msg = f"limit={wanted} is outside 1..{most} (log_answer_records_max); ask for fewer records"
             raise BadRequestError(msg)
         return await self.log.records(CSN_NONE if after is None else Csn(max(after - 1, 0)), wanted)
 

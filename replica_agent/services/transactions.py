@@ -198,7 +198,7 @@ class TransactionService:
         """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""
         tx = self.transactions.find(tid)
         killed = TransactionClosedError(
-            f"transaction {tx.tid} was rolled back: somebody has killed it; begin a new one",
+            f"transaction {tx.tid} was killed by a client and rolled back; begin a new one",
             tid=str(tx.tid),
             state=TxState.ROLLED_BACK.value,
         )

@@ -196,7 +196,7 @@ class Transactions:
         if isinstance(error, TidelockError):
             tx.ending.fail(error)
         elif tx.state is TxState.OPEN:  # the client hung up
-            tx.ending.fail(BadRequestError("a statement was given up in the middle; roll back"))
+            tx.ending.fail(BadRequestError("a client gave up a statement before its end; roll back"))
         elif isinstance(error, asyncio.CancelledError) and tx.state is not TxState.FAILED:
             self.require_open(tx)
 

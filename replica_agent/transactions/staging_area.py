@@ -172,7 +172,7 @@ class StagingArea:
             self._require_turn(folder, job)
             self._begin(folder, job)
         elif kind in _DEPTHS and self._phase is not JobPhase.RUNNING:
-            raise BadRequestError(f"no job has begun that {text_of(place)} could be of")
+            raise BadRequestError(f"{text_of(place)} belongs to no job that has begun")
         self._add_folders(place)
         return True
 
@@ -280,7 +280,7 @@ class StagingArea:
             raise _not_closed()
         folder = job_folder(place)
         if folder != self._works_in:
-            raise UnsealedWriteError(f"{text_of(place)} is of no job that could be sealed now")
+            raise UnsealedWriteError(f"{text_of(place)} belongs to no job that can be sealed now")
         self._marked = folder != ROOT
         return not self._marked
 
@@ -336,7 +336,7 @@ class StagingArea:
             file = self._files.get(place)
             depth = _DEPTHS.get(kind_of(place))
             if file is None or file.length is None or file.job != job or depth is None:
-                raise UnsealedWriteError(f"{text_of(place)} of job {job} is not there, or not whole")
+                raise UnsealedWriteError(f"{text_of(place)} of job {job} does not exist, or is incomplete")
             target = place[depth:]
             if target in moved or target in self._files:
                 raise BadRequestError(f"two files of job {job} are called {text_of(target)}")
@@ -376,9 +376,7 @@ class StagingArea:
         begin at once would share a ``_temporary``.
         """
         if job in self._over:
-            raise BadRequestError(
-                f"job {job} is over, and this attempt of it comes too late; nothing was kept"
-            )
+            raise BadRequestError(f"job {job} has ended, so this attempt of it is refused; nothing was kept")
         at_work = self._is_at_work()
         goes_on = job is not None and self._job in {None, job} and folder == self._works_in
         # A job that replaces partitions removes nothing before it begins.
@@ -461,8 +459,8 @@ class StagingArea:
         same = job_folder(source) == job_folder(target)
         if kinds == (PathKind.ATTEMPT, PathKind.RESULT):
             raise BadRequestError(
-                f"a task was to be committed straight into the table, before its job: set {_VERSION}=1 "
-                "(spark.hadoop." + _VERSION + "), and write again"
+                "a task was to be moved straight into the table, before the commit of its job: set "
+                f"{_VERSION}=1 (spark.hadoop." + _VERSION + "), and write again"
             )
         if same and kinds in {(PathKind.ATTEMPT, PathKind.TASK), (PathKind.TASK, PathKind.RESULT)}:
             return

@@ -151,7 +151,7 @@ class EagerReplication:
 
     def _not_here(self, missing: Sequence[StagedFile]) -> UnavailableError:
         holders = sorted({file.taken_by for file in missing if file.taken_by is not None})
-        trouble = self.fetcher.trouble(missing[0].part) or "not asked for yet"
+        trouble = self.fetcher.trouble(missing[0].part) or "not requested yet"
         return UnavailableError(
             f"{len(missing)} files that were written to {', '.join(holders)} cannot be fetched from there "
             f"({trouble}); nothing of the job was kept, run it again",

@@ -92,7 +92,7 @@ class UploadGrants:
         found, grant = self._read(text)
         if grant.replica != self.replica:
             raise TokenForeignError(
-                f"the upload was granted to replica {grant.replica}, and this is {self.replica}; look at "
+                f"the upload was granted to replica {grant.replica}, this is replica {self.replica}; check "
                 "the addresses that the replicas publish (advertise, advertise_api_port)",
                 replica=grant.replica,
             )
@@ -111,8 +111,8 @@ class UploadGrants:
         found, grant = self._read(text)
         if grant.tid.home != self.replica or grant.replica != replica:
             raise TokenForeignError(
-                f"the upload was granted by {grant.tid.home} to {grant.replica}, and {replica} asks "
-                f"{self.replica} about it",
+                f"the upload was granted by {grant.tid.home} to {grant.replica}, but {replica} asks "
+                f"{self.replica}; check the addresses that the replicas publish",
                 replica=grant.replica,
             )
         found.require(self.key, _CONTEXT)
@@ -139,5 +139,7 @@ class UploadGrants:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise signed.forged() from error
         if grant.cluster != self.cluster:
-            raise TokenForeignError("the upload was granted by another cluster; look at the addresses")
+            raise TokenForeignError(
+                "the upload was granted by another cluster; check the addresses that the replicas publish"
+            )
         return found, grant

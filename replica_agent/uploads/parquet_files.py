@@ -91,7 +91,7 @@ def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
                 name = {"UNKNOWN": "lz4 as Hadoop frames it"}.get(column.compression, column.compression)
                 raise SchemaMismatchError(
                     f"column {column.path_in_schema} for table {schema.name} is compressed by {name}, which "
-                    "not every reader knows: use snappy, zstd or lz4_raw",
+                    "some readers cannot read: use snappy, zstd or lz4_raw",
                     table=schema.name,
                     column=column.path_in_schema,
                 )

@@ -78,7 +78,10 @@ class PeerUploads:
         grant = self.grants.accept(text)
         home = next((peer for peer in self.peers() if peer.replica == grant.tid.home), None)
         if home is None:
-            raise UnavailableError(f"replica {grant.tid.home} is not known here; create the file again")
+            raise UnavailableError(
+                f"replica {grant.tid.home}, the home of the transaction, is unknown here; create the file "
+                "again"
+            )
         task = asyncio.current_task()
         assert task is not None
         begun = await self.client.begin_upload(home.api, text, self.replica)
@@ -102,8 +105,8 @@ class PeerUploads:
         def grown(length: int) -> None:
             if length > begun.bytes_max:
                 raise TooLargeError(
-                    f"a file of {grant.tid} has more than {begun.bytes_max} bytes, which is what its home "
-                    "allows (insert_bytes_max, staged_bytes_max): write smaller ones",
+                    f"a file of {grant.tid} has more than {begun.bytes_max} bytes, the limit of its home "
+                    "(insert_bytes_max, staged_bytes_max): write smaller ones",
                     limit=begun.bytes_max,
                 )
 

@@ -76,7 +76,9 @@ class UploadReceiver:
         except BaseException as error:
             await self.run(sink.abandon)
             if isinstance(error, web.RequestPayloadError | ConnectionError):
-                raise BadRequestError("the file was cut on its way; nothing of it was kept") from error
+                raise BadRequestError(
+                    "the connection ended before the file did; nothing of the file was kept"
+                ) from error
             raise
         finally:
             self._running -= 1

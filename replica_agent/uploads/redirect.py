@@ -106,7 +106,9 @@ class UploadRedirector:
         if file.meta is None:
             self._finish(tx, writes, number, meta)
         elif file.meta != meta:
-            raise BadRequestError(f"the file of part {meta.part} came twice, and not the same")
+            raise BadRequestError(
+                f"the file of part {meta.part} was sent twice with different content; create the file again"
+            )
 
     def _finish(self, tx: Transaction, writes: TableWrites, number: int, meta: PartMeta) -> None:
         writes.length += meta.length

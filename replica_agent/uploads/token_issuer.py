@@ -111,8 +111,8 @@ class TokenIssuer:
         claims = self._verified(token)
         if str(claims.tid) != tid:
             raise TokenForeignError(
-                f"the token is for transaction {claims.tid}, and {tid} is asked for; make one there "
-                "(tx.token())",
+                f"the token is for transaction {claims.tid}, the request is about {tid}; make a token of "
+                "that transaction (tx.token())",
                 tid=str(claims.tid),
             )
         if right is Right.COMMIT:
@@ -138,7 +138,7 @@ class TokenIssuer:
         if tx.state not in states:
             why = f" ({tx.ending.error.message})" if tx.ending.error else ""
             raise TokenFinishedError(
-                f"the token's transaction {tid} is {tx.state.value} and takes nothing more{why}",
+                f"the token's transaction {tid} is {tx.state.value} and accepts nothing more{why}",
                 tid=tid,
                 state=tx.state.value,
             )

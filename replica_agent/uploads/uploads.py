@@ -366,8 +366,8 @@ class Uploads:
 
 def _unheard(table: TableName) -> UnavailableError:
     return UnavailableError(
-        f"the job that writes to {table} has ended well, but Spark had given up waiting for that, and calls "
-        "it failed: begin again, with more patience (dfs.webhdfs.socket.read-timeout)",
+        f"the job that writes to {table} was sealed, but Spark had given up waiting, so it reports the job "
+        "as failed: begin again, with a longer dfs.webhdfs.socket.read-timeout",
         table=table,
     )
 

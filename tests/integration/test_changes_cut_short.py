@@ -217,7 +217,7 @@ def kill(local: LocalCluster, tx: Transaction) -> None:
     """By somebody else; its owner is told."""
     with local.connect() as db:
         db.kill(tx.tid)
-    with pytest.raises(TransactionClosedError, match="somebody has killed it"):
+    with pytest.raises(TransactionClosedError, match="was killed by a client"):
         tx.commit()
 
 

@@ -109,7 +109,7 @@ def not_enough(db: Database) -> Transaction:
     """Run a transaction that does not get its copies, and return it."""
     tx = db.begin()
     tx.insert("few", ROWS)
-    with pytest.raises(NotEnoughReplicasError, match="1 durable copies of 2"):
+    with pytest.raises(NotEnoughReplicasError, match="1 of 2 durable copies"):
         tx.commit()
     assert tx.state is TransactionState.ROLLED_BACK
     return tx

@@ -65,7 +65,9 @@ def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> No
             starting = executor.submit(local.start, "r3", timeout_s=READY_TIMEOUT_S)
             try:
                 eventually(
-                    lambda: f"it has had CSN {csn}, which its disk has not" in str(last_error(log, begun)),
+                    lambda: (
+                        f"its disk lacks CSNs up to {csn}, which it had before" in str(last_error(log, begun))
+                    ),
                     what="the reason why r3 waits",
                 )
                 with pytest.raises(UnavailableError, match="is not ready after 0 s"):

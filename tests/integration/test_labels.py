@@ -133,7 +133,7 @@ def test_labels_of_runs_and_of_streams_do_not_mix(sessions: list[Database]) -> N
     for late in (False, True):
         with pytest.raises(BadRequestError, match="was committed without a batch"):
             run(db, "plain", 6, late=late)
-        with pytest.raises(BadRequestError, match="is a streaming query's, at batch 5"):
+        with pytest.raises(BadRequestError, match="belongs to a streaming query, at batch 5"):
             run(db, "stream", None, late=late)
     status = db.label("stream"), db.label("plain")
     assert [one and one.batch for one in status] == [5, None]

@@ -178,7 +178,7 @@ def test_only_what_is_named_enters(
         goes_on.append(1)
         yield rows(8)
 
-    with pytest.raises(RefusedError, match="takes nothing more"):
+    with pytest.raises(RefusedError, match="accepts nothing more"):
         zombie.write(late())
     assert (began, goes_on) == ([1], [1])
     assert ids(db, table) == [1, 2, 3, 4, 5]
@@ -199,7 +199,7 @@ def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, 
     elsewhere(job).abort([done, None])
     with pytest.raises(TransactionClosedError, match="was rolled back before its commit"):
         elsewhere(job).commit([done])
-    with pytest.raises(RefusedError, match="takes nothing more"):
+    with pytest.raises(RefusedError, match="accepts nothing more"):
         write(job, rows(2))
     assert ids(db, table) == []
 

@@ -311,7 +311,9 @@ def test_kill_rolls_back_and_tells_the_owner(local: LocalCluster, db: Database, 
         (listed,) = (row for row in other.transactions() if row["tid"] == tx.tid)
         assert (listed["state"], listed["lease_left_s"]) == ("rolled_back", None)
     for statement in (lambda: tx.insert(table, ROWS), tx.commit):
-        with pytest.raises(TransactionClosedError, match="somebody has killed it; begin a new one"):
+        with pytest.raises(
+            TransactionClosedError, match="was killed by a client and rolled back; begin a new one"
+        ):
             statement()
     assert tx.state is TransactionState.ROLLED_BACK
     assert db.read(table) == ROWS
@@ -412,8 +414,8 @@ def test_commands_do_what_the_client_does(local: LocalCluster, db: Database, tab
     ("query", "words"),
     [
         ("wait=never", "wait='never' is not one of all, copies, home"),
-        ("wait=all&timeout_s=0", "timeout_s=0.0 is no time to wait"),
-        ("wait=all&timeout_s=nan", "timeout_s=nan is no time to wait"),
+        ("wait=all&timeout_s=0", "timeout_s=0.0 is not above 0"),
+        ("wait=all&timeout_s=nan", "timeout_s=nan is not above 0"),
         ("wait=all&timeout_s=soon", "query parameter timeout_s='soon' is not a number of seconds"),
     ],
 )

@@ -241,7 +241,10 @@ class Commits:
         except TimeoutError as error:
             raise UnavailableError("a statement that was running did not end in time") from error
         if tx.statements.half_applied:
-            msg = f"{tx.tid} was to be committed while a statement that removes was running; begin again"
+            msg = (
+                f"the commit of {tx.tid} was requested while a statement that removes rows was running; "
+                "begin again"
+            )
             raise TransactionClosedError(msg, tid=str(tx.tid), state=TxState.ROLLED_BACK.value)
 
     async def _commit_changes(self, tx: Transaction, deadline: float) -> Committed | None:

@@ -115,8 +115,7 @@ class CopyMaker:
 def _not_enough(found: msg.NotEnough) -> NotEnoughReplicasError:
     missing = ", ".join(found.missing)
     text = (
-        f"{found.tid} has {found.have} durable copies of {found.need} within the commit timeout, "
-        f"{missing} did not confirm; it was rolled back: "
-        "bring the replicas back, then run it again"
+        f"{found.tid} got {found.have} of {found.need} durable copies within the commit timeout, since "
+        f"{missing} did not confirm; it was rolled back: start these replicas, then run it again"
     )
     return NotEnoughReplicasError(text, have=found.have, need=found.need, missing=list(found.missing))

@@ -54,7 +54,7 @@ class Labels:
             msg = f"label has {found} bytes, the limit is label_bytes_max={limit}; shorten it"
             raise TooLargeError(msg, limit=limit, found=found)
         if batch is not None and not 0 <= batch <= _BATCH_MAX:
-            raise BadRequestError(f"batch={batch} is outside 0..{_BATCH_MAX}")
+            raise BadRequestError(f"batch={batch} is outside 0..{_BATCH_MAX}; give a number in this range")
 
     async def refuse_repeated(self, label: str, batch: int | None) -> None:
         """Refuse a run that comes too late, before it works. A run that may be the first is not refused.
@@ -99,12 +99,12 @@ class Labels:
         at = f"at CSN {run.csn}" if run else "at a CSN that is not known here"
         details = {"label": label, "csn": run.csn if run else None, "tid": run.tid if run else None}
         if batch is None:
-            msg = f"label {label!r} was committed before, {at}: what it stands for is there{end}"
+            msg = f"label {label!r} was committed before, {at}: its rows exist{end}"
             return LabelExistsError(f"{msg}; take another label for other rows", **details)
         if batch == state.batch:
-            msg = f"batch {batch} of {label!r} was committed before, {at}: its rows are there{end}"
+            msg = f"batch {batch} of {label!r} was committed before, {at}: its rows exist{end}"
         else:
-            msg = f"{label!r} has gone on to batch {state.batch}, batch {batch} comes too late{end}"
+            msg = f"{label!r} is at batch {state.batch} already, so batch {batch} is refused{end}"
         return LabelExistsError(msg, **details, batch=state.batch)
 
     async def status(self, label: str) -> LabelAnswer:
@@ -143,7 +143,9 @@ class Labels:
 
 def _other_kind(label: str, batch: int | None, state: LabelState, end: str) -> BadRequestError:
     if batch is None:
-        msg = f"label {label!r} is a streaming query's, at batch {state.batch}{end}; give the batch too"
+        msg = f"label {label!r} belongs to a streaming query, at batch {state.batch}{end}; give the batch too"
     else:
-        msg = f"label {label!r} was committed without a batch, by {state.tid}{end}; name the query otherwise"
+        msg = (
+            f"label {label!r} was committed without a batch, by {state.tid}{end}; give the query another name"
+        )
     return BadRequestError(msg, label=label, tid=state.tid, batch=state.batch)

@@ -165,12 +165,13 @@ class OutcomeResolver:
 def _no_such(tid: Tid, boot: int | None) -> UnknownTransactionError:
     if boot is None:
         return UnknownTransactionError(
-            f"tid {tid}: there is no replica {tid.home}; check the tid, and that it is of this cluster",
+            f"tid {tid} names replica {tid.home}, which this cluster does not have; check the tid and the "
+            "cluster",
             tid=str(tid),
         )
     return UnknownTransactionError(
-        f"tid {tid} is of boot {tid.boot}, and replica {tid.home} has had boots up to {boot} only; check the "
-        "tid, and that it is of this cluster",
+        f"tid {tid} names boot {tid.boot} of replica {tid.home}, whose last boot is {boot}; check the tid "
+        "and the cluster",
         tid=str(tid),
         boot=boot,
     )

@@ -134,7 +134,7 @@ class DerivedTables:
         names = found.names
         problems = [f"column {name} is not in the table" for name in names if name not in columns]
         problems += [
-            f"column {name} comes twice" for name in sorted({n for n in names if names.count(n) > 1})
+            f"column {name} appears twice" for name in sorted({n for n in names if names.count(n) > 1})
         ]
         problems += [f"column {name} is missing" for name in columns if name not in names]
         problems += [

@@ -78,7 +78,7 @@ class Inserts:
             except (web.RequestPayloadError, ConnectionError) as error:
                 why = " ".join(str(error).split())
                 refusal = BadRequestError(
-                    f"the body of the insert into {table} was cut, or is not encoded as it says ({why}); "
+                    f"the body of the insert into {table} ended early, or is not encoded as it says ({why}); "
                     "nothing was kept: roll back, and insert again"
                 )
                 tx.ending.fail(refusal)

@@ -107,8 +107,8 @@ class Removals:
             _require_equal(schema, other)
             if other.unique_key:
                 raise UnsupportedInTransactionError(
-                    f"table {into} has a unique key, which rows that are moved unread are not checked for; "
-                    "insert them with INSERT INTO ... SELECT, and drop the partition of the source",
+                    f"table {into} has a unique key, and a move does not check the keys of its rows; "
+                    "use INSERT INTO ... SELECT, and drop the partition of the source",
                     table=into,
                 )
             path = path_in(schema, values)

@@ -216,8 +216,8 @@ class _RowUpload:
         self.parts.append(meta)
         if self.path is not None and part.path != self.path:
             raise SchemaMismatchError(
-                f"rows of partition {part.path} are among those that are to be partition {self.path} of "
-                f"table {meta.table}; nothing of them was kept, give the rows of that partition alone",
+                f"some rows belong to partition {part.path} of table {meta.table}, expected only partition "
+                f"{self.path}; nothing of them was kept, give the rows of that partition alone",
                 table=meta.table,
             )
         if part.data is None:

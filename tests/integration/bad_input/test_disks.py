@@ -187,7 +187,7 @@ def test_peer_with_a_full_disk(disks: Disks, ground: Ground) -> None:
             tx.commit(timeout_s=30)
         check_message(
             *(caught.value, NotEnoughReplicasError),
-            ["has 1 durable copies of 2", PEER, "rolled back", "bring the replicas back"],
+            ["got 1 of 2 durable copies", PEER, "rolled back", "start these replicas"],
         )
         check_state(tx, TransactionState.ROLLED_BACK)
     disks.local.start("r2")

@@ -176,8 +176,8 @@ def test_bad_bodies_of_begin_are_told_by_field(ground: Ground, body: object, wor
     ("body", "words"),
     [
         ({"wait": "never"}, ["wait='never' is not one of all, copies, home"]),
-        ({"timeout_s": 0}, ["timeout_s=0.0 is no time to wait"]),
-        ({"timeout_s": -1}, ["timeout_s=-1.0 is no time to wait"]),
+        ({"timeout_s": 0}, ["timeout_s=0.0 is not above 0"]),
+        ({"timeout_s": -1}, ["timeout_s=-1.0 is not above 0"]),
         (b"nonsense", ["malformed"]),
     ],
 )
@@ -223,7 +223,7 @@ def test_transactions_that_are_of_another_replica_or_of_none(ground: Ground) -> 
             )
         assert ground.db.outcome(tx.tid).decision is Decision.RUNNING
         tx.rollback()
-    with pytest.raises(UnknownTransactionError, match="there is no replica r77"):
+    with pytest.raises(UnknownTransactionError, match="names replica r77"):
         ground.db.outcome("1-r77-1-1")
     assert ground.db.outcome("1-r1-1-999999").decision is Decision.ABORTED
     for replica in ("r1", "r2"):  # one asks itself, the other one asks ZooKeeper
@@ -232,7 +232,7 @@ def test_transactions_that_are_of_another_replica_or_of_none(ground: Ground) -> 
         check_message(
             answer.error,
             UnknownTransactionError,
-            ["is of boot 999, and replica r1 has had boots up to", "check the tid"],
+            ["names boot 999 of replica r1, whose last boot is", "check the tid"],
         )
     ground.check_intact()
 

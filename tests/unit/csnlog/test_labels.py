@@ -245,7 +245,7 @@ class TestLabels:
             await late
         assert (caught.value.details["csn"], caught.value.details["tid"]) == (committed.csn, tid(1))
         assert R1 in caught.value.details["tid"]
-        with pytest.raises(BadRequestError, match="is a streaming query's, at batch 4"):
+        with pytest.raises(BadRequestError, match="belongs to a streaming query, at batch 4"):
             await labels.refuse_repeated("query", None)
         assert await labels.place("query", 5, tid(2), 1.0) == Move(0, 0)
         assert await labels.place("free", 5, tid(2), 1.0) is None

@@ -166,7 +166,7 @@ async def test_a_tid_of_a_boot_that_never_was_is_an_error(outcomes: OutcomeResol
     """It is not "running". A read may be stale, so the error comes only after a read behind a write."""
     for home in (R1, R2):
         log.looks.clear()
-        with pytest.raises(UnknownTransactionError, match=f"replica {home} has had boots up to 2 only"):
+        with pytest.raises(UnknownTransactionError, match=f"of replica {home}, whose last boot is 2"):
             await outcomes.outcome(Tid(Csn(7), home, 3, 1), CLIENT)
         assert log.looks == [False, True]
 

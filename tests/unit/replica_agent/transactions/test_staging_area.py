@@ -165,7 +165,7 @@ def test_an_attempt_may_make_folders() -> None:
     area = begun()
     assert area.make_folder((*attempt(0), "k=1"))
     area.delete(TEMPORARY, recursive=True)
-    with pytest.raises(BadRequestError, match="no job has begun"):
+    with pytest.raises(BadRequestError, match="no job that has begun"):
         area.make_folder((*attempt(0), "k=1"))
 
 

@@ -59,7 +59,7 @@ def test_what_cannot_be_settled() -> None:
     half = (*attempt(2), name(JOBS[0], 1))
     number, _ = area.create(half, overwrite=False)
     for places in ([half], [whole, (*attempt(9), name(JOBS[0]))], [(name(JOBS[0]),)]):
-        with pytest.raises(UnsealedWriteError, match="is not there, or not whole"):
+        with pytest.raises(UnsealedWriteError, match="does not exist, or is incomplete"):
             area.settle(JOBS[0], places)
     with pytest.raises(BadRequestError, match="two files"):
         area.settle(JOBS[0], [whole, twin])

@@ -91,7 +91,7 @@ def test_rights_and_tables_not_named_are_refused() -> None:
     """A right that is not named, and a table that is not named, are refused."""
     claims = TokenClaims("c1", CLAIMS.tid, frozenset({Right.APPEND}), frozenset({ORDERS}), NOW_S + 60)
     claims.require(Right.APPEND, ORDERS)
-    with pytest.raises(TokenRightError, match="allows append, and replace is asked for"):
+    with pytest.raises(TokenRightError, match="allows append, the request needs replace"):
         claims.require(Right.REPLACE, ORDERS)
     with pytest.raises(TokenRightError, match=r"is for default\.orders, and default\.lines"):
         claims.require(Right.APPEND, LINES)
