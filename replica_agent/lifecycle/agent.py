@@ -120,8 +120,8 @@ class Agent:
         parts.replication.members.on_change(self._members_changed)
         await parts.replication.members.start()
         self._members_changed()
-        self.keep("members", parts.replication.members.watch())
-        self.keep("apply", parts.replication.applier.run())
+        self.run_forever("members", parts.replication.members.watch())
+        self.run_forever("apply", parts.replication.applier.run())
         runner = web.AppRunner(
             application(parts.services),
             access_log=None,
@@ -152,7 +152,7 @@ class Agent:
                 break
         background = BackgroundTasks(parts)
         for name, interval_s, work in background.tasks():
-            self.keep(name, self._repeat(name, interval_s, work))
+            self.run_forever(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
         if waiters.reached < session.told:
             self._behind = (
@@ -299,7 +299,7 @@ class Agent:
 
     # -- tasks -----------------------------------------------------------------------------------------------
 
-    def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def run_forever(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run work that must never end; if it does end, the agent stops (I15)."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)

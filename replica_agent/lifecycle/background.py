@@ -73,7 +73,7 @@ class BackgroundTasks:
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
             ("compaction", TICK_S, self._compactor.tick),
-            ("history", settings.horizon_interval_s, self._if_collecting(self._keep_history)),
+            ("history", settings.horizon_interval_s, self._if_collecting(self._move_horizon)),
         ]
 
     def _if_collecting(self, work: PeriodicTask) -> PeriodicTask:
@@ -136,16 +136,16 @@ class BackgroundTasks:
             int((now - settings.stream_label_retention_s) * 1000),
         )
 
-    async def _keep_history(self) -> None:
+    async def _move_horizon(self) -> None:
         """Move horizon and tail, then delete what is below them, whichever replica moved them."""
         await self._snapshots.forget_ended()
         try:
             await self._horizon.advance()
         finally:
             await self._collection.run()
-            self._show_history()
+            self._show_horizon()
 
-    def _show_history(self) -> None:
+    def _show_horizon(self) -> None:
         reader, metrics = self._local.catalog.reader, self._metrics
         metrics.horizon.set(reader.horizon())
         metrics.tail.set(reader.meta("tail"))

@@ -73,7 +73,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         home=means.replica,
         numbers=replication.numbers,
         files=local.files,
-        writes=uploads,
+        uploads=uploads,
         eager=eager,
         grants=grants,
         targets=UploadTargets(settings, replication.membership, replication.client, time.monotonic),

@@ -376,7 +376,7 @@ class StagingArea:
         begin at once would share a ``_temporary``.
         """
         if job in self._over:
-            raise BadRequestError(f"job {job} has ended, so this attempt of it is refused; nothing was kept")
+            raise BadRequestError(f"job {job} is over, so this attempt of it is refused; nothing was kept")
         at_work = self._is_at_work()
         goes_on = job is not None and self._job in {None, job} and folder == self._works_in
         # A job that replaces partitions removes nothing before it begins.

@@ -84,8 +84,8 @@ def require_names(place: StagingPath) -> None:
     longest = max(map(len, place), default=0)
     if len(place) > DEPTH_MAX or longest > SEGMENT_BYTES_MAX:
         raise TooLargeError(
-            f"a path in the folder of a table has {len(place)} names, the longest of {longest} characters; "
-            f"the limit is {DEPTH_MAX} names of {SEGMENT_BYTES_MAX} characters: shorten it",
+            f"a path in a table's folder has {len(place)} names, the longest of {longest} characters; it "
+            f"may have at most {DEPTH_MAX} names of {SEGMENT_BYTES_MAX} characters: shorten it",
             limit=DEPTH_MAX,
             found=len(place),
         )

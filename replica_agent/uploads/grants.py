@@ -92,8 +92,8 @@ class UploadGrants:
         found, grant = self._read(text)
         if grant.replica != self.replica:
             raise TokenForeignError(
-                f"the upload was granted to replica {grant.replica}, this is replica {self.replica}; check "
-                "the addresses that the replicas publish (advertise, advertise_api_port)",
+                f"the upload was granted to replica {grant.replica}, but this is replica {self.replica}; "
+                "check the addresses that the replicas publish (advertise, advertise_api_port)",
                 replica=grant.replica,
             )
         if self.shared:

@@ -45,7 +45,7 @@ class UploadRedirector:
     home: ReplicaId
     numbers: PartNumbers
     files: PartFs
-    writes: Uploads
+    uploads: Uploads
     eager: EagerReplication
     grants: UploadGrants
     targets: UploadTargets
@@ -79,15 +79,15 @@ class UploadRedirector:
             BadRequestError, TooLargeError: As :meth:`Uploads.upload`.
         """
         grant = self.grants.admit(text, replica, self.wall_s())
-        tx = self.writes.tokens.find_open(grant.tid)
-        writes = self.writes.of(tx, grant.table)
-        self.writes.quota.require_file(tx)
+        tx = self.uploads.tokens.find_open(grant.tid)
+        writes = self.uploads.of(tx, grant.table)
+        self.uploads.quota.require_file(tx)
         number, dropped = writes.area.create(grant.place, overwrite=grant.overwrite)
         part = self.numbers.next()
         writes.files[number] = StagedFile(part, self.files.part_path(part), taken_by=replica)
         writes.elsewhere[part] = number
         await self.eager.discard(writes.take(dropped))
-        return UploadBegun(part, min(self.settings.insert_bytes_max, self.writes.quota.room(tx)))
+        return UploadBegun(part, min(self.settings.insert_bytes_max, self.uploads.quota.room(tx)))
 
     async def end(self, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta) -> None:
         """Record a file that is durable at another replica, and fetch it; may be repeated.
@@ -97,7 +97,7 @@ class UploadRedirector:
             BadRequestError: The file was deleted meanwhile.
             TooLargeError: The transaction stages too much with this file.
         """
-        tx = self.writes.tokens.find_open(tid)
+        tx = self.uploads.tokens.find_open(tid)
         writes = tx.staged.writes.get(table)
         number = None if writes is None else writes.elsewhere.get(meta.part)
         if writes is None or number is None or writes.files[number].taken_by != replica:
@@ -113,7 +113,7 @@ class UploadRedirector:
     def _finish(self, tx: Transaction, writes: TableWrites, number: int, meta: PartMeta) -> None:
         writes.length += meta.length
         try:
-            self.writes.quota.require_bytes(tx, meta.length)
+            self.uploads.quota.require_bytes(tx, meta.length)
         except BaseException:
             writes.length -= meta.length
             raise
@@ -127,7 +127,7 @@ class UploadRedirector:
         The home may have recorded the file although its answer was lost. Then the fetch is under way, and is
         undone.
         """
-        tx = self.writes.tokens.find_open(tid)
+        tx = self.uploads.tokens.find_open(tid)
         writes = tx.staged.writes.get(table)
         number = None if writes is None else writes.elsewhere.get(part)
         if writes is not None and number is not None and writes.files[number].taken_by == replica:

@@ -111,7 +111,7 @@ class TokenIssuer:
         claims = self._verified(token)
         if str(claims.tid) != tid:
             raise TokenForeignError(
-                f"the token is for transaction {claims.tid}, the request is about {tid}; make a token of "
+                f"the token is for transaction {claims.tid}, but the request is about {tid}; make a token of "
                 "that transaction (tx.token())",
                 tid=str(claims.tid),
             )

@@ -68,7 +68,7 @@ class TokenClaims:
         if right not in self.rights:
             held = ", ".join(sorted(item.value for item in self.rights)) or "nothing"
             raise TokenRightError(
-                f"the token allows {held}, the request needs {right.value}; make one with that right "
+                f"the token allows {held}, but the request needs {right.value}; make one with that right "
                 f"(tx.token(rights=...))",
                 right=right.value,
             )
@@ -77,7 +77,7 @@ class TokenClaims:
         """Raise TokenRightError unless the token is for this table."""
         if self.tables is not None and table not in self.tables:
             raise TokenRightError(
-                f"the token is for {', '.join(sorted(self.tables)) or 'no table'}, the request is about "
+                f"the token is for {', '.join(sorted(self.tables)) or 'no table'}, but the request is about "
                 f"{table}; make one for that table (tx.token(tables=...))",
                 table=table,
             )
@@ -120,8 +120,8 @@ def verify(key: bytes, token: str, *, cluster: str, replica: ReplicaId, now_s: f
         )
     if claims.tid.home != replica:
         raise TokenForeignError(
-            f"the token is for a transaction of replica {claims.tid.home}, this is replica {replica}; use "
-            "the address that tx.path() gives",
+            f"the token is for a transaction of replica {claims.tid.home}, but this is replica {replica}; "
+            "use the address that tx.path() gives",
             home=claims.tid.home,
         )
     found.require(key, _CONTEXT)

@@ -122,14 +122,14 @@ async def test_a_commit_that_was_asked_for_is_answered_in_any_state() -> None:
 
 @pytest.mark.parametrize("state", AgentState)
 async def test_nothing_is_taken_away_in_a_state_of_doubt(state: AgentState) -> None:
-    """The janitor and the cleaning delete nothing unless the table allows "collect"."""
+    """The background tasks that delete something do nothing unless the table allows "collect"."""
     agent = Agent(state)
-    upkeep = BackgroundTasks.__new__(BackgroundTasks)
-    upkeep._condition = agent.condition
+    background = BackgroundTasks.__new__(BackgroundTasks)
+    background._condition = agent.condition
     done: list[str] = []
 
     async def work() -> None:
         done.append("taken away")
 
-    await upkeep._if_collecting(work)()
+    await background._if_collecting(work)()
     assert bool(done) == (Action.COLLECT in ALLOWED[state])

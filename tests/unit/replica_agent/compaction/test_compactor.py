@@ -324,7 +324,7 @@ async def test_optimize_that_cannot_succeed_says_so(world: World) -> None:
     with pytest.raises(CorruptError):
         await world.optimizer.run(TABLE, None, 10.0)
     world.serving = False
-    with pytest.raises(UnavailableError, match="stops"):
+    with pytest.raises(UnavailableError, match="is stopping"):
         await world.optimizer.run(TABLE, None, 10.0)
 
 

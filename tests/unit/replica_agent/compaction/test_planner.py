@@ -188,7 +188,7 @@ def test_parts_of_target_size_are_left_alone() -> None:
 def test_more_than_a_group_holds_makes_several() -> None:
     """The limits of a group leave no part behind: all is merged at once."""
     groups = plan([part(10) for _ in range(50)], LIMITS)
-    assert [len(group.parts) for group in groups] == [20, 20, 10]
+    assert sorted(len(group.parts) for group in groups) == [10, 20, 20]
 
 
 def test_the_fullest_partition_comes_first() -> None:

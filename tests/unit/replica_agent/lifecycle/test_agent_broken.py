@@ -39,7 +39,7 @@ async def test_a_broken_prefix_stops_the_agent() -> None:
     )
     applier._prefix._read = Csn(5)
     with capture_logs() as logs:
-        agent.keep("apply", applier.run())
+        agent.run_forever("apply", applier.run())
         applier.part_held(PartId("r1-1-1"))
         assert await asyncio.wait_for(agent.until_ended(), 30) is BootEnd.STOPPED
     assert agent.condition.state is AgentState.STOPPED

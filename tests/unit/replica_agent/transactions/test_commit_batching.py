@@ -13,7 +13,7 @@ class Station:
     """Commits that pass one `GroupCommitGate`, and those on their way."""
 
     def __init__(self, wait_max_s: float = LONG_S) -> None:
-        self.departures = GroupCommitGate(wait_max_s)
+        self.gate = GroupCommitGate(wait_max_s)
         self.on_the_way: set[str] = set()
         self.left = {name: asyncio.Event() for name in "abcde"}
         self.arrivals = {name: asyncio.Event() for name in "abcde"}
@@ -38,7 +38,7 @@ class Station:
             await asyncio.sleep(0)
 
     async def _travel(self, name: str) -> None:
-        async with self.departures.batch():
+        async with self.gate.batch():
             self.on_the_way.add(name)
             self.left[name].set()
             try:

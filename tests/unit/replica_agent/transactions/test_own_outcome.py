@@ -202,7 +202,7 @@ def test_a_word_that_this_version_does_not_know_says_nothing() -> None:
 def undecided(
     catalog: Catalog, outcomes: OutcomeResolver, forgotten: list[Tid], fetched: Tid
 ) -> UndecidedResolver:
-    """The chore, with parts of one transaction on their way here."""
+    """The background task, with parts of one transaction on their way here."""
 
     async def outcome(asked: Tid) -> Outcome:
         return await outcomes.outcome(asked, UNDECIDED)

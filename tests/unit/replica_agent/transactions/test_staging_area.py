@@ -187,7 +187,7 @@ def test_a_mark_is_of_one_job() -> None:
     write(area, (*attempt(0, 0, DYNAMIC), "k=1", name(JOBS[0])))
     assert area.rename(attempt(0, 0, DYNAMIC), task_folder(0, DYNAMIC))
     commit_job(area, 1, DYNAMIC)
-    with pytest.raises(UnsealedWriteError, match="no job that could be sealed"):
+    with pytest.raises(UnsealedWriteError, match="no job that can be sealed"):
         area.mark(SUCCESS)
     with pytest.raises(UnsealedWriteError, match="still at work"):
         area.closing()

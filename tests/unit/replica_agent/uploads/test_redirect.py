@@ -142,7 +142,7 @@ class Pair:
         )  # fmt: skip
         self.peers: tuple[Peer, ...] = (Peer(R2, "r2:1", "r2:2", "d2"),)
         self.redirector = UploadRedirector(
-            settings=settings, home=R1, numbers=home.numbers, files=home.files, writes=self.writes,
+            settings=settings, home=R1, numbers=home.numbers, files=home.files, uploads=self.writes,
             eager=self.eager, grants=UploadGrants(KEY, shared=False, cluster="c", replica=R1),
             targets=cast("Any", self), wall_s=time.time,
         )  # fmt: skip

@@ -91,9 +91,11 @@ def test_rights_and_tables_not_named_are_refused() -> None:
     """A right that is not named, and a table that is not named, are refused."""
     claims = TokenClaims("c1", CLAIMS.tid, frozenset({Right.APPEND}), frozenset({ORDERS}), NOW_S + 60)
     claims.require(Right.APPEND, ORDERS)
-    with pytest.raises(TokenRightError, match="allows append, the request needs replace"):
+    with pytest.raises(TokenRightError, match="allows append, but the request needs replace"):
         claims.require(Right.REPLACE, ORDERS)
-    with pytest.raises(TokenRightError, match=r"is for default\.orders, and default\.lines"):
+    with pytest.raises(
+        TokenRightError, match=r"is for default\.orders, but the request is about default\.lines"
+    ):
         claims.require(Right.APPEND, LINES)
 
 
@@ -105,7 +107,9 @@ def test_rights_that_have_to_be_asked_for() -> None:
         if right in DEFAULT_RIGHTS:
             writer.require_right(right)
         else:
-            with pytest.raises(TokenRightError, match=f"allows append, replace, and {right.value} is asked"):
+            with pytest.raises(
+                TokenRightError, match=f"allows append, replace, but the request needs {right.value}"
+            ):
                 writer.require_right(right)
 
 
