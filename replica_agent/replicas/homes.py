@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
@@ -19,10 +20,11 @@ _log = structlog.get_logger("homes")
 _ANSWER_S = 1.0
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Homes:
     """Asks and fences other replicas.
 
-    Args:
+    Attributes:
         replica: The own id.
         membership: The registered replicas, and the time since when each is silent.
         client: Sends the requests.
@@ -30,32 +32,26 @@ class Homes:
         fence_timeout_s: How long a home has to be silent before it is fenced.
     """
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        membership: Membership,
-        client: PeerClient,
-        log: CsnLog,
-        fence_timeout_s: float,
-    ) -> None:
-        self._replica, self._membership, self._client = replica, membership, client
-        self._csn_log, self._fence_timeout_s = log, fence_timeout_s
+    replica: ReplicaId
+    membership: Membership
+    client: PeerClient
+    log: CsnLog
+    fence_timeout_s: float
 
     async def ask(self, tid: Tid) -> HomeAnswer | NoAnswer:
         """Return the answer of the home of another replica's transaction, if it arrives in time."""
-        for peer in self._membership.peers():
+        for peer in self.membership.peers():
             if peer.replica == tid.home:
                 try:
                     async with asyncio.timeout(_ANSWER_S):
-                        return await self._client.outcome(peer.api, tid)
+                        return await self.client.outcome(peer.api, tid)
                 except (TidelockError, TimeoutError):
                     break
         return NoAnswer()
 
     def silent(self) -> frozenset[ReplicaId]:
         """Return the other replicas that have given no sign of life for `fence_timeout_s`."""
-        return frozenset(home for home in self._membership.view if self._is_silent(home)) - {self._replica}
+        return frozenset(home for home in self.membership.view if self._is_silent(home)) - {self.replica}
 
     async def fence_present(self, home: ReplicaId) -> int | None:
         """Fence a home that has long been silent, in its present boot; errors as :meth:`CsnLog.fence_out`.
@@ -63,7 +59,7 @@ class Homes:
         Returns:
             The data version that this call has written to its session znode; None if nothing was written.
         """
-        found = self._membership.view.get(home)
+        found = self.membership.view.get(home)
         if found is None or found.session is None:
             return None
         return await self.fence(home, found.session.boot)
@@ -72,11 +68,11 @@ class Homes:
         """Fence a home in one boot if it has long been silent; as :meth:`fence_present`."""
         if not self._is_silent(home):
             return None
-        version = await self._csn_log.fence_out(home, boot)
+        version = await self.log.fence_out(home, boot)
         if version is not None:
-            silent_s = round(self._membership.silent_s(home), 1)
+            silent_s = round(self.membership.silent_s(home), 1)
             _log.warning("fenced_home", home=home, boot=boot, silent_s=silent_s)
         return version
 
     def _is_silent(self, home: ReplicaId) -> bool:
-        return self._membership.silent_s(home) >= self._fence_timeout_s
+        return self.membership.silent_s(home) >= self.fence_timeout_s
