@@ -204,7 +204,7 @@ def removes(local: LocalCluster, table: str) -> bool:
 
 def commit(_: LocalCluster, tx: Transaction) -> None:
     """Of a transaction whose statement still runs: refused, since half a change is none."""
-    with pytest.raises(TransactionClosedError, match="while a statement that removes was running"):
+    with pytest.raises(TransactionClosedError, match="while a statement that removes rows was running"):
         tx.commit()
 
 
