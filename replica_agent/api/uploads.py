@@ -118,10 +118,10 @@ class WriteRoutes:
         return _Asked(request, target, claims, tx, None, ())
 
     async def _status(self, asked: _Asked) -> web.Response:
-        return _body(hdfs.file_status(_entry(self._found(asked), named=False)))
+        return _body(hdfs.file_status(_entry(self._existing(asked), named=False)))
 
     async def _list(self, asked: _Asked) -> web.Response:
-        found = self._found(asked)
+        found = self._existing(asked)
         if asked.table is None or (kind_of(asked.place) is PathKind.RESULT and not job_folder(asked.place)):
             raise _not_supported("a listing of the table's rows")
         if found.length is not None:
@@ -129,7 +129,7 @@ class WriteRoutes:
         entries = self._service.area(asked.tx, asked.table).entries(asked.place)
         return _body(hdfs.file_statuses([_entry(entry, named=True) for entry in entries]))
 
-    def _found(self, asked: _Asked) -> Entry:
+    def _existing(self, asked: _Asked) -> Entry:
         if asked.table is None:
             return Entry("", None)
         entry = self._service.area(asked.tx, asked.table).entry(asked.place)
@@ -145,11 +145,11 @@ class WriteRoutes:
 
     async def _accept(self, asked: _Asked) -> web.Response:
         """Accept a change of permissions, owners or times without an effect: they mean nothing here."""
-        self._found(asked)
+        self._existing(asked)
         return _body(b"")
 
     async def _accept_replication(self, asked: _Asked) -> web.Response:
-        self._found(asked)
+        self._existing(asked)
         return _done(done=True)
 
     async def _make_folder(self, asked: _Asked) -> web.Response:

@@ -1,4 +1,4 @@
-"""The background tasks of an agent: progress, leases, others' undecided transactions, cleaning."""
+"""The background tasks of an agent: progress, leases, undecided transactions, removal locks, cleaning."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import TRIES, Removals
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
-from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, keeping_keys
+from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, for_unique_key
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs, Scratch
@@ -128,7 +128,7 @@ class Mutations:
         self, tx: Transaction, table: TableName, action: Action, at: Csn, path: str | None
     ) -> _Changed:
         _, schema = self.tables.schema(table, at)
-        action = keeping_keys(schema, action)
+        action = for_unique_key(schema, action)
         await self.staging.write_out(tx)
         request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.staged.adopted.tids))
         async with self.sql.mutate(request) as mutation:

@@ -72,7 +72,7 @@ class UniqueKeys:
                 )
 
 
-def keeping_keys(schema: TableSchema, action: Action) -> Action:
+def for_unique_key(schema: TableSchema, action: Action) -> Action:
     """Return a statement in the form for a table with a key: a merge by the key's columns in their order.
 
     The claimed range is that of the first key column.

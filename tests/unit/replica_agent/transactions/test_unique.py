@@ -16,7 +16,7 @@ from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, U
 from tidelock.replica_agent.tables.schema import Column, TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import fits
-from tidelock.replica_agent.transactions.statements.unique import keeping_keys
+from tidelock.replica_agent.transactions.statements.unique import for_unique_key
 from tidelock.replica_agent.transactions.transaction import Isolation, TxState
 
 COLUMNS = pa.schema([pa.field("a", pa.int64(), False), pa.field("b", pa.int64(), False), ("v", pa.int64())])
@@ -120,8 +120,8 @@ def test_a_transaction_goes_by_one_definition(transactions: Transactions) -> Non
 )
 def test_statements_with_keys_that_stay_run_on_any_table(action: Action) -> None:
     """Statements that give no row the key of another run on any table; a merge by the key in its order."""
-    kept = keeping_keys(KEYED, action)
-    assert keeping_keys(PLAIN, action) is action
+    kept = for_unique_key(KEYED, action)
+    assert for_unique_key(PLAIN, action) is action
     assert kept == (
         msgspec.structs.replace(action, on=("a", "b")) if isinstance(action, MergeRows) else action
     )
@@ -141,9 +141,9 @@ def test_statements_with_keys_that_stay_run_on_any_table(action: Action) -> None
 )
 def test_keys_that_would_change(action: Action, message: str) -> None:
     """Others are refused by name, for a table with a unique key only."""
-    assert keeping_keys(PLAIN, action) is action
+    assert for_unique_key(PLAIN, action) is action
     with pytest.raises(BadRequestError, match=message):
-        keeping_keys(KEYED, action)
+        for_unique_key(KEYED, action)
 
 
 @pytest.mark.parametrize(
