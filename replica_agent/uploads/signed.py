@@ -64,7 +64,7 @@ def read(text: str) -> Signed:
 
 def forged() -> TokenForgedError:
     """Return the error for a text that this cluster has not made."""
-    return TokenForgedError("this cluster did not make this token; take the path from tx.path()")
+    return TokenForgedError("this is no token of this cluster; take the path from tx.path()")
 
 
 def _mac(key: bytes, context: bytes, payload: str) -> bytes:

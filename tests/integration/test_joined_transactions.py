@@ -149,7 +149,7 @@ def test_other_tables_are_hidden_from_a_token(db: Database, table: str, tx: Tran
             lambda: joined.sql(f'SELECT * FROM "default".{table}_x'),
             lambda: joined.read(table, where=f"id IN (SELECT id FROM {table}_x)"),
         ):
-            with pytest.raises(TokenRightError, match=rf"is for default\.{table}, and .*{table}_x"):
+            with pytest.raises(TokenRightError, match=rf"is for default\.{table}, but .*{table}_x"):
                 call()
         with pytest.raises(UnsupportedInTransactionError):
             joined.sql(f"INSERT INTO {table} SELECT 1")
