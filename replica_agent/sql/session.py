@@ -117,8 +117,8 @@ class Session:
         csn = self._request.csn
         if self._only is not None and name not in self._only:
             return TokenRightError(
-                f"the token is for {', '.join(self._only)}, but the query reads {name}; make one for that table "
-                "(tx.token(tables=...))",
+                f"the token is for {', '.join(self._only)}, but the query reads {name}; make one for that "
+                "table (tx.token(tables=...))",
                 table=name,
             )
         reader = self.catalog()
