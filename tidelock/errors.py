@@ -106,6 +106,12 @@ class BadRequestError(RefusedError):
     http_status = 400
 
 
+class EncodedBodyError(BadRequestError):
+    """The body is compressed (Content-Encoding): an agent accepts bodies only as they are."""
+
+    http_status = 415
+
+
 class AccessDeniedError(RefusedError):
     """The shared secret is missing or wrong."""
 

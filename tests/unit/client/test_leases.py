@@ -67,6 +67,18 @@ def test_forgotten_transaction_is_not_kept_alive(fake_cluster: FakeCluster, fake
     assert fake_cluster["r1"].transactions[tid].state == "open"
 
 
+def test_lease_that_was_renewed_and_then_forgotten_is_not_kept_alive() -> None:
+    """A renewal leaves no reference behind: the thread ends once the program has dropped its last lease."""
+    leases = Leases()
+    lease = FakeLease(0.05)
+    renewals = lease.renewals
+    leases.add(lease)
+    wait_for(lambda: len(renewals) > 1)
+    del lease
+    gc.collect()
+    wait_for(lambda: not leases.running)
+
+
 def test_lease_lost_at_the_home_is_not_renewed(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """A transaction that its home has ended is not renewed any more; the next call raises the reason."""
     tx = fake_db.begin(lease=0.1)
