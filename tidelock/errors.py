@@ -27,6 +27,7 @@ __all__ = [
     "DataDirInUseError",
     "DiskFullError",
     "DuplicateKeyError",
+    "EncodedBodyError",
     "FencedError",
     "HeadMovedError",
     "LabelExistsError",
