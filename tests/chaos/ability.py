@@ -1,4 +1,4 @@
-"""What a machine must be able to do for a test: without it the test is skipped, and in CI it fails."""
+"""The abilities of a machine that a test needs: without them the test is skipped, and in CI it fails."""
 
 from __future__ import annotations
 

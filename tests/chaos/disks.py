@@ -25,7 +25,7 @@ _PROGRAMS: Final = ("mkfs.ext4", "mount", "umount", "findmnt")
 _TIMEOUT_S: Final = 60
 #: Attempts to copy a disk while nothing is written to it.
 _COPIES: Final = 5
-#: What the file of a disk is called, so that a later run can tell whose it was.
+#: The name of a disk's file, from which a later run can tell which process made it.
 _IMAGE: Final = "{name}.{pid}.disk"
 _OWNER: Final = re.compile(r"\.(\d+)\.disk( \(deleted\))?$")
 #: Fields of /sys/block/<device>/stat: writes that were completed, requests in flight.
@@ -44,7 +44,7 @@ def unable() -> str:
 
 
 def sweep() -> list[str]:
-    """Give back the disks of runs that were killed, which would keep their folders busy for ever.
+    """Give back the disks of runs that were killed: they would keep their folders busy forever.
 
     Returns:
         The files whose disks were given back.

@@ -34,8 +34,8 @@ class SupervisedCluster(LocalCluster):
     """A cluster some of whose agents are started through a supervisor.
 
     Args:
-        cluster: In whose place this one is to be used; nothing of it runs yet.
-        supervisors: By replica.
+        cluster: The cluster that this one replaces; nothing of it runs yet.
+        supervisors: The supervisor of each replica, by its name.
         program: The module that is the agent.
     """
 
@@ -58,12 +58,12 @@ class SupervisedCluster(LocalCluster):
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """What cuts the power of replicas.
+    """The means by which a test cuts the power of replicas.
 
     Attributes:
-        cluster: They are of it.
-        disks: By replica.
-        folder: For platters.
+        cluster: The cluster of the replicas.
+        disks: The disk of each replica, by its name.
+        folder: The folder for the platters.
     """
 
     cluster: LocalCluster
@@ -103,9 +103,9 @@ class CrashLab:
 
     Attributes:
         lab: Its transactions, its fault points and its history.
-        supervisors: By replica.
-        disks: By replica.
-        folder: For platters.
+        supervisors: The supervisor of each replica, by its name.
+        disks: The disk of each replica, by its name.
+        folder: The folder for the platters.
     """
 
     lab: Lab
@@ -115,10 +115,10 @@ class CrashLab:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """As `Lab.still`, and the catalogs' logs begin anew where a replica has a disk of its own.
+        """As `Lab.still`; also, a catalog's log starts again at its beginning where a replica has a disk of its own.
 
-        A log that grows takes names along that nobody has flushed: its fsync writes all of ext4's journal.
-        One that writes over its old bytes does not, so what depends on that is found.
+        The fsync of a file that grows writes all of ext4's journal, and with it names that no program has flushed.
+        The fsync of a file that is written over does not, so a test can find code that depends on it.
         """
         with self.lab.still():
             for disk in self.disks.values():

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     listener = -1
 
     def hand_over() -> None:
-        # This thread is older than the filter, so its own sendmsg does not wait for whoever is to get it.
+        # This thread is older than the filter, so its own sendmsg does not wait for the supervisor.
         installed.wait()
         socket.send_fds(connection, [str(os.getpid()).encode()], [listener])
 

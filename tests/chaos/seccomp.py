@@ -1,8 +1,8 @@
-"""The kernel's interface to user notification: a process whose chosen system calls wait for another's word.
+"""The kernel's user notification: chosen system calls of a process wait for the answer of another process.
 
 The filter is inherited by threads, children and over exec, so one that is installed before the agent's
-program is loaded sees every call of the agent. A call that waits has not begun: whoever is killed there
-was killed before it. No compiler, no tracer and no rights are needed (Linux 5.5, seccomp_unotify(2)).
+program is loaded sees every call of the agent. A call that waits has not begun: a process that is killed then
+was killed before the call. No compiler, tracer or privilege is needed (Linux 5.5, seccomp_unotify(2)).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: What the kinds of the issue are in the kernel: who asks for the first means them all.
+#: The system calls of each kind of the issue; a test that names the kind means all of them.
 KINDS: Final = {
     "openat": ("open", "creat", "openat", "openat2"),
     "write": ("write", "writev", "pwrite64", "pwritev"),
@@ -41,7 +41,7 @@ _NUMBERS: Final = {
         "renameat2": 276, "openat2": 437,
     },
 }
-#: Which argument is the path; all other calls have a descriptor first.
+#: The number of the argument that is the path; all other calls have a descriptor first.
 _PATHS: Final = {
     "open": 0, "creat": 0, "openat": 1, "openat2": 1,
     "rename": 0, "renameat": 1, "renameat2": 1, "unlink": 0, "unlinkat": 1,
@@ -162,7 +162,7 @@ def _send(listener: int, call: Notification, value: int, error: int, flags: int)
 
 
 def subject(call: Notification, process: int) -> str:
-    """What a call is about: a path, or what the descriptor is (``socket:[7]``); "" when it cannot be told."""
+    """Return the object of a call: a path, or that of its descriptor (``socket:[7]``); "" if it is not known."""
     try:
         if (place := _PATHS.get(call.name)) is not None:
             return _text(process, call.arguments[place])

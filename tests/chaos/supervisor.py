@@ -52,16 +52,16 @@ def _every(_: Call) -> bool:
 
 @dataclass(slots=True)
 class Trap:
-    """What becomes of the n-th call of a kind.
+    """The fate of the n-th call of a kind.
 
     Attributes:
         kind: One of `seccomp.KINDS`.
-        at: Its number, from 1; 0 = none, they are only counted.
-        error: The errno that it ends with, 0 = as if it were done; None = the agent is killed before it.
-        lasting: Whether all later ones end so too.
+        at: The number n of the call, from 1; 0 = the calls are only counted.
+        error: The errno with which the call ends, 0 = as if it were done; None = the agent is killed before it.
+        lasting: Whether all later calls end in the same way.
         about: Which calls count.
-        passed: The calls that have counted, the n-th included.
-        hit: The n-th, once it was made.
+        passed: The number of calls that have counted, the n-th included.
+        hit: The n-th call, once it was made.
     """
 
     kind: str
@@ -105,7 +105,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nobody answers calls any more; they fail with ENOSYS."""
+        """Stop answering calls; from now on they fail with ENOSYS."""
         os.close(self._closing)
         for thread in self._threads:
             thread.join()

@@ -65,7 +65,7 @@ def test_killed_while_it_recovers(crash: CrashLab, kind: str, tell: Tell) -> Non
 
 
 def every(kind: str, strike: Callable[[Trap], None]) -> list[Call]:
-    """Strike at every number of which there is a call; returns those that were hit."""
+    """Strike at the first call, at the second, and so on to the last one; return the calls that were hit."""
     counted = Trap(kind, 0)
     strike(counted)
     hits: list[Call] = []

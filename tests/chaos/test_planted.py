@@ -103,6 +103,6 @@ def test_a_commit_is_acknowledged_before_its_copies(module_cluster: ClusterFacto
 
 
 def test_a_start_leaves_files_behind(module_cluster: ClusterFactory, tmp_path: Path) -> None:
-    """Who was killed with a new file comes back with one that no row names."""
+    """A replica that is killed while it has a new file comes back with a file that no row names."""
     with pytest.raises(AssertionError, match=r"file packs/.*\.pack that no row names"):
         plant(sweep_nothing, module_cluster, tmp_path)

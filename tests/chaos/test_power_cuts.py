@@ -89,7 +89,7 @@ def test_while_a_lost_reply_is_resolved(rare: CrashLab, point: str) -> None:
 
 @pytest.mark.parametrize("point", OF_ROLLOVER)
 def test_at_the_end_of_an_epoch(rare: CrashLab, point: str) -> None:
-    """Commit until the home closes an epoch; it ends once, whoever closes it."""
+    """Commit until the home closes an epoch; the epoch ends once, also if another replica closes it."""
     lab = rare.lab
     hits = lab.gates.hits(HOME, point)
     with contextlib.ExitStack() as clients:

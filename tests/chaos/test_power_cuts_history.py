@@ -162,7 +162,7 @@ def optimize(local: LocalCluster, table: str) -> None:
 def test_a_power_cut_in_a_collection_leaves_kept_files_whole(
     world: World, local: LocalCluster, behind: str | None, point: str
 ) -> None:
-    """What was given up goes, everywhere; what is not stays whole."""
+    """Snapshots that were given up disappear on all replicas; the others stay whole."""
     with local.connect("r2") as db:
         table, expected = fill(db)
         kept = expected[max(expected)]
@@ -190,5 +190,5 @@ def test_a_power_cut_in_a_collection_leaves_kept_files_whole(
 
 
 def give_up(db: Database, csn: int) -> None:
-    """Raise the horizon above a CSN, over the pins of whoever reads."""
+    """Raise the horizon above a CSN, over the pins of all readers."""
     eventually(lambda: db.raise_horizon(drop_pins=True)["horizon"] > csn, what=f"a horizon above {csn}")

@@ -21,7 +21,7 @@ ACCEPT: Final = "replication.accept.before"
 FAULTS: Final = {HOME: {BEFORE: "crash", AFTER: "crash"}, OTHER: {ACCEPT: "crash"}}
 #: Longer than a session at ZooKeeper lasts.
 FROZEN_S: Final = 9.0
-#: What the driver is told when the home is gone.
+#: The words of an error that the driver gets when the home is gone.
 GONE: Final = r"home|rolled back|answer"
 
 

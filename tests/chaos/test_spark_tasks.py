@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 #: Rows of one partition.
 ONE_TOWN: Final = range(0, 4 * IDS.stop, 4)
 
-#: Executors that the master starts anew, and that a test can freeze.
+#: Executors that the master starts again after their end, and that a test can freeze.
 STANDALONE: Final[list[tuple[str, Way]]] = [("standalone", "path"), ("standalone", "source")]
 #: The executors of the driver itself (local-cluster), too. What the data source does there is no different.
 EVERYWHERE: Final[list[tuple[str, Way]]] = [("local-cluster", "path"), *STANDALONE]

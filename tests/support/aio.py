@@ -1,4 +1,4 @@
-"""Waiting for a condition inside an event loop, in the place of sleeping and hoping."""
+"""Waiting for a condition inside an event loop, instead of sleeping and hoping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test that passed has to tell at the end of the run: how much of what was really done."""
+"""Lines that a test prints at the end of the run although it passed: how much of its work was really done."""
 
 from __future__ import annotations
 

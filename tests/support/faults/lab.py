@@ -118,7 +118,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a client was told of its transaction."""
+    """The answer that a client got about its transaction."""
 
     end: End
     csn: int | None = None

@@ -40,14 +40,14 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Direction(enum.Enum):
-    """Which way bytes go."""
+    """The direction in which bytes go."""
 
     TO_SERVER = "to server"
     TO_CLIENT = "to client"
 
 
 class Action(enum.Enum):
-    """What to do with a request."""
+    """The treatment of a request."""
 
     PASS = "pass"
     #: The server never gets it, and the connection breaks: certainly not applied, but the client cannot know.
@@ -66,7 +66,7 @@ Hook = Callable[[bytes], Action]
 
 @dataclasses.dataclass
 class Counters:
-    """What the proxy did so far, so that a test can prove that its fault happened."""
+    """The actions of the proxy so far, so that a test can prove that its fault happened."""
 
     connections: int = 0
     refused: int = 0
@@ -359,7 +359,7 @@ class _Link:
         """Send one unit and count it; False if the link is broken."""
         if writer.is_closing():
             return False
-        # Before it is sent, so that whoever has received it finds it counted.
+        # Before it is sent, so that a test that has seen it arrive finds it counted.
         self.proxy.count(direction, len(unit))
         try:
             writer.write(unit)

@@ -46,7 +46,7 @@ Statement = Callable[[Transaction], object]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an address answered: status, and the body as it came."""
+    """The answer of an address: status, and the body as it came."""
 
     status: int
     data: bytes

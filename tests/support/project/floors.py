@@ -2,7 +2,8 @@
 
     python -m tests.support.project.floors
 
-writes that table anew. A folder that is not named here may not hold modules of the product.
+writes the table of that page from this module. A folder that is not named here may not hold modules of the
+product.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SERVICES: Final = (
         )
     ),
 )
-#: What routes need to name values; what is done with them is decided in the services.
+#: Folders that routes import to name values; the services decide what is done with them.
 _ROUTES: Final = (
     *_REPLICATION,
     "csnlog/core",

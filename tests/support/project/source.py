@@ -1,4 +1,4 @@
-"""What the source files say, read with `ast` and without importing any of them."""
+"""The content of the source files, read with `ast` and without importing any of them."""
 
 from __future__ import annotations
 

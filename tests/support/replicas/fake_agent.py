@@ -41,7 +41,7 @@ TIME_MS = 1_700_000_000_000
 
 @dataclass
 class FakeTransaction:
-    """What an agent knows of a transaction."""
+    """A transaction as the agent knows it."""
 
     tid: str
     snapshot_csn: int
@@ -142,7 +142,7 @@ class FakeAgent:
 
     @property
     def snapshot_csn(self) -> int:
-        """What is applied here."""
+        """The CSN up to which this replica has applied the log."""
         return max(1, self.cluster.csn - self.lag)
 
     def plan(self, pattern: str, *faults: Fault | TidelockError | None) -> None:

@@ -19,7 +19,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class Fault(enum.Enum):
-    """What happens to one request instead of an answer."""
+    """A fault that happens to one request instead of an answer."""
 
     #: The connection ends before the agent has looked at the request.
     LOST_REQUEST = enum.auto()
@@ -50,13 +50,13 @@ class Request:
 
 
 class Agent(Protocol):
-    """What answers the requests."""
+    """The program that answers the requests."""
 
     requests: list[Request]
     released: threading.Event
 
     def next_fault(self, request: Request) -> Fault | TidelockError | None:
-        """What goes wrong with this request."""
+        """Return the fault that this request meets; None: it is answered."""
 
     def answer(self, request: Request) -> Any:
         """JSON, or the rows of a query; raises TidelockError."""

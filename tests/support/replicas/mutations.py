@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Done:
-    """What a mutation told, and the rows that it produced."""
+    """The result that a mutation returned, and the rows that it produced."""
 
     affected: Affected
     rows: pa.Table
