@@ -115,9 +115,9 @@ class CrashLab:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """As `Lab.still`; also, a catalog's log starts again at its beginning where a replica has a disk of its own.
+        """As `Lab.still`; on disks of their own the catalogs' logs start again at their beginning.
 
-        The fsync of a file that grows writes all of ext4's journal, and with it names that no program has flushed.
+        The fsync of a file that grows writes all of ext4's journal, also names that no program has flushed.
         The fsync of a file that is written over does not, so a test can find code that depends on it.
         """
         with self.lab.still():

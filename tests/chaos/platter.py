@@ -19,7 +19,7 @@ _PARTS = "SELECT part, file, offset, length, checksum FROM parts WHERE state = '
 
 
 def broken_claims(data_dir: Path) -> list[str]:
-    """Return the parts that are not durable although the catalog says so, and the files that nothing names."""
+    """Return the parts that are not durable although the catalog says so, and files without a row."""
     with _catalog(data_dir) as db:
         (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
         found = [] if verdict == "ok" else [f"the catalog: {verdict}"]

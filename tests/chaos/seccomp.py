@@ -162,7 +162,7 @@ def _send(listener: int, call: Notification, value: int, error: int, flags: int)
 
 
 def subject(call: Notification, process: int) -> str:
-    """Return the object of a call: a path, or that of its descriptor (``socket:[7]``); "" if it is not known."""
+    """Return the object of a call: a path, or its descriptor's (``socket:[7]``); "" if it is not known."""
     try:
         if (place := _PATHS.get(call.name)) is not None:
             return _text(process, call.arguments[place])

@@ -57,7 +57,7 @@ class Trap:
     Attributes:
         kind: One of `seccomp.KINDS`.
         at: The number n of the call, from 1; 0 = the calls are only counted.
-        error: The errno with which the call ends, 0 = as if it were done; None = the agent is killed before it.
+        error: The errno of the call's answer, 0 = as if it were done; None = the agent is killed before it.
         lasting: Whether all later calls end in the same way.
         about: Which calls count.
         passed: The number of calls that have counted, the n-th included.

@@ -34,7 +34,7 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_driver_dies_while_its_tasks_upload(lab: SparkLab) -> None:
-    """Staged files are removed when the lease ends, whatever the executors still do; the next driver starts over."""
+    """Staged files end with the lease, whatever the executors still do; the next driver starts over."""
     with lab.load(held=True) as load:
         load.hold()
         load.begin(lease=LEASE_S, wait=False)

@@ -30,7 +30,7 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_driver_dies_while_its_tasks_write(lab: SparkLab) -> None:
-    """No process is left that could commit; the rows that its tasks had sent are removed when the lease ends."""
+    """No process is left that could commit; the rows that its tasks had sent end with the lease."""
     with lab.load("source", held=True) as load:
         with load.held(attempts=2, lease=LEASE_S):
             lab.spark.kill()
