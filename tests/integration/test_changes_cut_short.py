@@ -230,7 +230,7 @@ def lease(local: LocalCluster, tx: Transaction) -> None:
 
 
 def death(local: LocalCluster, _: Transaction) -> None:
-    """Kill the home, and start it again."""
+    """Kill the home."""
     local.kill(HOME)
 
 

@@ -1,4 +1,4 @@
-"""Bytes that change or vanish on one replica's disk: no client reads wrong rows; peers' copies repair them."""
+"""Bytes that change or vanish on a replica's disk: no client reads wrong rows; a peer's copy repairs them."""
 
 from __future__ import annotations
 
