@@ -19,8 +19,8 @@ The sessions are clients of different replicas. Each case begins with the rows 1
 
 ClickHouse differs: its UPDATE is a mutation of the whole table, so any two updates that overlap conflict.
 Here two statements conflict only if they take rows out of the same part. The case G1c shows it: ClickHouse
-refuses the second update, although the first one changes another row. ClickHouse has neither read committed nor
-serializable.
+refuses the second update, although the first one changes another row. ClickHouse has neither of the levels
+read committed and serializable.
 
 A refused statement fails at once, while the other transaction is still open: no statement waits for a lock,
 so there are no deadlocks. A refused transaction takes a rollback only.

@@ -73,7 +73,7 @@ class TestMutations:
 
     @pytest.mark.slow
     def test_c_rows_deleted_by_others_stay_visible(self, sessions: list[Database]) -> None:
-        """Rows that another one deletes stay visible; a truncation meets its lock. Own new rows change too."""
+        """Rows that others delete stay visible; a truncation meets their lock. Own new rows change too."""
         one, two, _ = sessions
         n = make(sessions, [2, 6], [5])
         t5, t6 = one.begin(), two.begin()
@@ -91,7 +91,7 @@ class TestMutations:
         everywhere(sessions, n, 20, 40, 60, 80)
 
     def test_d_the_first_wins_beside_kills_and_compaction(self, sessions: list[Database]) -> None:
-        """A mutation is killed by another client, the table is compacted, and the first of two mutations wins.
+        """A mutation is killed by another client, the table is compacted; then the first of two wins.
 
         ClickHouse's OPTIMIZE is part of a transaction and locks the merged parts until that ends. Compaction
         here is a transaction of its own, and both older transactions go on with its output.

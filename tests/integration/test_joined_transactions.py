@@ -294,7 +294,7 @@ WRONG_REQUESTS: list[dict[str, Any]] = [{"rights": ["all"]}, {"rights": []}, {"t
 
 
 def test_each_path_that_is_not_good(local: LocalCluster, db: Database, table: str) -> None:
-    """A path with a forged, foreign, expired, weak or finished token, or another table's, is refused by name."""
+    """A path whose token is forged, foreign, expired, weak, finished, or another table's, says so."""
     tx = db.begin()
     path = tx.path(table)
     token = path.split("/")[4]
