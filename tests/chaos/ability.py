@@ -8,7 +8,7 @@ import pytest
 
 
 def require(lack: str) -> None:
-    """Skip a test for a lack, if there is one ("" = none); in CI fail: a run would test less, unseen."""
+    """Skip a test for a missing ability ("" = none); in CI fail, so that no run silently tests less."""
     if not lack:
         return
     if os.environ.get("CI") == "true":

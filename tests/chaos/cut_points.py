@@ -1,7 +1,6 @@
-"""The fault points of an agent, by who passes them: at each of them the power is cut by a test.
+"""The fault points of an agent, grouped by the work that passes them: a test cuts the power at each of them.
 
-`TESTED` has to name every point that an agent registers (test_tools.py), so that one that somebody adds is
-not forgotten.
+`TESTED` must name every point that an agent registers (test_tools.py), so that no new point is forgotten.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OF_BOTH: Final = points(
         "replication.apply",
     ]
 )
-#: Passed after a lost reply, and at the end of an epoch: not by every commit.
+#: Points that a commit passes after a lost reply, and at the end of an epoch.
 OF_RAISE: Final = points(["csnlog.raise"])
 OF_ROLLOVER: Final = points(["csnlog.rollover"])
 #: Points that a merge passes; the pack is that of a merge of small parts.

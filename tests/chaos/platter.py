@@ -37,7 +37,7 @@ def broken_claims(data_dir: Path) -> list[str]:
 
 
 def holds(data_dir: Path, tid: str, parts: int) -> bool:
-    """Whether so many parts of a transaction are there, with their rows and the bytes that these promise."""
+    """Return whether this number of parts of a transaction exist, with their rows and the right bytes."""
     with _catalog(data_dir) as db:
         rows = db.execute(f"{_PARTS} AND creation_tid = ?", (tid,)).fetchall()
     return len(rows) == parts and all(
@@ -48,7 +48,7 @@ def holds(data_dir: Path, tid: str, parts: int) -> bool:
 
 @contextlib.contextmanager
 def _catalog(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    """Open a copy of the catalog: reading one in place would take its write-ahead log in, and remove it."""
+    """Open a copy of the catalog: a read in place would apply its write-ahead log, and remove that."""
     with tempfile.TemporaryDirectory() as folder:
         for path in data_dir.glob("catalog.db*"):  # and its log
             shutil.copy(path, folder)

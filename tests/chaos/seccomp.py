@@ -27,7 +27,7 @@ KINDS: Final = {
     "sendto": ("sendto", "sendmsg"),
 }
 
-#: Numbers of the calls (asm/unistd.h); a machine lacks those that its newer calls stand for.
+#: Numbers of the calls (asm/unistd.h); a machine lacks calls that newer ones have replaced.
 # fmt: off
 _NUMBERS: Final = {
     "x86_64": {
@@ -74,8 +74,8 @@ class Notification:
     """A call that waits.
 
     Attributes:
-        thread: Who makes it.
-        name: Of the call.
+        thread: The thread that makes the call.
+        name: The name of the call.
     """
 
     id: int
@@ -85,7 +85,7 @@ class Notification:
 
 
 def unable() -> str:
-    """Why calls cannot be made to wait here; "" = they can."""
+    """Return why calls cannot be made to wait here; "" = they can."""
     actions = Path("/proc/sys/kernel/seccomp/actions_avail")
     if not actions.exists() or "user_notif" not in actions.read_text(encoding="ascii").split():
         return "this kernel lets no process supervise another's system calls (seccomp_unotify)"
@@ -95,12 +95,12 @@ def unable() -> str:
 
 
 def names() -> list[str]:
-    """The calls that wait on this machine, all of those in KINDS that it has."""
+    """Return the calls of KINDS that this machine has."""
     return sorted(_NUMBERS[_MACHINE])
 
 
 def install() -> int:
-    """Let the calls of this thread and of all that it starts wait; returns the listener's descriptor.
+    """Let the calls of this thread and of its children wait; return the listener's descriptor.
 
     OSError where the kernel or a sandbox refuses.
     """
@@ -110,7 +110,7 @@ def install() -> int:
     program = _program(sorted(_NUMBERS[_MACHINE].values()))
     code = ctypes.create_string_buffer(b"".join(program), len(program) * 8)
     pointer = struct.pack("@HP", len(program), ctypes.addressof(code))
-    # A signal that is handled would repeat a call that waits, and it would count twice (Linux 5.19).
+    # A handled signal would repeat a waiting call, and it would count twice (Linux 5.19).
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
         listener = int(libc.syscall(_SECCOMP[_MACHINE], _SET_MODE_FILTER, flags, pointer))
         if listener >= 0:
@@ -119,7 +119,7 @@ def install() -> int:
 
 
 def _program(numbers: list[int]) -> list[bytes]:
-    """The filter, in the kernel's classic BPF: notify for these calls of this machine, allow all others."""
+    """Return the filter, in the kernel's classic BPF: notify for these calls, allow all others."""
     checks = [_instruction(_JUMP_IF_EQUAL, number, len(numbers) - at) for at, number in enumerate(numbers)]
     return [
         _instruction(_LOAD_WORD, _OFFSET_ARCH),

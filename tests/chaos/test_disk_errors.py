@@ -46,7 +46,7 @@ def test_an_error_at_every_call(
     lasting: bool,
     tell: Tell,
 ) -> None:
-    """Refused with the reason, or committed by copies that are durable; a peer's error hinders nobody."""
+    """Commits are refused with the reason, or have durable copies; a peer's error delays no commit."""
     counted = Trap(kind, 0, about=crash.on_disk)
     crash.strike(victim, counted)
     hits: dict[End, list[Call]] = {End.OK: [], End.FAIL: []}

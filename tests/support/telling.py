@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-#: Takes a sentence for the end of the run.
+#: A function that takes a sentence for the end of the run.
 Tell = Callable[[str], None]
 
 _PROPERTY: Final = "told"
@@ -15,12 +15,12 @@ _PROPERTY: Final = "told"
 
 @pytest.fixture
 def tell(record_property: Callable[[str, object], None]) -> Tell:
-    """Keeps a sentence until the end of the run, also when another worker's process is to print it."""
+    """A function that keeps a sentence for the end of the run, also if another process prints it."""
     return lambda sentence: record_property(_PROPERTY, sentence)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what was told."""
+    """Print the sentences."""
     for report in terminalreporter.getreports("passed"):
         for name, sentence in report.user_properties:
             if name == _PROPERTY:
