@@ -251,7 +251,7 @@ def test_the_log_begins_at_the_tail(local: LocalCluster, db: Database, table: st
 def test_a_path_that_is_read_without_a_pin_stays_for_its_time(
     local: LocalCluster, db: Database, table: str
 ) -> None:
-    """Every replica keeps the path for its time, below the horizon; later reads get a clear error."""
+    """Every replica keeps the path for its time, past the retention; later reads get a clear error."""
     csn = db.insert(table, rows(1, 2, 3)).csn
     assert csn is not None
     assert listed(local, "r2", csn, table) == "1"

@@ -5,8 +5,8 @@ while its gate is open. So one cluster serves many tests, and a fault hits the v
 has under way: while a gate is open the background writer keeps still, so nothing else passes the point.
 
 The requests of clients and their answers go into the history of :mod:`workloads.history`, which is checked as
-a whole when the lab closes (I1 to I11, I17). After each test :meth:`Lab.require_settled` compares the replicas
-(I10) and searches for leftovers (I13).
+a whole when the lab closes (I1 to I11, I17). After each test :meth:`Lab.require_settled` compares the
+replicas (I10) and searches for leftovers (I13).
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def _pages(path: str, line: int, text: str, *, by_name: bool) -> Iterator[Citati
 
 
 def _of_page(path: str, text: str) -> Iterator[Citation]:
-    """Yield the citations of a page of Markdown: the short forms in its prose, its links, and design paths."""
+    """Yield the citations of a page of Markdown: short forms in its prose, its links, and design paths."""
     if path.startswith(f"{DESIGN}/"):
         for found in _PATH.finditer(text):
             yield Citation(path, _line(1, text, found), Kind.PATH, found[0], found[1].rstrip("/"))
@@ -244,7 +244,7 @@ def _units(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def main(root: Path = ROOT) -> str:
-    """Return the number of citations of each kind, the number of dangling ones and their files, and a list."""
+    """Return the number of citations of each kind, the number of dangling ones, their files, and a list."""
     texts, paths = repository(root)
     cited = collections.Counter(one.kind for path, text in texts.items() for one in citations(path, text))
     lost = dangling(texts, paths)

@@ -29,7 +29,7 @@ _CODE = re.compile(r"``.*?``|`[^`]*`|(?<=\])\([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A forbidden phrase: its pattern, whether it concerns the first word only, the words to write instead."""
+    """A forbidden phrase: its pattern, whether it concerns the first word only, and the words to write."""
 
     pattern: re.Pattern[str]
     at_start: bool

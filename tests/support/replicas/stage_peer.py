@@ -71,7 +71,7 @@ class StagePeer:
     async def _stage(self, request: web.Request) -> web.StreamResponse:
         self.authorizations.add(request.headers.get("Authorization"))
         body = await request.read()
-        assert request.content_length == len(body)  # a receiver refuses a body that is too large before it reads it
+        assert request.content_length == len(body)  # a receiver refuses large bodies unread
         push = wire.decode(body)
         self.pushes.append(push)
         self.in_flight += 1
