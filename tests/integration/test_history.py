@@ -38,7 +38,7 @@ SHORT: Final = {
     "reader_workers": 1,
     "history_retention_s": 0.5,
     "horizon_interval_s": 0.2,
-    "unpinned_ttl_s": 3,
+    "unpinned_ttl_s": 8,
     "log_keep_records": 5,
     "collect_batch_parts": 3,
     "outcome_retention_s": 3600,
@@ -257,7 +257,7 @@ def test_a_path_that_is_read_without_a_pin_stays_for_its_time(
     assert listed(local, "r2", csn, table) == "1"
     eventually(lambda: ask(local, "r1", "/status")["pins"] > 0, what="the pin of the read")
     db.truncate(table)
-    until = time.monotonic() + SHORT["unpinned_ttl_s"] / 2
+    until = time.monotonic() + 4 * SHORT["history_retention_s"]
     while time.monotonic() < until:
         db.insert(table, rows(1, year=2))
         assert everywhere(local, csn, table) == {"1"}

@@ -249,11 +249,12 @@ def test_of_two_runs_with_a_label_one_counts(db: Database, table: str, options: 
 @pytest.mark.slow
 def test_a_task_that_writes_keeps_its_transaction(db: Database, table: str, options: dict[str, str]) -> None:
     """A task that writes for longer than the lease keeps the transaction alive; without a task it ends."""
-    job = writer(db, {**options, "leaseSeconds": "2"})
+    lease_s = 6.0
+    job = writer(db, {**options, "leaseSeconds": str(lease_s)})
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield rows(1)
-        time.sleep(4)
+        time.sleep(1.5 * lease_s)
         yield rows(2)
 
     done = elsewhere(job).write(slow())
@@ -266,7 +267,7 @@ def test_a_task_that_writes_keeps_its_transaction(db: Database, table: str, opti
 @pytest.mark.slow
 def test_signs_of_life_of_short_tasks(db: Database, table: str, options: dict[str, str]) -> None:
     """Each task is shorter than a third of the lease; together they take longer than the lease."""
-    lease_s, count = 3.0, 6
+    lease_s, count = 8.0, 5
     job = writer(db, {**options, "leaseSeconds": str(lease_s)})
 
     def short(number: int) -> Iterator[pa.RecordBatch]:

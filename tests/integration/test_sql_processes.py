@@ -149,7 +149,7 @@ async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
 
 
 async def test_the_queue_is_bounded(make_pool: MakePool) -> None:
-    """Statements beyond the queue are refused at once; those within it get their turn, or give up in time."""
+    """Statements beyond the queue are refused at once; those within it get their turn."""
     pool = make_pool(sql_workers=1, sql_waiting_max=1)
     async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
         await anext(pieces)

@@ -148,7 +148,7 @@ def test_a_level_outlives_the_home(local: LocalCluster, gates: Gates, table: str
             assert csn is not None
             local.kill("r1")
             with pytest.raises(CommitUnknownError, match=f"committed at CSN {csn}"):
-                tx.commit(wait="all", timeout_s=2.5)
+                tx.commit(wait="all", timeout_s=5)
             local.start("r1")
             again = http(
                 *("POST", f"{Addresses.of(local, 'r1').api}/transactions/{tx.tid}/commit"),
