@@ -26,7 +26,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 def clients_of(cluster: FakeCluster, folder: Path) -> Clients:
-    """One client process for each agent."""
+    """Return clients with one process for each agent."""
     urls = [agent.url for agent in cluster.agents.values()]
     keys = {"last_loaded": 100, "writers": 8, "orders": 10}
     return Clients(
@@ -83,7 +83,7 @@ def test_a_wave_commits_together(cluster: FakeCluster, tmp_path: Path) -> None:
 
 
 def test_a_process_that_fails_is_told_with_its_last_words(cluster: FakeCluster, tmp_path: Path) -> None:
-    """An error that a repetition cannot mend ends the writer's process, and the demo reports the reason."""
+    """An error that would come again ends the writer's process, and the demo reports the reason."""
     del cluster.definitions["default.lineitem"]
     with clients_of(cluster, tmp_path) as clients, pytest.raises(DemoError, match="there is no table"):
         clients.burst("r1", 0, 1, 1)
