@@ -105,7 +105,7 @@ class Sinks:
         return MemorySink(self, part)
 
     def maker(self, schema: TableSchema, **limits: Any) -> PartMaker:
-        """Return what an insert into ``schema`` needs."""
+        """Return the maker of parts that an insert into ``schema`` needs."""
         return PartMaker(schema, settings(**limits), self.new_part, self.open)
 
 
@@ -117,7 +117,7 @@ class MemorySink:
         self._part = part
 
     def write(self, data: bytes, /) -> int:
-        """Append, or fail as told."""
+        """Append, or raise the planned error."""
         if self._sinks.fail is not None:
             raise self._sinks.fail
         self._sinks.written[self._part] += data

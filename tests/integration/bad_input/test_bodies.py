@@ -1,4 +1,4 @@
-"""Bodies that are cut, damaged or too large, and requests that no agent knows: all by plain HTTP."""
+"""Bodies that are cut, damaged or too large, and requests that an agent does not know: all by plain HTTP."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Raw:
 
     @property
     def state(self) -> str:
-        """What the home says of it."""
+        """Return the state of the transaction at its home."""
         return str(http("GET", self.url).json["state"])
 
     def check_refused(self, answer: Answer, error: type[TidelockError], *words: str) -> None:
@@ -73,7 +73,7 @@ class Raw:
         self.check_lost()
 
     def check_lost(self) -> None:
-        """Only a rollback is left; after it nothing is."""
+        """The transaction takes a rollback only; after it the home does not know the transaction."""
         check_home_wants_rollback(self.home, self.tid, self.ground.table)
         assert http("POST", f"{self.url}/rollback").json["state"] == "rolled_back"
         self.ground.check_intact()
@@ -102,7 +102,7 @@ def raw(ground: Ground) -> Raw:
     ids=["empty", "garbage", "cut schema", "no end", "cut batch", "more", "two streams", "other format"],
 )
 def test_rows_that_are_no_arrow_stream(raw: Raw, body: bytes, word: str) -> None:
-    """A stream counts only whole; one that was cut between two messages is not taken for a shorter one."""
+    """A stream counts only as a whole; one that is cut between two messages is refused."""
     raw.check_refused(
         raw.insert(body), BadRequestError, "not one complete Arrow IPC stream", word, "nothing was kept"
     )
@@ -127,7 +127,7 @@ def test_one_flipped_byte_never_miscounts_rows(ground: Ground) -> None:
 @pytest.mark.parametrize("size", [1 << 10, 3 << 20], ids=["small", "large"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 def test_body_that_is_cut(raw: Raw, size: int, *, chunked: bool) -> None:
-    """A client that dies in the middle of an insert leaves none of its rows, and no commit without them."""
+    """A client that dies in the middle of an insert leaves no rows, and no commit without these rows."""
     body = stream(rows_of(size), batch_rows=4096)
     half = body[: len(body) // 2]
     head, frame = f"Content-Length: {len(body)}", half
@@ -253,7 +253,7 @@ def test_requests_that_no_agent_knows(
     ],
 )
 def test_queries_of_another_form(ground: Ground, body: object) -> None:
-    """A query says where it reads and what, each once."""
+    """A query without a place, without a statement, or with one of them twice is refused."""
     answer = http("POST", f"{Addresses.of(ground.cluster, 'r1').api}/query", body)
     assert answer.status == 400
     check_message(answer.error, BadRequestError, [])
@@ -271,7 +271,7 @@ def test_queries_of_another_form(ground: Ground, body: object) -> None:
     ],
 )
 def test_pushes_that_are_none(ground: Ground, route: str, body: bytes) -> None:
-    """What a peer could send by mistake is refused with a reason, and changes nothing."""
+    """A body that a peer could send by mistake is refused with a reason, and changes nothing."""
     peer = Addresses.of(ground.cluster, "r1").api.replace("/api/v1", "/peer/v1")
     answer = http("POST", peer + route, body)
     assert answer.status == 400
