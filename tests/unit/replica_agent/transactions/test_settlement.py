@@ -75,7 +75,7 @@ async def test_what_prepares_an_attempt_is_not_repeated() -> None:
 
 
 class Refusing:
-    """Proposals, labels and a log: the label is taken, for each who asks."""
+    """Proposals, labels and a log: the label is taken, for each caller."""
 
     def __init__(self) -> None:
         self.placed = self.sent = 0
