@@ -23,7 +23,7 @@ def seconds(duration: str | float | None) -> float | None:
         raise BadRequestError(
             f"{duration!r} is no duration; expected e.g. '500ms', '60s', '5m', '1h', or seconds"
         )
-    return float(match[1]) * _UNIT_S[match[2]]
+    return round(float(match[1]) * _UNIT_S[match[2]], 6)  # 6.6, not 6.6000000000000005
 
 
 def milliseconds(at: datetime | int | None) -> int | None:

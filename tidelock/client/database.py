@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 import pyarrow as pa
 
 from tidelock.client.alone import AutocommitStatements
@@ -34,7 +35,7 @@ from tidelock.errors import (
 )
 from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
-from tidelock.wire.tables import CreateTableRequest
+from tidelock.wire.tables import CreatedTable, CreateTableRequest
 from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
 
 T = TypeVar("T")
@@ -138,15 +139,16 @@ class Database(AutocommitStatements, Joining):
         member, *_ = self._connection.members.in_order()
         call = self._connection.transport.call
         try:
-            table = call(member.api, "POST", "/tables", answer=dict[str, Any], body=body)
+            table = call(member.api, "POST", "/tables", answer=CreatedTable, body=body)
         except NoAnswerError as error:
             self._connection.members.note(member, error)
             raise CommitUnknownError(
                 f"it is not known whether table {name} was created ({error.message}); "
                 f"look with table({name!r})"
             ) from error
-        self._connection.highest_csn.note(table["csn"])
-        return table
+        self._connection.highest_csn.note(table.csn)
+        created: dict[str, Any] = msgspec.to_builtins(table)
+        return created
 
     def begin(
         self,
