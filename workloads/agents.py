@@ -15,7 +15,7 @@ import urllib3
 import xxhash
 
 from tidelock.cluster import LocalCluster
-from tidelock.errors import CorruptError, UnavailableError, from_wire
+from tidelock.errors import CorruptError, UnavailableError, from_answer, from_wire
 
 #: How long an agent may take for an answer, in seconds. A busy machine is slow; a dead agent refuses at once.
 TIMEOUT_S: Final = 20.0
@@ -88,11 +88,7 @@ def get(url: str, *, timeout_s: float = TIMEOUT_S, token: str | None = None) -> 
     except urllib3.exceptions.HTTPError as error:
         raise UnavailableError(f"no answer from {url}: {error}") from error
     if response.status != _OK:
-        try:
-            wire = json.loads(response.data)
-        except ValueError:
-            wire = {}
-        raise from_wire(response.status, wire if isinstance(wire, dict) else {})
+        raise from_answer(response.status, response.data) or from_wire(response.status, {})
     return response.data
 
 

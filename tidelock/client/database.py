@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
 
-from tidelock.client.alone import AutocommitStatements
 from tidelock.client.arguments import milliseconds, plain, seconds
 from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
+from tidelock.client.autocommit import AutocommitStatements
 from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
@@ -448,9 +447,7 @@ class Database(AutocommitStatements, Joining):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _at_csn(self, path: str, csn: int | None, kind: type[T]) -> T:

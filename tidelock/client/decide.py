@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 import msgspec
-import tenacity
 
 from tidelock.client.connection import Connection
 from tidelock.client.members import Member
+from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult, Decision, Outcome, commit_result, instant
 from tidelock.client.transport import NoConnectionError, segment
 from tidelock.errors import (
@@ -30,9 +30,6 @@ from tidelock.errors import (
 )
 from tidelock.wire.transactions import CommitAnswer, CommitRequest, OutcomeAnswer
 
-#: Pause before a repeat, with full jitter, in seconds.
-PAUSE_FIRST_S = 0.05
-PAUSE_MAX_S = 2.0
 #: One attempt may take this part of the whole time, so that a silent home leaves time to try the others.
 ATTEMPTS_MIN = 3
 
@@ -94,14 +91,8 @@ def decide(
         batch: The batch of that label.
     """
     decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s)
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_UndecidedError),
-        wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-        stop=lambda _: time.monotonic() >= decider.deadline,
-        reraise=True,
-    )
     try:
-        return retrying(decider.attempt)
+        return repeat(decider.attempt, _UndecidedError, deadline=decider.deadline)
     except _UndecidedError as undecided:
         raise undecided.final(tid, timeout_s) from undecided.__cause__
 

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Self, TypeVar
 
 import pyarrow as pa
@@ -162,9 +161,7 @@ class Changes:
         self._held = self._pinned()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _streams(self, read: Callable[[int, int, Member], T]) -> Generator[T, None, None]:

@@ -40,13 +40,30 @@ class Reader(ABC):
         """
         return Scan(self, table, None if columns is None else tuple(columns), where, tuple(params))
 
+    def sql(self, sql: str, params: Params = ()) -> pa.Table:
+        """Run one SELECT (DuckDB's SQL) over all tables: at the snapshot's CSN, on a replica's host.
+
+        Inside a transaction it sees the transaction's own changes, and INSERT INTO table [(columns)] SELECT
+        ... is accepted too: the rows are staged for the table and never leave the home; the result is one row
+        with `rows_inserted` and `parts_added`. A wrong statement leaves a transaction open for rollback()
+        only, and one that was joined by a token unchanged.
+
+        Raises:
+            BadRequestError, UnknownTableError: The statement is wrong; at a snapshot, or it is not a query.
+            UnsupportedInTransactionError: Inside a transaction: the statement is neither.
+            TooLargeError: It needs more memory or time than a replica allows for one statement.
+            UnavailableError: The home of the transaction does not answer, or no replica can serve the
+                snapshot now; a SELECT may be repeated.
+        """
+        return self.collect({"sql": sql, "params": list(params)})
+
     @abstractmethod
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query and return its rows as they arrive."""
 
-    @abstractmethod
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query and return all its rows."""
+        return self.stream(request).read_all()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from tidelock.client.connection import Connection
 from tidelock.client.members import Member
-from tidelock.client.scan import Params, Reader
+from tidelock.client.scan import Reader
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import segment
 from tidelock.errors import TidelockError, TransactionClosedError, UnavailableError
@@ -83,16 +82,6 @@ class Snapshot(Reader):
         """
         self._require_open()
         return self._ask_here("/parts", list[dict[str, Any]], table=table)
-
-    def sql(self, sql: str, params: Params = ()) -> pa.Table:
-        """Run one SELECT (DuckDB's SQL) over all tables on a replica's host and return its rows.
-
-        Raises:
-            BadRequestError: The statement is wrong, or is not a query.
-            TooLargeError: The statement needs more memory or time than a replica allows for one statement.
-            UnavailableError: No replica can serve it now.
-        """
-        return self.collect({"sql": sql, "params": list(params)})
 
     @property
     def root(self) -> str:
@@ -168,9 +157,7 @@ class Snapshot(Reader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self, member: Member, request: dict[str, Any]) -> BatchStream:

@@ -24,7 +24,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from tidelock.client import forks
-from tidelock.errors import BadRequestError, TidelockError, UnavailableError, from_wire
+from tidelock.errors import BadRequestError, TidelockError, UnavailableError, from_answer, from_wire
 
 T = TypeVar("T")
 
@@ -341,15 +341,6 @@ def _decoded(response: urllib3.BaseHTTPResponse, address: str, answer: type[T], 
 
 def _refusal(status: int, text: bytes, address: str) -> TidelockError:
     """Return the error in an answer; the error page of a proxy becomes the nearest class for its status."""
-    try:
-        wire = json.loads(text)
-    except ValueError:
-        wire = None
-    if not isinstance(wire, dict) or "error" not in wire:
-        gateway = status in {502, 504}
-        wire = {
-            "error": "UnavailableError" if gateway else "",
-            "message": f"{address} answered HTTP {status}, but no error of an agent; "
-            "is that an agent's API address?",
-        }
-    return from_wire(status, wire)
+    name = "UnavailableError" if status in {502, 504} else ""  # of a gateway
+    message = f"{address} answered HTTP {status}, but no error of an agent; is that an agent's API address?"
+    return from_answer(status, text) or from_wire(status, {"error": name, "message": message})

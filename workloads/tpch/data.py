@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import duckdb
@@ -74,9 +73,7 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._duckdb.close()
 
     def rows(self, table: TpchTable) -> pa.RecordBatchReader:
