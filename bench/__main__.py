@@ -39,18 +39,18 @@ from bench import (
 )
 from bench.peers import run as peers
 from bench.plot import draw
-from bench.workload import Pace
+from bench.workload import ClientPace
 from tidelock.cluster import LocalCluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class BenchScale:
     """How much is measured."""
 
     clients: tuple[int, ...]
     peer_clients: tuple[int, ...]
-    pace: Pace
-    peer_pace: Pace
+    pace: ClientPace
+    peer_pace: ClientPace
     scale_factor: float
     repeats: int
     small_parts: int
@@ -64,11 +64,11 @@ class Scale:
     minute_s: float
 
 
-FULL: Final = Scale(
+FULL: Final = BenchScale(
     clients=(1, 8, 32, 128),
     peer_clients=(1, 8, 32),
-    pace=Pace(3.0, 15.0),
-    peer_pace=Pace(2.0, 6.0),
+    pace=ClientPace(3.0, 15.0),
+    peer_pace=ClientPace(2.0, 6.0),
     scale_factor=1.0,
     repeats=5,
     small_parts=500,
@@ -81,11 +81,11 @@ FULL: Final = Scale(
     minutes=10,
     minute_s=60.0,
 )
-QUICK: Final = Scale(
+QUICK: Final = BenchScale(
     clients=(1, 8),
     peer_clients=(1, 4),
-    pace=Pace(1.0, 3.0),
-    peer_pace=Pace(0.5, 2.0),
+    pace=ClientPace(1.0, 3.0),
+    peer_pace=ClientPace(0.5, 2.0),
     scale_factor=0.05,
     repeats=1,
     small_parts=20,
@@ -104,7 +104,7 @@ _LAG_CLIENTS: Final = 32
 Found = dict[str, Any]
 
 
-def _commits(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+def _commits(scale: BenchScale, folder: Path, wanted: set[str]) -> Found:
     """Measure what needs a cluster with the two tables: commits, raw creates, lag."""
     found: Found = {}
     with LocalCluster.create(folder / "commits") as cluster:
@@ -120,11 +120,11 @@ def _commits(scale: Scale, folder: Path, wanted: set[str]) -> Found:
     return found
 
 
-def _peers(scale: Scale, folder: Path, _: set[str]) -> Found:
+def _peers(scale: BenchScale, folder: Path, _: set[str]) -> Found:
     return {"peers": peers.run(folder / "peers", scale.peer_clients, scale.peer_pace)}
 
 
-def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+def _tables(scale: BenchScale, folder: Path, wanted: set[str]) -> Found:
     """Measure what needs TPC-H: the load, and Spark over it."""
     tpch.generate(folder, scale.scale_factor)
     found: Found = {}
@@ -145,7 +145,7 @@ def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
     return found
 
 
-def _writes(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+def _writes(scale: BenchScale, folder: Path, wanted: set[str]) -> Found:
     """Measure what Spark writes, and streams."""
     found: Found = {}
     if "spark_writes" in wanted:
@@ -158,17 +158,17 @@ def _writes(scale: Scale, folder: Path, wanted: set[str]) -> Found:
     return found
 
 
-def _start(scale: Scale, folder: Path, _: set[str]) -> Found:
+def _start(scale: BenchScale, folder: Path, _: set[str]) -> Found:
     return {"start": start.run(folder / "start", scale.part_files)}
 
 
-def _endurance(scale: Scale, folder: Path, _: set[str]) -> Found:
+def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Found:
     with LocalCluster.create(folder / "endurance", environment=endurance.SETTINGS) as cluster:
         return {"endurance": endurance.run(cluster, scale.minutes, scale.minute_s)}
 
 
 #: Parts that are measured together, since they share what they need.
-_GROUPS: Final[tuple[tuple[set[str], Callable[[Scale, Path, set[str]], Found]], ...]] = (
+_GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Found]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
     ({"load", "spark", "compaction", "mutations"}, _tables),

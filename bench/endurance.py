@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench import commits
 from bench.machine import memory_mb
-from bench.workload import Clients, Done, Pace, clients_of
+from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 
@@ -41,7 +41,7 @@ _MB: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sizes:
     """The sizes at one moment.
 
     Attributes:
@@ -67,7 +67,7 @@ class Minute:
     """
 
     commits: int
-    mean: Look
+    mean: Sizes
     memory_max_mb: float
     parts: int
 
@@ -84,7 +84,7 @@ class Minute:
 def run(cluster: LocalCluster, minutes: int, minute_s: float) -> dict[str, Any]:
     """Insert for so many intervals of ``minute_s`` into new tables."""
     commits.create_tables(cluster)
-    running = Clients(clients_of(cluster), CLIENTS, Pace(0.0, minutes * minute_s))
+    running = BenchClients(clients_of(cluster), CLIENTS, ClientPace(0.0, minutes * minute_s))
     zero = running.begin()
     with ThreadPoolExecutor(1) as watcher:
         watched = watcher.submit(_watch, cluster, zero, minutes, minute_s)
@@ -108,7 +108,7 @@ def ratios(minutes: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _counts(done: Sequence[Done], zero: float, minutes: int, minute_s: float) -> list[int]:
+def _counts(done: Sequence[CommitTiming], zero: float, minutes: int, minute_s: float) -> list[int]:
     counts = [0] * minutes
     for item in done:
         number = int((item.at - zero) // minute_s)
@@ -124,13 +124,13 @@ def _watch(cluster: LocalCluster, zero: float, minutes: int, minute_s: float) ->
 
 
 def _minute(cluster: LocalCluster, db: Database, begin: float, minute_s: float) -> Minute:
-    looks: list[Look] = []
+    looks: list[Sizes] = []
     for number in range(1, LOOKS + 1):
         time.sleep(max(0.0, begin + number * minute_s / LOOKS - time.monotonic()))
         memory = max(item["protocol"] for item in memory_mb(cluster).values())
-        looks.append(Look(_znodes(cluster), max(map(_catalog_mb, _folders(cluster))), memory))
+        looks.append(Sizes(_znodes(cluster), max(map(_catalog_mb, _folders(cluster))), memory))
     tables = [table for table in db.tables() if table["name"].startswith("default.bench_")]
-    mean = Look(*(round(fmean(column), 2) for column in zip(*map(astuple, looks), strict=True)))
+    mean = Sizes(*(round(fmean(column), 2) for column in zip(*map(astuple, looks), strict=True)))
     most = max(look.memory_mb for look in looks)
     return Minute(0, mean, most, sum(table["parts"] for table in tables))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import commits
-from bench.workload import Clients, Done, Pace, clients_of
+from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.cluster import LocalCluster
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from workloads.stats import Latencies, reached
@@ -43,15 +43,15 @@ class Lag:
     lag: Latencies
 
 
-def run(cluster: LocalCluster, clients: int, peak_per_s: float, pace: Pace) -> dict[str, Any]:
+def run(cluster: LocalCluster, clients: int, peak_per_s: float, pace: ClientPace) -> dict[str, Any]:
     """Commit at a share of the peak rate and follow all replicas; the tables must exist."""
     asked = peak_per_s * SHARE_OF_PEAK
-    paced = Pace(pace.warm_s, pace.run_s, interval_s=clients / asked)
+    paced = ClientPace(pace.warm_s, pace.run_s, interval_s=clients / asked)
     context = multiprocessing.get_context("spawn")
     last, found = context.Value("q", -1), context.Queue()
     folders = [cluster.data_dir(replica) for replica in cluster.replicas]
     watcher = context.Process(target=_watch, args=(folders, last, found), daemon=True)
-    running = Clients(clients_of(cluster), clients, paced)
+    running = BenchClients(clients_of(cluster), clients, paced)
     watcher.start()
     zero = running.begin()
     done = running.results().done
@@ -71,7 +71,7 @@ def run(cluster: LocalCluster, clients: int, peak_per_s: float, pace: Pace) -> d
     )
 
 
-def lags(done: Sequence[Done], replicas: Sequence[Moments]) -> list[float]:
+def lags(done: Sequence[CommitTiming], replicas: Sequence[Moments]) -> list[float]:
     """Return the lag of each commit in seconds; RuntimeError when a replica never reached one."""
     found = []
     for item in done:

@@ -21,7 +21,7 @@ _SETTLE_S: Final = 5.0
 def run(cluster: LocalCluster, folder: Path) -> dict[str, Any]:
     """Load all tables; lineitem alone is timed, until all three replicas have applied it."""
     before = memory_mb(cluster)
-    with cluster.connect("r1") as db, data.Source(tpch.source(folder)) as source:
+    with cluster.connect("r1") as db, data.TpchRows(tpch.source(folder)) as source:
         data.create_tables(db)
         rows = source.rows(LINEITEM).read_all()  # before the clock runs: the rows come from a join and a sort
         begun = time.monotonic()

@@ -17,7 +17,7 @@ from workloads.history import count_ok
 END_GRACE_S: Final = 10.0
 
 
-class Clients:
+class ClientProcesses:
     """Client processes, each with writers of one replica; a context manager that ends them.
 
     Args:
@@ -49,7 +49,7 @@ class Clients:
         return count_ok(self._history)
 
     def start(self, writers: int, *, interval_s: float, calm_after_s: float, calm_interval_s: float) -> None:
-        """Let a number of writers, equal in each process, write at a pace (see `writer.Pace`)."""
+        """Let a number of writers, equal in each process, write at a pace (see `writer.WriterPace`)."""
         for index, process in enumerate(self._processes):
             process.tell(
                 do="start",

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
-from tidelock.spark.options import Route, order, route
+from tidelock.spark.options import ReadRoute, order, route
 from tidelock.spark.pinning import pin
 from tidelock.spark.redaction import redact_tokens
 from tidelock.spark.schema import struct_of
@@ -69,7 +69,7 @@ class _Attached:
     """One attached CSN: its pin, the route to the replicas, the tables and their views."""
 
     snapshot: Snapshot
-    route: Route
+    route: ReadRoute
     definitions: Definitions
     views: Mapping[str, str]
 

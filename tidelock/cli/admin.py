@@ -11,7 +11,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tidelock.cli import output
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import TidelockError
 
@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def optimize(
-    target: Target,
+    target: ClusterOptions,
     table: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
     partition: Annotated[
         list[str] | None,
@@ -63,7 +63,7 @@ def optimize(
 
 
 def horizon(
-    target: Target,
+    target: ClusterOptions,
     csn: Annotated[
         int | None, typer.Option(help="Raise it to this CSN; default: as far as it goes.", min=0)
     ] = None,

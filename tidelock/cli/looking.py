@@ -11,7 +11,7 @@ import typer
 
 from tidelock.cli import output
 from tidelock.cli.local import print_replicas
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
 _PANEL = "Looking"
@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
         app.command(rich_help_panel=_PANEL)(on_target(command))
 
 
-def status(target: Target, as_json: Json = False) -> None:
+def status(target: ClusterOptions, as_json: Json = False) -> None:
     """Show the replicas: where they are, what they do, how far they have got."""
     cluster = target.local()
     if cluster is not None:
@@ -40,7 +40,7 @@ def status(target: Target, as_json: Json = False) -> None:
         output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
 
 
-def _of_agents(told: dict[str, Any]) -> dict[str, Any]:
+def _of_agents(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status that an agent reports, in the form of the status of a local cluster."""
     replicas = [
         {
@@ -51,14 +51,14 @@ def _of_agents(told: dict[str, Any]) -> dict[str, Any]:
             "snapshot_csn": row["snapshot_csn"],
             "pid": None,
         }
-        for row in told["replicas"]
+        for row in status["replicas"]
     ]
     kept = ("cluster_id", "cluster_csn", "end_csn", "copies")
-    return {"replicas": replicas, **{name: told[name] for name in kept if name in told}}
+    return {"replicas": replicas, **{name: status[name] for name in kept if name in status}}
 
 
 def tables(
-    target: Target,
+    target: ClusterOptions,
     csn: Annotated[int | None, typer.Option(help="At this CSN; default: the newest.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +84,7 @@ def tables(
     output.print_table(list(columns), [[cell(table) for cell in columns.values()] for table in found])
 
 
-def txns(target: Target, as_json: Json = False) -> None:
+def txns(target: ClusterOptions, as_json: Json = False) -> None:
     """List open and recently ended transactions of all replicas that answer."""
     with target.connect() as db:
         found = db.transactions()
@@ -96,7 +96,7 @@ def txns(target: Target, as_json: Json = False) -> None:
     output.print_table([*names[:-1], "lease left, s"], [[row.get(name) for name in names] for row in rows])
 
 
-def outcome(target: Target, tid: Tid, as_json: Json = False) -> None:
+def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
     """Tell how a transaction ended: committed, aborted, running or too_old."""
     with target.connect() as db:
         found = db.outcome(tid)
@@ -111,7 +111,7 @@ def outcome(target: Target, tid: Tid, as_json: Json = False) -> None:
 
 
 def label(
-    target: Target, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
+    target: ClusterOptions, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
 ) -> None:
     """Tell what is committed under a label: by which transaction, which batch of a stream, at which CSN."""
     with target.connect() as db:
@@ -128,7 +128,7 @@ def label(
 
 
 def log(
-    target: Target,
+    target: ClusterOptions,
     from_csn: Annotated[
         int | None, typer.Option("--from", help="First CSN to show; default: the last ones.")
     ] = None,
@@ -163,7 +163,7 @@ def _tid_of(item: Any) -> str:
     return str(item.get("tid", item)) if isinstance(item, dict) else str(item)
 
 
-def explain(target: Target, tid: Tid, as_json: Json = False) -> None:
+def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
     """Tell the story of a transaction: its state, record and parts, where they lie, what it waits for."""
     with target.connect() as db:
         story = db.explain(tid)

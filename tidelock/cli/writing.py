@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidelock.cli import output
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Transaction
 from tidelock.client.data import open_rows, parquet_files
 from tidelock.client.transaction import Wait
@@ -46,7 +46,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def create_table(
-    target: Target,
+    target: ClusterOptions,
     name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
     columns: Annotated[
         list[str] | None,
@@ -101,7 +101,7 @@ def create_table(
 
 
 def insert(
-    target: Target,
+    target: ClusterOptions,
     rows: Annotated[
         list[str],
         typer.Argument(
@@ -135,7 +135,7 @@ def insert(
 
 
 def kill(
-    target: Target,
+    target: ClusterOptions,
     tid: Annotated[str, typer.Argument(help="Transaction id; `txns` lists them.", show_default=False)],
     as_json: Json = False,
 ) -> None:

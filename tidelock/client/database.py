@@ -19,7 +19,7 @@ from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
 from tidelock.client.feed import Changes
 from tidelock.client.joined import Joining
-from tidelock.client.members import Members
+from tidelock.client.members import KnownMembers
 from tidelock.client.results import LabelStatus, Outcome, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
@@ -72,7 +72,7 @@ def connect(
     timeouts = Timeouts(connect_s=connect_timeout_s, answer_s=timeout_s, query_s=query_timeout_s)
     transport = Transport(scheme=scheme, token=token, timeouts=timeouts)
     try:
-        return Database(Connection(transport, Members(transport, addresses, replica=replica)))
+        return Database(Connection(transport, KnownMembers(transport, addresses, replica=replica)))
     except TidelockError:
         transport.close()
         raise

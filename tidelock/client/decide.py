@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tidelock.client.connection import Connection
-from tidelock.client.members import Member
+from tidelock.client.members import KnownMember
 from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult, Decision, Outcome, commit_result, instant
 from tidelock.client.transport import NoConnectionError, segment
@@ -71,7 +71,7 @@ def ask_outcome(connection: Connection, tid: str, *, applied_on: str | None = No
 
 def decide(
     connection: Connection,
-    home: Member,
+    home: KnownMember,
     tid: str,
     *,
     wait: str,
@@ -118,7 +118,7 @@ class _Decider:
     def __init__(
         self,
         connection: Connection,
-        home: Member,
+        home: KnownMember,
         request: CommitRequest,
         tid: str,
         timeout_s: float,

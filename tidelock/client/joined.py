@@ -22,7 +22,7 @@ from tidelock.client.data import Data
 from tidelock.client.decide import FORGOTTEN, OF_THE_REQUEST, home_of
 from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult, InsertResult, TransactionState, commit_result
-from tidelock.client.scan import Reader
+from tidelock.client.scan import RowReader
 from tidelock.client.statements import HomeRequests
 from tidelock.client.stream import BatchStream
 from tidelock.client.transaction import Transaction
@@ -126,7 +126,7 @@ class Joining:
         return Transaction(self._connection, home, begun)
 
 
-class JoinedTransaction(Reader, HomeRequests):
+class JoinedTransaction(RowReader, HomeRequests):
     """A transaction of another process; made by `join` and `Database.join`. Any number of threads may use it.
 
     Reading (`read`, `scan`, `sql`) requires the right "read".
@@ -166,7 +166,7 @@ class JoinedTransaction(Reader, HomeRequests):
         return self._call(f"tables/{segment(table)}", answer=dict[str, Any], method="GET")
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
-        """Run a query inside the transaction (see `scan.Reader`)."""
+        """Run a query inside the transaction (see `scan.RowReader`)."""
         path = f"/transactions/{segment(self.tid)}/query"
         return BatchStream(
             self._transport.stream(self._address, path, QueryRequest(**request)), self._address

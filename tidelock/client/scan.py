@@ -16,7 +16,7 @@ from tidelock.client.stream import BatchStream
 Params = Sequence[Any]
 
 
-class Reader(ABC):
+class RowReader(ABC):
     """A place where queries run: inside a transaction, or at a snapshot's CSN."""
 
     def read(
@@ -75,7 +75,7 @@ class Scan:
     match their checksum).
     """
 
-    reader: Reader
+    reader: RowReader
     table: str
     columns: tuple[str, ...] | None
     where: str | None

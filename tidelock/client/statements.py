@@ -10,7 +10,7 @@ import msgspec
 
 from tidelock.client.arguments import Values, literals, plain, values_or_flag
 from tidelock.client.data import Data, ipc_stream, open_rows
-from tidelock.client.members import Member
+from tidelock.client.members import KnownMember
 from tidelock.client.results import ChangeResult, InsertResult, RemoveResult
 from tidelock.client.scan import Params
 from tidelock.client.transport import Transport, json_text, segment
@@ -49,7 +49,7 @@ class Statements(HomeRequests):
     """The statements of a transaction; part of `Transaction`."""
 
     snapshot_csn: int
-    _home: Member
+    _home: KnownMember
 
     def insert(self, table: str, data: Data) -> InsertResult:
         """Stage rows; no other transaction sees them before the commit.

@@ -13,9 +13,9 @@ import msgspec
 
 from tidelock.client.connection import Connection
 from tidelock.client.decide import decide, undecided_csn
-from tidelock.client.members import Member
+from tidelock.client.members import KnownMember
 from tidelock.client.results import CommitResult, TransactionState
-from tidelock.client.scan import Reader
+from tidelock.client.scan import RowReader
 from tidelock.client.statements import Statements
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import NoAnswerError
@@ -47,7 +47,7 @@ _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 
 
-class Transaction(Reader, Statements):
+class Transaction(RowReader, Statements):
     """An open transaction; made by `Database.begin`.
 
     As a context manager it commits at the end of the block, and rolls back when the block raises. While it is
@@ -62,7 +62,7 @@ class Transaction(Reader, Statements):
         csn: CSN of the commit; None before the commit, and for a transaction that changed nothing.
     """
 
-    def __init__(self, connection: Connection, home: Member, begun: Begun) -> None:
+    def __init__(self, connection: Connection, home: KnownMember, begun: Begun) -> None:
         self.tid = begun.tid
         self.snapshot_csn = begun.snapshot_csn
         self.lease_s = begun.lease_s
@@ -93,7 +93,7 @@ class Transaction(Reader, Statements):
         return self._home.id
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
-        """Run a query inside the transaction (see `scan.Reader`)."""
+        """Run a query inside the transaction (see `scan.RowReader`)."""
         body = QueryRequest(**{**request, "tid": self.tid})
         return self._statement(
             lambda: BatchStream(self._transport.stream(self._address, "/query", body), self._address),
@@ -203,7 +203,7 @@ class Transaction(Reader, Statements):
         self.renew(self._connection.members.patience_s)
 
     def renew(self, timeout_s: float) -> None:
-        """Renew the lease (see `leases.Lease`)."""
+        """Renew the lease (see `leases.RenewableLease`)."""
         try:
             answer = self._call("heartbeat", answer=LeaseAnswer, timeout_s=timeout_s)
         except UnavailableError as error:
@@ -229,10 +229,10 @@ class Transaction(Reader, Statements):
 
     def _ended(self, state: str, why: Failure | None) -> TransactionClosedError:
         """Return the error for a transaction that its home has ended meanwhile."""
-        told = why and from_wire(TransactionClosedError.http_status, msgspec.structs.asdict(why))
-        if isinstance(told, TransactionClosedError):
-            return told
-        reason = f" ({told.message})" if told else ""
+        error = why and from_wire(TransactionClosedError.http_status, msgspec.structs.asdict(why))
+        if isinstance(error, TransactionClosedError):
+            return error
+        reason = f" ({error.message})" if error else ""
         return TransactionClosedError(
             f"{self.tid} is {state}{reason}; begin a new transaction", tid=self.tid, state=state
         )

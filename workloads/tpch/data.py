@@ -59,7 +59,7 @@ def find_generator() -> str:
     return found
 
 
-class Source:
+class TpchRows:
     """The generated files as rows of the tables; a context manager."""
 
     def __init__(self, folder: Path) -> None:
@@ -109,7 +109,7 @@ def create_tables(db: Database) -> None:
         )
 
 
-def load(db: Database, source: Source) -> CommitResult:
+def load(db: Database, source: TpchRows) -> CommitResult:
     """Insert all rows of all tables as one transaction; errors as in `Transaction.insert` and `commit`."""
     with db.begin() as tx:
         for table in TABLES:
