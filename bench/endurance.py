@@ -24,7 +24,7 @@ from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 
-#: Settings of the agents in this run. The watcher's own look at the tables keeps their history, too.
+#: Settings of the agents in this run. The watcher's own reads of the tables keep their history, too.
 SETTINGS: Final = {
     "TIDELOCK_HISTORY_RETENTION_S": "60",
     "TIDELOCK_OUTCOME_RETENTION_S": "60",
@@ -35,8 +35,8 @@ SETTINGS: Final = {
     "TIDELOCK_CLEAN_INTERVAL_S": "10",
 }
 CLIENTS: Final = 8
-#: Looks within one interval.
-LOOKS: Final = 12
+#: Samples within one interval.
+SAMPLES: Final = 12
 _MB: Final = 1e6
 
 
@@ -61,8 +61,8 @@ class Minute:
 
     Attributes:
         commits: Acknowledged within it.
-        mean: Of all looks.
-        memory_max_mb: The most memory of all looks.
+        mean: Of all samples.
+        memory_max_mb: The most memory of all samples.
         parts: That the two tables are made of at its end.
     """
 
@@ -124,14 +124,14 @@ def _watch(cluster: LocalCluster, zero: float, minutes: int, minute_s: float) ->
 
 
 def _minute(cluster: LocalCluster, db: Database, begin: float, minute_s: float) -> Minute:
-    looks: list[Sizes] = []
-    for number in range(1, LOOKS + 1):
-        time.sleep(max(0.0, begin + number * minute_s / LOOKS - time.monotonic()))
+    samples: list[Sizes] = []
+    for number in range(1, SAMPLES + 1):
+        time.sleep(max(0.0, begin + number * minute_s / SAMPLES - time.monotonic()))
         memory = max(item["protocol"] for item in memory_mb(cluster).values())
-        looks.append(Sizes(_znodes(cluster), max(map(_catalog_mb, _folders(cluster))), memory))
+        samples.append(Sizes(_znodes(cluster), max(map(_catalog_mb, _folders(cluster))), memory))
     tables = [table for table in db.tables() if table["name"].startswith("default.bench_")]
-    mean = Sizes(*(round(fmean(column), 2) for column in zip(*map(astuple, looks), strict=True)))
-    most = max(look.memory_mb for look in looks)
+    mean = Sizes(*(round(fmean(column), 2) for column in zip(*map(astuple, samples), strict=True)))
+    most = max(sample.memory_mb for sample in samples)
     return Minute(0, mean, most, sum(table["parts"] for table in tables))
 
 

@@ -22,7 +22,7 @@ from workloads.stats import Latencies, reached
 
 #: Of the largest rate that the clients reached without a pace.
 SHARE_OF_PEAK: Final = 0.7
-#: Pause between two looks: the resolution of a lag.
+#: Pause between two reads: the resolution of a lag.
 LOOK_S: Final = 0.002
 #: How long replicas may take to apply the last commit.
 CATCH_UP_S: Final = 30.0

@@ -107,7 +107,7 @@ def _reach(query: StreamingQuery, batch: int) -> tuple[int, float]:
         if progress is not None and progress["batchId"] >= batch:
             return progress["batchId"], time.monotonic()
         time.sleep(_LOOK_S)
-    raise RuntimeError(f"the query has not come to micro-batch {batch} in {_TIMEOUT_S:g} s")
+    raise RuntimeError(f"the query has not reached micro-batch {batch} in {_TIMEOUT_S:g} s")
 
 
 class _Seen:

@@ -34,7 +34,7 @@ SCHEMA: Final = pa.schema(
 START_TIMEOUT_S: Final = 180.0
 #: In the place of a CSN: a peer's client has given this commit up.
 GAVE_UP: Final = -1
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -193,10 +193,10 @@ class BenchClients:
         until = time.monotonic() + timeout_s
         while True:
             try:
-                return queue.get(timeout=_LOOK_S)
+                return queue.get(timeout=_POLL_S)
             except Empty:
                 if any(process.exitcode for process in self._processes) or time.monotonic() > until:
-                    raise RuntimeError("a client has ended, or hangs, without a word") from None
+                    raise RuntimeError("a client has ended or hangs, without an answer") from None
 
 
 def _client(

@@ -58,7 +58,7 @@ class Disturbance:
         undisturbed_s: How long the same query took at the same CSN before the strike.
         done: Tasks of its stage that were finished before the strike.
         tasks: Tasks of its stage.
-        from_victim: Bytes that the struck replica served for it, as far as it told before the strike.
+        from_victim: Bytes that the struck replica served for it, as far as it reported before the strike.
         from_others: Bytes that the others served for it.
         catch_up_s: How long the replica then took to be where the others were.
     """

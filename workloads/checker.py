@@ -116,7 +116,7 @@ def unique(facts: HistoryFacts) -> Iterator[str]:
             heard[answer.tid].add(answer.csn)
     for tid, several in heard.items():
         if len(several) > 1:
-            yield f"clients were told different CSNs of {tid}: {sorted(several)}"
+            yield f"clients received different CSNs for {tid}: {sorted(several)}"
 
 
 def monotone(facts: HistoryFacts) -> Iterator[str]:
@@ -257,10 +257,10 @@ def truthful(facts: HistoryFacts) -> Iterator[str]:
     """Ok, refused and unknown match the log, and every replica reports the same outcome of each tid."""
     for write, csn in facts.acknowledged:
         if (found := facts.csn_of.get(write.tid or "")) != csn:
-            yield f"{write.key} was told CSN {csn}; the log has {write.tid} at {found}"
+            yield f"{write.key} was acknowledged at CSN {csn}; the log has {write.tid} at {found}"
     for write in facts.history.ended(CallEnd.OK):
         if write.csn is None:
-            yield f"{write.key} was told that it is committed, without a CSN"
+            yield f"{write.key} was acknowledged without a CSN"
     for write in facts.history.ended(CallEnd.FAIL):
         if write.tid in facts.csn_of:
             yield f"{write.key} was refused ({write.error}); the log has it at {facts.csn_of[write.tid]}"
@@ -277,13 +277,13 @@ def truthful(facts: HistoryFacts) -> Iterator[str]:
             )
     for write in facts.history.ended(CallEnd.INFO):
         if write.tid is not None and (silent := replicas - asked[write.tid]):
-            yield f"{write.key} ended unknown, and {sorted(silent)} did not tell the outcome of {write.tid}"
+            yield f"{write.key} ended unknown, and {sorted(silent)} did not report the outcome of {write.tid}"
     for line in facts.history.log:
         for tid, added, _, compaction in line.tids:
             if compaction or tid in facts.by_tid or tid in facts.history.elsewhere:
                 continue
             if any(part.table in facts.tables for part in added):
-                yield f"the log has {tid} at CSN {line.csn}, which no client has asked for"
+                yield f"the log has {tid} at CSN {line.csn}, which no client has requested"
 
 
 INVARIANTS: Final[Mapping[str, Callable[[HistoryFacts], Iterator[str]]]] = {

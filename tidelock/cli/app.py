@@ -31,7 +31,7 @@ class _Root(TyperGroup):
             if ctx.params["debug"] or isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):
                 raise
             output.complain(
-                f"fault: {type(error).__name__}: {error}; please report it with what `tidelock --debug` shows"
+                f"internal error: {type(error).__name__}: {error}; report it with the traceback of `--debug`"
             )
             raise typer.Exit(exits.Exit.INTERNAL) from error
 

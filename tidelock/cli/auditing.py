@@ -23,8 +23,8 @@ def audit(
     deep: Annotated[bool, typer.Option("--deep", help="Read the bytes of all parts too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Prove that files, catalog, log and locks of every replica agree, or tell where they do not."""
-    with target.connect() as db, output.err().status("auditing; replicas log how far they are"):
+    """Check that files, catalog, log and locks of every replica agree, and report each difference."""
+    with target.connect() as db, output.err().status("auditing; each replica logs its progress"):
         report = db.audit(deep=deep)
     if as_json:
         output.print_json({**dataclasses.asdict(report), "clean": report.clean})
@@ -39,7 +39,7 @@ def audit(
 def _print(report: AuditReport) -> None:
     checks = list(dict.fromkeys(check for one in report.replicas.values() for check in one.checks))
     output.print_table(
-        ["looked at", *report.replicas],
+        ["examined", *report.replicas],
         [[check, *(one.checks.get(check) for one in report.replicas.values())] for check in checks],
     )
     if report.csn is not None:
@@ -58,7 +58,7 @@ def _print(report: AuditReport) -> None:
         )  # fmt: skip
     left_out = sum(one.left_out for one in report.replicas.values())
     if left_out:
-        output.say(f"and {left_out} more findings, or more than that")
+        output.say(f"at least {left_out} more findings are not shown")
     for replica, reason in report.silent.items():
         output.complain(f"replica {replica} was not audited: {reason}")
     if report.not_compared is not None:

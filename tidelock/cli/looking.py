@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(target: ClusterOptions, as_json: Json = False) -> None:
-    """Show the replicas: where they are, what they do, how far they have got."""
+    """Show the replicas: addresses, states and snapshot CSNs."""
     cluster = target.local()
     if cluster is not None:
         found = cluster.status()
@@ -97,7 +97,7 @@ def txns(target: ClusterOptions, as_json: Json = False) -> None:
 
 
 def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
-    """Tell how a transaction ended: committed, aborted, running or too_old."""
+    """Show the outcome of a transaction: committed, aborted, running or too_old."""
     with target.connect() as db:
         found = db.outcome(tid)
     if as_json:
@@ -113,7 +113,7 @@ def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
 def label(
     target: ClusterOptions, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
 ) -> None:
-    """Tell what is committed under a label: by which transaction, which batch of a stream, at which CSN."""
+    """Show the newest commit under a label: its transaction, its batch in a stream, its CSN."""
     with target.connect() as db:
         found = db.label(name)
     if as_json:
@@ -164,13 +164,13 @@ def _tid_of(item: Any) -> str:
 
 
 def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
-    """Tell the story of a transaction: its state, record and parts, where they lie, what it waits for."""
+    """Show the hihistory of a transaction: its state, record and parts, their holders, what it waits for."""
     with target.connect() as db:
-        story = db.explain(tid)
+        history = db.explain(tid)
     if as_json:
-        output.print_json(story)
+        output.print_json(history)
         return
-    for name, value in story.items():
+    for name, value in history.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             columns = list(value[0])
             output.print_table(columns, [[row.get(key) for key in columns] for row in value], title=name)

@@ -67,7 +67,9 @@ def sql(
 def changes(
     target: ClusterOptions,
     table: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
-    from_csn: Annotated[int, typer.Option("--from", help="The changes behind this CSN.", show_default=False)],
+    from_csn: Annotated[
+        int, typer.Option("--from", help="Show the changes after this CSN.", show_default=False)
+    ],
     to_csn: Annotated[
         int | None, typer.Option("--to", help="Up to this CSN; default: the newest.", show_default=False)
     ] = None,
@@ -86,7 +88,7 @@ def changes(
     shown = rows[:rows_shown]
     output.print_table(list(columns.values()), [[row[name] for name in columns] for row in shown])
     more = "; there are more (--rows, --json)" if len(rows) > rows_shown else ""
-    output.hint(f"{len(shown):,} changed rows behind CSN {from_csn}, up to {feed.to_csn}{more}")
+    output.hint(f"{len(shown):,} changed rows after CSN {from_csn}, up to {feed.to_csn}{more}")
 
 
 def create(

@@ -75,7 +75,9 @@ def create_table(
     ] = None,
     derived_sql: Annotated[
         str | None,
-        typer.Option(help="SELECT that makes rows of this table of those `inserted`.", show_default=False),
+        typer.Option(
+            help="SELECT that makes rows of this table from the `inserted` rows.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -139,7 +141,7 @@ def kill(
     tid: Annotated[str, typer.Argument(help="Transaction id; `txns` lists them.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Roll back an open transaction of any client; one whose commit was asked for is refused."""
+    """Roll back an open transaction of any client; one whose commit was requested is refused."""
     with target.connect() as db:
         db.kill(tid)
     if as_json:
@@ -153,7 +155,7 @@ def parse_column(text: str) -> pa.Field:
     name, _, rest = text.partition(":")
     kind, _, null = rest.partition(":")
     if not name or not kind or null not in {"", "null"}:
-        raise typer.BadParameter(f"{text!r} is no column; expected name:type or name:type:null")
+        raise typer.BadParameter(f"expected name:type or name:type:null, found {text!r}")
     arrow = TYPES.get(kind.lower())
     if arrow is None and (match := _DECIMAL.fullmatch(kind.lower())):
         try:
@@ -161,7 +163,7 @@ def parse_column(text: str) -> pa.Field:
         except ValueError as error:
             raise typer.BadParameter(f"{text!r}: {error}") from error
     if arrow is None:
-        raise typer.BadParameter(f"{kind!r} is no type; expected one of {', '.join(TYPES)}, decimal(p,s)")
+        raise typer.BadParameter(f"expected a type, one of {', '.join(TYPES)}, decimal(p,s); found {kind!r}")
     return pa.field(name, arrow, nullable=bool(null))
 
 
@@ -186,7 +188,7 @@ def _work(arguments: list[str]) -> dict[str, list[Path]]:
 def _split(text: str, separator: str, form: str) -> tuple[str, str]:
     before, found, after = text.partition(separator)
     if not found or not before or not after:
-        raise typer.BadParameter(f"{text!r} is not of the form {form}")
+        raise typer.BadParameter(f"expected the form {form}, found {text!r}")
     return before, after
 
 

@@ -28,7 +28,7 @@ def seconds(duration: str | float | None) -> float | None:
     match = _DURATION.fullmatch(duration)
     if match is None:
         raise BadRequestError(
-            f"{duration!r} is no duration; expected e.g. '500ms', '60s', '5m', '1h', or seconds"
+            f"expected a duration, e.g. '500ms', '60s', '5m', '1h', or seconds; found {duration!r}"
         )
     return round(float(match[1]) * _UNIT_S[match[2]], 6)  # 6.6, not 6.6000000000000005
 

@@ -55,8 +55,8 @@ def open_rows(data: Data) -> pa.RecordBatchReader:
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     raise BadRequestError(
-        f"cannot take rows from {type(data).__name__}; expected a pyarrow Table, RecordBatch or "
-        "RecordBatchReader, a pandas DataFrame, or the path of Parquet files"
+        f"expected a pyarrow Table, RecordBatch or RecordBatchReader, a pandas DataFrame, or the path of "
+        f"Parquet files; found {type(data).__name__}"
     )
 
 
@@ -162,4 +162,4 @@ def _schema(path: Path) -> pa.Schema:
     except FileNotFoundError as error:
         raise BadRequestError(f"there is no file {path}", path=str(path)) from error
     except (OSError, pa.ArrowInvalid) as error:
-        raise BadRequestError(f"{path} is no readable Parquet file: {error}", path=str(path)) from error
+        raise BadRequestError(f"expected a Parquet file at {path}: {error}", path=str(path)) from error

@@ -143,7 +143,7 @@ class Database(AutocommitStatements, Joining):
             self._connection.members.note(member, error)
             raise CommitUnknownError(
                 f"it is not known whether table {name} was created ({error.message}); "
-                f"look with table({name!r})"
+                f"check with table({name!r})"
             ) from error
         self._connection.highest_csn.note(table.csn)
         created: dict[str, Any] = msgspec.to_builtins(table)
@@ -481,7 +481,7 @@ def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:
             addresses.append(parts.netloc)
         else:
             raise BadRequestError(
-                f"{url!r} is no address of a cluster; expected http://host:port of an agent, or zk://host:port/root"
+                f"expected http://host:port of an agent, or zk://host:port/root; found {url!r}"
             )
     if len(schemes) != 1:
         raise BadRequestError(f"expected addresses of one kind, found {', '.join(urls) or 'none'}")

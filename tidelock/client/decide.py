@@ -44,7 +44,7 @@ def home_of(tid: str) -> str:
     fields = tid.split("-")
     if len(fields) != 4:  # noqa: PLR2004 - see the message
         raise BadRequestError(
-            f"{tid!r} is no tid; expected <snapshot csn>-<replica>-<boot>-<counter>", tid=tid
+            f"expected a tid, <snapshot csn>-<replica>-<boot>-<counter>; found {tid!r}", tid=tid
         )
     return fields[1]
 
@@ -107,7 +107,7 @@ class _UndecidedError(Exception):
             return cause
         return CommitUnknownError(
             f"the outcome of {tid} is not known after {timeout_s:.0f} s ({cause}); "
-            "repeat commit(), or ask outcome(tid)",
+            "repeat commit(), or call outcome(tid)",
             tid=tid,
         )
 
@@ -184,7 +184,7 @@ class _Decider:
                 ) from cause
             case Decision.TOO_OLD:
                 raise CommitUnknownError(
-                    f"{self._tid} is older than the outcomes that replicas keep; look at the rows themselves",
+                    f"{self._tid} is older than the outcomes that replicas keep; read the rows instead",
                     tid=self._tid,
                 ) from cause
             case Decision.RUNNING:

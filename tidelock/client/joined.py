@@ -59,7 +59,7 @@ def tid_of(token: str) -> str:
             return str(fields["t"])
     except (ValueError, KeyError, TypeError, binascii.Error):
         pass
-    raise TokenForgedError("this is no token of a transaction; take it from tx.token()")
+    raise TokenForgedError("the text is not a token of a transaction; expected the result of tx.token()")
 
 
 def join(
@@ -79,7 +79,7 @@ def join(
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
-        raise BadRequestError(f"{url!r} is no address of an agent; expected http://host:port")
+        raise BadRequestError(f"expected the address of an agent, http://host:port; found {url!r}")
     timeouts = Timeouts(connect_s=connect_timeout_s, answer_s=timeout_s)
     return JoinedTransaction(
         Transport(scheme=parts.scheme, token=token, timeouts=timeouts), parts.netloc, token
@@ -118,7 +118,7 @@ class Joining:
         found = self._connection.small("POST", path, answer=LeaseAnswer)(home)
         if found.state != TransactionState.OPEN:
             raise TransactionClosedError(
-                f"transaction {tid} is {found.state} and cannot be resumed; ask outcome(tid) how it ends",
+                f"transaction {tid} is {found.state} and cannot be resumed; call outcome(tid)",
                 tid=tid,
                 state=found.state,
             )
@@ -216,7 +216,7 @@ class JoinedTransaction(RowReader, HomeRequests):
 
     def _unknown(self, error: TidelockError) -> CommitUnknownError:
         return CommitUnknownError(
-            f"the outcome of {self.tid} is not known ({error.message}); ask Database.outcome(tid)",
+            f"the outcome of {self.tid} is not known ({error.message}); call Database.outcome(tid)",
             tid=self.tid,
         )
 

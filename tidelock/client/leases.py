@@ -122,7 +122,9 @@ class Leases:
                 self.remove(lease)
                 continue
             except Exception:  # or the thread would end, and with it all other leases
-                _log.exception("a lease at %s could not be renewed; it is tried again", lease.holder)
+                _log.exception(
+                    "a lease at %s could not be renewed; the renewal will be repeated", lease.holder
+                )
                 again_s = lease.lease_s / RETRIES_PER_LEASE
             with self._changed:
                 if ref in self._due_s:

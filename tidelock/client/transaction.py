@@ -153,7 +153,7 @@ class Transaction(RowReader, Statements):
             if unseen and again:  # nor does that tell anything of the calls before
                 msg = (
                     f"the outcome of {self.tid} is not known, and this call was refused ({error.message}); "
-                    "repeat commit() as it was called first, or ask outcome(tid)"
+                    "repeat commit() as it was called first, or call outcome(tid)"
                 )
                 raise CommitUnknownError(msg, tid=self.tid) from error
             if unseen or error.details.get("state") == TransactionState.FAILED:

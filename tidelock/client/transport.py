@@ -78,8 +78,8 @@ class Transport:
     def __init__(self, *, scheme: str, token: str | None, timeouts: Timeouts) -> None:
         if token and not (token.isascii() and token.isprintable() and token == token.strip()):
             raise BadRequestError(
-                "the token travels in an HTTP header: expected printable ASCII characters, no space at its "
-                "ends; check it"
+                "expected a token of printable ASCII characters without a space at its ends, since an HTTP "
+                "header contains it; check the token"
             )
         self.timeouts = timeouts
         self._token = token
@@ -280,7 +280,7 @@ def _whole_or_chunks(chunks: Iterable[bytes | memoryview]) -> bytes | Iterable[b
 
 def _no_answer(address: str, error: Exception) -> NoAnswerError:
     return NoAnswerError(
-        f"no whole answer from the agent at {address} ({_cause(error)}); it may have done what it was asked",
+        f"no whole answer from the agent at {address} ({_cause(error)}); it may have carried out the request",
         address=address,
     )
 

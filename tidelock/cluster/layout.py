@@ -48,7 +48,7 @@ class ClusterLayout:
         """Lay out a new cluster on ports that are free now."""
         count = REPLICAS_DEFAULT if replicas is None else replicas
         if count < 1:
-            raise ConfigError(f"{count} replicas make no cluster; give 1 or more")
+            raise ConfigError(f"expected 1 or more replicas, found {count}")
         if copies is not None and not 1 <= copies <= count:
             raise ConfigError(f"{count} replicas cannot keep {copies} copies; give 1 to {count} copies")
         ports = free_ports(2 * count)

@@ -268,7 +268,7 @@ def test_outcomes_are_told_by_the_home_first(fake_cluster: FakeCluster, fake_db:
     outcome = fake_db.outcome(tx.tid)
     assert (outcome.decision, outcome.csn, outcome.time) == (Decision.COMMITTED, result.csn, result.time)
     assert fake_db.outcome("5-r1-1-99").decision is Decision.ABORTED
-    with pytest.raises(BadRequestError, match="no tid"):
+    with pytest.raises(BadRequestError, match="expected a tid"):
         fake_db.outcome("nonsense")
 
 

@@ -118,7 +118,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, message in (
         (tmp_path / "missing.parquet", "there is no file"),
-        (tmp_path / "other.parquet", "no readable Parquet"),
+        (tmp_path / "other.parquet", "expected a Parquet file"),
         (tmp_path / "empty", "holds no file"),
         ([], "empty"),
     ):

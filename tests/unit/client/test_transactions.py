@@ -207,5 +207,5 @@ def test_begin_sends_its_arguments(fake_cluster: FakeCluster, fake_db: Database)
     body = fake_cluster["r1"].requests[-1].json
     expected = {"label": "load 7", "lease_s": 1.5, "fresh": True, "meta": {"job": 7}}
     assert {name: body[name] for name in expected} == expected
-    with pytest.raises(BadRequestError, match="no duration"):
+    with pytest.raises(BadRequestError, match="expected a duration"):
         fake_db.begin(lease="a while")
