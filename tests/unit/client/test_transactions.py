@@ -138,7 +138,7 @@ def test_lost_answer_of_an_insert_spoils_the_transaction(
     """Rows that may be staged or not leave a transaction that can only be rolled back."""
     fake_cluster["r1"].plan("POST /transactions/.*/rows/t", Fault.LOST_ANSWER)
     tx = fake_db.begin()
-    with pytest.raises(UnavailableError, match="may have done"):
+    with pytest.raises(UnavailableError, match="may have carried out"):
         tx.insert("t", ROWS)
     assert tx.state is TransactionState.FAILED
     tx.rollback()
