@@ -150,9 +150,9 @@ def _settle(db: Database) -> float:
     begun = changed = time.monotonic()
     parts = -1
     while time.monotonic() < min(changed + _STILL_S, begun + _SETTLE_S):
-        found = db.table(INSERTED.name)["parts"]
-        if found != parts:
-            parts, changed = found, time.monotonic()
+        part_count = db.table(INSERTED.name)["parts"]
+        if part_count != parts:
+            parts, changed = part_count, time.monotonic()
         time.sleep(_LOOK_S)
     return changed - begun
 

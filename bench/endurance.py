@@ -89,10 +89,10 @@ def run(cluster: LocalCluster, minutes: int, minute_s: float) -> dict[str, Any]:
     with ThreadPoolExecutor(1) as watcher:
         watched = watcher.submit(_watch, cluster, zero, minutes, minute_s)
         done = running.results().done
-        stood = watched.result()
+        measured = watched.result()
     counts = _counts(done, zero, minutes, minute_s)
-    found = [replace(item, commits=count).row() for item, count in zip(stood, counts, strict=True)]
-    return {"minute_s": minute_s, "clients": CLIENTS, "minutes": found, **ratios(found)}
+    rows = [replace(item, commits=count).row() for item, count in zip(measured, counts, strict=True)]
+    return {"minute_s": minute_s, "clients": CLIENTS, "minutes": rows, **ratios(rows)}
 
 
 def ratios(minutes: Sequence[dict[str, Any]]) -> dict[str, float]:

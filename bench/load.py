@@ -66,7 +66,7 @@ def _copy_three_times(data_dir: Path, target: Path) -> float:
 
 def program(name: str) -> str:
     """Return the path of a program of GNU coreutils; RuntimeError when there is none."""
-    found = shutil.which(name)
-    if found is None:
+    program = shutil.which(name)
+    if program is None:
         raise RuntimeError(f"the comparison needs `{name}` of GNU coreutils")
-    return found
+    return program

@@ -51,10 +51,10 @@ class Setup:
 class ClientProcess:
     """The writers of this process."""
 
-    def __init__(self, setup: Setup, home: Database, anyone: Database, history: Recorder) -> None:
+    def __init__(self, setup: Setup, home: Database, all_replicas: Database, history: Recorder) -> None:
         self._history = history
         self._home = home
-        self._anyone = anyone
+        self._all_replicas = all_replicas
         self._scale = TpchScale.of(setup.scale_factor)
         self._keys = OrderKeys(**setup.keys)
         self._pace = WriterPace()
@@ -89,7 +89,9 @@ class ClientProcess:
         self._executor.shutdown(wait=True)
 
     def _begin(self, number: int, batches: int | None = None, waves: Waves | None = None) -> None:
-        writer = BatchWriter(number, self._scale, self._keys, self._home, self._anyone, self._pace, waves)
+        writer = BatchWriter(
+            number, self._scale, self._keys, self._home, self._all_replicas, self._pace, waves
+        )
         self._running.append(self._executor.submit(self._write, writer, batches))
 
     def _write(self, writer: BatchWriter, batches: int | None) -> Tally:
@@ -114,9 +116,9 @@ def main() -> None:
     with (
         Recorder(Path(setup.history)) as history,
         connect(setup.urls, replica=setup.replica, token=setup.token, timeout_s=setup.timeout_s) as home,
-        connect(setup.urls, token=setup.token, timeout_s=setup.timeout_s) as anyone,
+        connect(setup.urls, token=setup.token, timeout_s=setup.timeout_s) as all_replicas,
     ):
-        client = ClientProcess(setup, home, anyone, history)
+        client = ClientProcess(setup, home, all_replicas, history)
         commands: dict[str, Callable[..., dict[str, int] | None]] = {
             "start": client.start,
             "rest": client.rest,

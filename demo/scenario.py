@@ -85,8 +85,8 @@ class WriterTotals:
         commits: Number of commits before the burst.
         burst_csn: The largest CSN before the burst.
         burst_s: How long the burst took.
-        sent_again: See `report.Commits`.
-        asked: See `report.Commits`.
+        sent_again: See `report.CommitCounts`.
+        asked: See `report.CommitCounts`.
     """
 
     begin_ms: float
@@ -140,14 +140,14 @@ class DemoScenario:
         with self._cluster.connect() as db, Recorder(self._history / "demo.jsonl") as self._notes:
             loaded, load_csn = self._load(db)
             with self._session(db) as reader, self._clients(loaded) as clients:
-                asked = [queries.orders_and_lines(loaded.last_orderkey), queries.Q1, queries.Q3, queries.Q18]
+                batch = [queries.orders_and_lines(loaded.last_orderkey), queries.Q1, queries.Q3, queries.Q18]
                 # The first round is on the loaded tables alone; it also warms Spark up.
                 with self._narrator.busy(lambda: "Spark reads what was loaded"):
-                    self._round(reader, FaultKind.UNDISTURBED, asked, load_csn - 1)
-                written = self._rounds_under_writes(db, reader, clients, asked)
+                    self._round(reader, FaultKind.UNDISTURBED, batch, load_csn - 1)
+                written = self._rounds_under_writes(db, reader, clients, batch)
                 # The one query that reads every order checks the rows of the burst.
                 with self._narrator.busy(lambda: "Spark reads what the burst has brought"):
-                    self._round(reader, FaultKind.UNDISTURBED, asked[:1], written.burst_csn)
+                    self._round(reader, FaultKind.UNDISTURBED, batch[:1], written.burst_csn)
             return self._conclude(db, load_csn, written)
 
     # -- before
@@ -202,7 +202,7 @@ class DemoScenario:
     # -----------------------------------------------------------------------------
 
     def _rounds_under_writes(
-        self, db: Database, reader: RoundRunner, clients: ClientProcesses, asked: Sequence[queries.TpchQuery]
+        self, db: Database, reader: RoundRunner, clients: ClientProcesses, batch: Sequence[queries.TpchQuery]
     ) -> WriterTotals:
         begin, begin_ms = time.monotonic(), time.time() * 1000
         clients.start(
@@ -213,7 +213,7 @@ class DemoScenario:
         )
         for kind in PLAN:
             with self._narrator.busy(lambda: f"{clients.commits} commits; Spark reads"):
-                self._until_hit(reader, kind, asked)
+                self._until_hit(reader, kind, batch)
         with self._narrator.busy(lambda: f"{clients.commits} commits"):
             time.sleep(max(0.0, begin + self._seconds - time.monotonic()))
             clients.rest()
@@ -230,19 +230,21 @@ class DemoScenario:
         )
         return WriterTotals(begin_ms, commits, burst_csn, burst_s, clients.sent_again, clients.asked)
 
-    def _until_hit(self, reader: RoundRunner, kind: FaultKind, asked: Sequence[queries.TpchQuery]) -> None:
+    def _until_hit(
+        self, reader: RoundRunner, kind: FaultKind, batch: Sequence[queries.TpchQuery]
+    ) -> None:
         """Run a round, and again while a strike hits no running task."""
         for _ in range(TRIES):
-            done = self._round(reader, kind, asked, self._rounds[-1].csn)
+            done = self._round(reader, kind, batch, self._rounds[-1].csn)
             if kind is FaultKind.UNDISTURBED or done.hit(VICTIM):
                 return
             self._narrator.say(f"round {done.number}: no running task was hit, so once more", style="yellow")
         raise DemoError(f"{VICTIM} was to be {kind.value} while a task ran, and {TRIES} tries hit none")
 
     def _round(
-        self, reader: RoundRunner, kind: FaultKind, asked: Sequence[queries.TpchQuery], above_csn: int
+        self, reader: RoundRunner, kind: FaultKind, batch: Sequence[queries.TpchQuery], above_csn: int
     ) -> Round:
-        done = reader.round(len(self._rounds), kind, asked, above_csn=above_csn)
+        done = reader.round(len(self._rounds), kind, batch, above_csn=above_csn)
         if done.strike is not None and kind.signum is not None:
             done.catch_up_s = reader.nemesis.bring_back(kind.signum, BACK_TIMEOUT_S)
         self._rounds.append(done)
@@ -303,9 +305,9 @@ class DemoScenario:
         ):
             log = _log_after(db, load_csn - 1)
             self._note_parts(log, load_csn)
-            found = history.load(*self._history.iterdir())
-            self._judge_history(found)
-        csns = [write.csn for write in _batches(found) if write.csn is not None]
+            recorded = history.load(*self._history.iterdir())
+            self._judge_history(recorded)
+        csns = [write.csn for write in _batches(recorded) if write.csn is not None]
         burst_per_csn = history.tids_per_csn([csn for csn in csns if csn > written.burst_csn])
         too_few = COMMITS_PER_S_MIN * self._seconds
         self._check(
@@ -358,13 +360,13 @@ class DemoScenario:
                 )
         self._notes.note(CallEnd.OK, "log", "the end", records=list(checks.log_lines(log, listed)))
 
-    def _judge_history(self, found: history.CallHistory) -> None:
-        unknown = [write.tid for write in found.ended(CallEnd.INFO)]
+    def _judge_history(self, recorded: history.CallHistory) -> None:
+        unknown = [write.tid for write in recorded.ended(CallEnd.INFO)]
         self._check(
             "every outcome is known",
             f"not of {len(unknown)} orders, the first one is of {unknown[0]}" if unknown else None,
         )
-        violations = checker.check(found)
+        violations = checker.check(recorded)
         for invariant in checker.INVARIANTS:
             wrong = [violation.what for violation in violations if violation.invariant == invariant]
             self._check(f"the clients' history keeps {invariant}", "; ".join(wrong) or None)
@@ -376,9 +378,9 @@ class DemoScenario:
         return int(db.status()["end_csn"])
 
 
-def _batches(found: history.CallHistory) -> list[history.Write]:
+def _batches(recorded: history.CallHistory) -> list[history.Write]:
     """One write of each transaction of the clients; all orders of a transaction have its tid."""
-    return list({write.tid: write for write in found.writes if write.key != checks.LOADED_KEY}.values())
+    return list({write.tid: write for write in recorded.writes if write.key != checks.LOADED_KEY}.values())
 
 
 def _log_after(db: Database, csn: int) -> Log:

@@ -124,7 +124,7 @@ class BatchWriter:
     Attributes:
         number: Which writer, from 0; it seeds its random numbers.
         home: Client of its replica.
-        anyone: Client of all replicas, for outcomes when the home does not answer.
+        all_replicas: Client of all replicas, for outcomes when the home does not answer.
         pace: Its pace.
         waves: What its n-th batch waits for before the commit; None = nothing.
     """
@@ -133,7 +133,7 @@ class BatchWriter:
     scale: TpchScale
     keys: OrderKeys
     home: Database
-    anyone: Database
+    all_replicas: Database
     pace: WriterPace
     waves: Waves | None = None
     tally: Tally = field(default_factory=Tally)
@@ -194,7 +194,7 @@ class BatchWriter:
         deadline = time.monotonic() + OUTCOME_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
-                outcome = self.anyone.outcome(tid)
+                outcome = self.all_replicas.outcome(tid)
             except UnavailableError:
                 pass
             else:

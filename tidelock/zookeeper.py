@@ -98,13 +98,13 @@ class ZooKeeperServer:
         process = self.process
         return process is not None and processes.alive(process)
 
-    def start(self, found: java.Java) -> None:
+    def start(self, runtime: java.Java) -> None:
         """Start the server unless it runs; it serves some time later, see `LocalZooKeeper.wait_ready`."""
         with processes.locked(self.folder / "lock"):
             if self.alive:
                 return
             command = [
-                str(found.executable),
+                str(runtime.executable),
                 *(self.folder / "jvm.options").read_text(encoding="utf-8").splitlines(),
                 "-XX:+UseSerialGC",  # the smallest
                 "-XX:+ExitOnOutOfMemoryError",  # the server ends instead of running with failed threads
@@ -180,9 +180,9 @@ class LocalZooKeeper:
 
         ConfigError if Java or PySpark is missing.
         """
-        found = java.find()
+        runtime = java.find()
         for server in self.servers:
-            server.start(found)
+            server.start(runtime)
         self.wait_ready(timeout_s=timeout_s)
 
     def wait_ready(self, *, timeout_s: float, servers: Sequence[ZooKeeperServer] | None = None) -> None:

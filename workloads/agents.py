@@ -161,10 +161,10 @@ class Agents:
 
     def _download(self, replica: str, csn: int, part: ListedPart, target: Path) -> None:
         data = self.read(replica, csn, part)
-        found = xxhash.xxh3_128_hexdigest(data)
-        if found != part.checksum:
+        checksum = xxhash.xxh3_128_hexdigest(data)
+        if checksum != part.checksum:
             raise CorruptError(
-                f"{replica} served part {part.id} with checksum {found}, not {part.checksum}", part=part.id
+                f"{replica} served part {part.id} with checksum {checksum}, not {part.checksum}", part=part.id
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)

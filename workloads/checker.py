@@ -42,31 +42,31 @@ class HistoryFacts:
     @cached_property
     def csn_of(self) -> dict[str, int]:
         """The CSN of each tid: its first place in the log."""
-        found: dict[str, int] = {}
+        csns: dict[str, int] = {}
         for line in self.history.log:
             for logged in line.tids:
-                found.setdefault(logged.tid, line.csn)
-        return found
+                csns.setdefault(logged.tid, line.csn)
+        return csns
 
     @cached_property
     def parts(self) -> dict[str, list[tuple[int, LoggedPart]]]:
         """Each part that the log adds with its CSN, by table."""
-        found: dict[str, list[tuple[int, LoggedPart]]] = defaultdict(list)
+        by_table: dict[str, list[tuple[int, LoggedPart]]] = defaultdict(list)
         for line in self.history.log:
             for logged in line.tids:
                 for part in logged.added:
-                    found[part.table].append((line.csn, part))
-        return found
+                    by_table[part.table].append((line.csn, part))
+        return by_table
 
     @cached_property
     def removals(self) -> dict[str, list[tuple[int, str]]]:
         """CSN and tid of each removal in the log, by part."""
-        found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        by_part: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for line in self.history.log:
             for logged in line.tids:
                 for part in logged.removed:
-                    found[part].append((line.csn, logged.tid))
-        return found
+                    by_part[part].append((line.csn, logged.tid))
+        return by_part
 
     @cached_property
     def by_key(self) -> dict[str, Write]:
@@ -145,10 +145,12 @@ def _number_after(line: LogLine) -> int:
 def atomic(facts: HistoryFacts) -> Iterator[str]:
     """A transaction is visible in both tables, with all its rows, or in none."""
     for read in facts.history.reads:
-        for key, found in read.rows.items():
+        for key, balance in read.rows.items():
             write = facts.by_key.get(key)
-            if found.sum_a + found.sum_b != 0 or (write and (found.rows_a, found.rows_b) != write.rows):
-                yield f"{_reader(read)} found {found} of {key}, which wrote {write and write.rows} rows"
+            if balance.sum_a + balance.sum_b != 0 or (
+                write and (balance.rows_a, balance.rows_b) != write.rows
+            ):
+                yield f"{_reader(read)} found {balance} of {key}, which wrote {write and write.rows} rows"
     listed: dict[tuple[str, int], dict[str, frozenset[LoggedPart]]] = defaultdict(dict)
     for listing in facts.history.listings:
         listed[listing.replica, listing.csn][listing.table] = listing.parts
@@ -209,10 +211,10 @@ def snapshot(facts: HistoryFacts) -> Iterator[str]:
 def no_conflict(facts: HistoryFacts) -> Iterator[str]:
     """A part is removed once, and only after it was added: of two that remove it one is refused."""
     created = {part.part: csn for added in facts.parts.values() for csn, part in added}
-    for part, found in facts.removals.items():
-        if len(found) > 1:
-            yield f"part {part} is removed by {' and by '.join(f'{tid} at CSN {csn}' for csn, tid in found)}"
-        for csn, tid in found:
+    for part, removals in facts.removals.items():
+        if len(removals) > 1:
+            yield f"part {part} is removed by {' and '.join(f'{tid} at CSN {csn}' for csn, tid in removals)}"
+        for csn, tid in removals:
             if created.get(part, csn) >= csn:
                 yield f"{tid} removes part {part} at CSN {csn}, which is added at {created.get(part)}"
 
@@ -256,8 +258,8 @@ def monotone_reads(facts: HistoryFacts) -> Iterator[str]:
 def truthful(facts: HistoryFacts) -> Iterator[str]:
     """Ok, refused and unknown match the log, and every replica reports the same outcome of each tid."""
     for write, csn in facts.acknowledged:
-        if (found := facts.csn_of.get(write.tid or "")) != csn:
-            yield f"{write.key} was acknowledged at CSN {csn}; the log has {write.tid} at {found}"
+        if (log_csn := facts.csn_of.get(write.tid or "")) != csn:
+            yield f"{write.key} was acknowledged at CSN {csn}; the log has {write.tid} at {log_csn}"
     for write in facts.history.ended(CallEnd.OK):
         if write.csn is None:
             yield f"{write.key} was acknowledged without a CSN"
@@ -268,8 +270,8 @@ def truthful(facts: HistoryFacts) -> Iterator[str]:
     asked: dict[str, set[str]] = defaultdict(set)
     for answer in facts.history.outcomes:
         asked[answer.tid].add(answer.replica)
-        found = facts.csn_of.get(answer.tid)
-        expected = ("aborted", None) if found is None else ("committed", found)
+        log_csn = facts.csn_of.get(answer.tid)
+        expected = ("aborted", None) if log_csn is None else ("committed", log_csn)
         if (answer.outcome, answer.csn) != expected:
             yield (
                 f"{answer.replica} says {answer.outcome} at {answer.csn} of {answer.tid}; the log says "

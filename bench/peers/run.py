@@ -40,5 +40,5 @@ def _peer(name: str, folder: Path, counts: Sequence[int], pace: ClientPace) -> d
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return {"peer": name, "left_out": f"it failed: {last}"}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures

@@ -88,8 +88,8 @@ def horizon(
 
 
 def _value(text: str) -> tuple[str, str | None]:
-    column, found, value = text.partition("=")
-    if not found or not column:
+    column, equals, value = text.partition("=")
+    if not equals or not column:
         raise typer.BadParameter(f"expected the form COL=VALUE, found {text!r}", param_hint="--partition")
     return column, None if value == NULL else value
 

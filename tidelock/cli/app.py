@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidelock.cli import admin, auditing, exits, local, looking, output, querying, writing
+from tidelock.cli import admin, auditing, exits, inspecting, local, output, querying, writing
 from tidelock.errors import TidelockError
 
 
@@ -59,7 +59,7 @@ def version() -> None:
     output.say(metadata.version("tidelock"))
 
 
-for group in (local, looking, writing, querying, auditing, admin):
+for group in (local, inspecting, writing, querying, auditing, admin):
     group.add_to(app)
 
 

@@ -110,8 +110,8 @@ def zookeeper(
         return
     finally:
         ensemble.stop()
-    said = "; ".join(server.last_words() for server in ensemble.servers)
-    raise UnavailableError(f"the ZooKeeper in {folder} has ended by itself: {said}")
+    reasons = "; ".join(server.last_words() for server in ensemble.servers)
+    raise UnavailableError(f"the ZooKeeper in {folder} has ended by itself: {reasons}")
 
 
 def _interrupt(*_: object) -> None:

@@ -186,8 +186,8 @@ def _work(arguments: list[str]) -> dict[str, list[Path]]:
 
 
 def _split(text: str, separator: str, form: str) -> tuple[str, str]:
-    before, found, after = text.partition(separator)
-    if not found or not before or not after:
+    before, match, after = text.partition(separator)
+    if not match or not before or not after:
         raise typer.BadParameter(f"expected the form {form}, found {text!r}")
     return before, after
 

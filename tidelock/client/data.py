@@ -119,10 +119,10 @@ def parquet_files(paths: Sequence[str | Path]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found = sorted(item for item in path.rglob("*.parquet") if not _hidden(item.relative_to(path)))
-            if not found:
+            below = sorted(item for item in path.rglob("*.parquet") if not _hidden(item.relative_to(path)))
+            if not below:
                 raise BadRequestError(f"folder {path} holds no file *.parquet", path=str(path))
-            files += found
+            files += below
         else:
             files.append(path)
     if not files:

@@ -307,11 +307,11 @@ class Database(AutocommitStatements, Joining):
             BadRequestError: The label is empty.
             UnavailableError: No replica can answer now.
         """
-        found = self._connection.ask("GET", f"/labels/{segment(label)}", answer=LabelAnswer)
-        if found.tid is None:
+        answer = self._connection.ask("GET", f"/labels/{segment(label)}", answer=LabelAnswer)
+        if answer.tid is None:
             return None
-        self._connection.highest_csn.note(found.csn)
-        return LabelStatus(label, found.batch, found.tid, found.csn, instant(found.time_ms))
+        self._connection.highest_csn.note(answer.csn)
+        return LabelStatus(label, answer.batch, answer.tid, answer.csn, instant(answer.time_ms))
 
     def status(self) -> dict[str, Any]:
         """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status).
@@ -323,7 +323,7 @@ class Database(AutocommitStatements, Joining):
 
     def transactions(self) -> list[dict[str, Any]]:
         """Return open and recently ended transactions of all replicas that answer, each with its `home`."""
-        found: list[dict[str, Any]] = []
+        transactions: list[dict[str, Any]] = []
         failed: list[UnavailableError] = []
         members = self._connection.members.in_order()
         for member in members:
@@ -334,10 +334,10 @@ class Database(AutocommitStatements, Joining):
                 self._connection.members.note(member, error)
                 failed.append(error)
                 continue
-            found += [{**row, "home": member.id} for row in rows]
+            transactions += [{**row, "home": member.id} for row in rows]
         if len(failed) == len(members) and failed:
             raise failed[0]
-        return found
+        return transactions
 
     def kill(self, tid: str) -> None:
         """Roll back an open transaction of any client; harmless when it is rolled back already.

@@ -115,14 +115,14 @@ class Joining:
         """
         home = self._connection.members.find(home_of(tid))
         path = f"/transactions/{segment(tid)}/heartbeat"
-        found = self._connection.small("POST", path, answer=LeaseAnswer)(home)
-        if found.state != TransactionState.OPEN:
+        answer = self._connection.small("POST", path, answer=LeaseAnswer)(home)
+        if answer.state != TransactionState.OPEN:
             raise TransactionClosedError(
-                f"transaction {tid} is {found.state} and cannot be resumed; call outcome(tid)",
+                f"transaction {tid} is {answer.state} and cannot be resumed; call outcome(tid)",
                 tid=tid,
-                state=found.state,
+                state=answer.state,
             )
-        begun = Begun(tid, int(tid.partition("-")[0]), found.lease_s)
+        begun = Begun(tid, int(tid.partition("-")[0]), answer.lease_s)
         return Transaction(self._connection, home, begun)
 
 

@@ -97,14 +97,14 @@ class ClusterLayout:
         epoch_limit: int | None,
     ) -> None:
         """Raise ConfigError unless the cluster has these values; None accepts any value."""
-        for name, wanted, found in (
+        for name, wanted, actual in (
             ("replicas", replicas, len(self.replicas)),
             ("copies", copies, self.copies),
             ("zk", zk, self.zk),
             ("epoch_limit", epoch_limit, self.epoch_limit),
         ):
-            if wanted not in {None, found}:
+            if wanted not in {None, actual}:
                 raise ConfigError(
-                    f"the cluster in {folder} has {name}={found}, not {wanted}; "
+                    f"the cluster in {folder} has {name}={actual}, not {wanted}; "
                     "omit the setting, or use another folder"
                 )

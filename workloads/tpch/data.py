@@ -53,10 +53,10 @@ def generate(folder: Path, scale_factor: float) -> None:
 def find_generator() -> str:
     """The path of the generator; ConfigError when it is not installed."""
     beside = Path(sys.executable).with_name(_GENERATOR)  # the environment need not be on the PATH
-    found = str(beside) if beside.exists() else shutil.which(_GENERATOR)
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which(_GENERATOR)
+    if program is None:
         raise ConfigError(f"the demo needs {_GENERATOR}, which makes TPC-H data; `pip install {_GENERATOR}`")
-    return found
+    return program
 
 
 class TpchRows:

@@ -148,7 +148,7 @@ def test_an_interrupt_ends_with_exit_code_130(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidelock.cli.looking.ClusterOptions.connect", interrupted)
+    monkeypatch.setattr("tidelock.cli.inspecting.ClusterOptions.connect", interrupted)
     monkeypatch.setattr(sys, "argv", ["tidelock", "tables", "--url", "http://127.0.0.1:1"])
     with pytest.raises(SystemExit) as caught:
         cli.main()

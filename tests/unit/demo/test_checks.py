@@ -132,7 +132,10 @@ def test_a_transaction_of_unknown_outcome_is_judged_by_the_log() -> None:
     [
         (LOG[:3], "I4 DURABLE: 103 was acknowledged at CSN 7, and the log does not have b"),
         ([*LOG, logged(8, "b")], "I1 UNIQUE: b stands in the log at \\[7, 8\\]"),
-        ([*LOG[:3], logged(7), logged(8, "b")], "I17 TRUTHFUL: 103 was acknowledged at CSN 7; the log has b at 8"),
+        (
+            [*LOG[:3], logged(7), logged(8, "b")],
+            "I17 TRUTHFUL: 103 was acknowledged at CSN 7; the log has b at 8",
+        ),
         ([*LOG[:3], logged(7, "b", "z")], "I17 TRUTHFUL: the log has z at CSN 7, which no client"),
     ],
 )

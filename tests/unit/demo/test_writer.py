@@ -41,9 +41,9 @@ def writing(cluster: FakeCluster, *, timeout_s: float = 5.0) -> Iterator[BatchWr
     """Writer 1, whose home is r1."""
     with (
         connect(cluster["r1"].url, replica="r1", timeout_s=timeout_s) as home,
-        connect([cluster["r2"].url, cluster["r1"].url], timeout_s=timeout_s) as anyone,
+        connect([cluster["r2"].url, cluster["r1"].url], timeout_s=timeout_s) as all_replicas,
     ):
-        yield BatchWriter(1, TpchScale.of(0.01), KEYS, home, anyone, WriterPace())
+        yield BatchWriter(1, TpchScale.of(0.01), KEYS, home, all_replicas, WriterPace())
 
 
 def write(cluster: FakeCluster, folder: Path, batches: int, *, timeout_s: float = 5.0) -> CallHistory:

@@ -14,7 +14,7 @@ from tidelock.cli.local import print_replicas
 from tidelock.cli.target import ClusterOptions, Json, on_target
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
-_PANEL = "Looking"
+_PANEL = "Inspecting"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,15 +27,15 @@ def status(target: ClusterOptions, as_json: Json = False) -> None:
     """Show the replicas: addresses, states and snapshot CSNs."""
     cluster = target.local()
     if cluster is not None:
-        found = cluster.status()
+        cluster_status = cluster.status()
     else:
         with target.connect() as db:
-            found = _of_agents(db.status())
+            cluster_status = _of_agents(db.status())
     if as_json:
-        output.print_json(found)
+        output.print_json(cluster_status)
         return
-    print_replicas(found["replicas"])
-    zookeeper = found.get("zookeeper")
+    print_replicas(cluster_status["replicas"])
+    zookeeper = cluster_status.get("zookeeper")
     if zookeeper:
         output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
 
@@ -53,8 +53,8 @@ def _of_agents(status: dict[str, Any]) -> dict[str, Any]:
         }
         for row in status["replicas"]
     ]
-    kept = ("cluster_id", "cluster_csn", "end_csn", "copies")
-    return {"replicas": replicas, **{name: status[name] for name in kept if name in status}}
+    names = ("cluster_id", "cluster_csn", "end_csn", "copies")
+    return {"replicas": replicas, **{name: status[name] for name in names if name in status}}
 
 
 def tables(
@@ -64,9 +64,9 @@ def tables(
 ) -> None:
     """List the tables."""
     with target.connect() as db:
-        found = db.tables(csn=csn)
+        definitions = db.tables(csn=csn)
     if as_json:
-        output.print_json(found)
+        output.print_json(definitions)
         return
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "table": lambda table: table["name"],
@@ -79,35 +79,35 @@ def tables(
         "parts": lambda table: table["parts"],
     }
     for name in ("unique by", "derived from"):
-        if not any(columns[name](table) for table in found):
+        if not any(columns[name](table) for table in definitions):
             del columns[name]
-    output.print_table(list(columns), [[cell(table) for cell in columns.values()] for table in found])
+    output.print_table(list(columns), [[cell(table) for cell in columns.values()] for table in definitions])
 
 
 def txns(target: ClusterOptions, as_json: Json = False) -> None:
     """List open and recently ended transactions of all replicas that answer."""
     with target.connect() as db:
-        found = db.transactions()
+        transactions = db.transactions()
     if as_json:
-        output.print_json(found)
+        output.print_json(transactions)
         return
     names = ["tid", "state", "rows", "parts", "tables", "label", "lease_left_s"]
-    rows = [{**row, "tables": ", ".join(row.get("tables") or [])} for row in found]
+    rows = [{**row, "tables": ", ".join(row.get("tables") or [])} for row in transactions]
     output.print_table([*names[:-1], "lease left, s"], [[row.get(name) for name in names] for row in rows])
 
 
 def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
     """Show the outcome of a transaction: committed, aborted, running or too_old."""
     with target.connect() as db:
-        found = db.outcome(tid)
+        result = db.outcome(tid)
     if as_json:
         output.print_json(
-            {"tid": found.tid, "outcome": str(found.decision), "csn": found.csn, "time": _iso(found.time)}
+            {"tid": result.tid, "outcome": str(result.decision), "csn": result.csn, "time": _iso(result.time)}
         )
         return
-    where = f" at CSN {found.csn}" if found.csn is not None else ""
-    when = f", {_iso(found.time)}" if found.time is not None else ""
-    output.say(f"{tid} {found.decision}{where}{when}")
+    where = f" at CSN {result.csn}" if result.csn is not None else ""
+    when = f", {_iso(result.time)}" if result.time is not None else ""
+    output.say(f"{tid} {result.decision}{where}{when}")
 
 
 def label(
@@ -115,16 +115,16 @@ def label(
 ) -> None:
     """Show the newest commit under a label: its transaction, its batch in a stream, its CSN."""
     with target.connect() as db:
-        found = db.label(name)
+        newest = db.label(name)
     if as_json:
-        output.print_json(found and {**dataclasses.asdict(found), "time": _iso(found.time)})
+        output.print_json(newest and {**dataclasses.asdict(newest), "time": _iso(newest.time)})
         return
-    if found is None:
+    if newest is None:
         output.say(f"{name}: nothing is committed under this label")
         return
-    batch = f", batch {found.batch}" if found.batch is not None else ""
-    where = f" at CSN {found.csn}, {_iso(found.time)}" if found.csn is not None else ""
-    output.say(f"{name}: {found.tid}{batch}{where}")
+    batch = f", batch {newest.batch}" if newest.batch is not None else ""
+    where = f" at CSN {newest.csn}, {_iso(newest.time)}" if newest.csn is not None else ""
+    output.say(f"{name}: {newest.tid}{batch}{where}")
 
 
 def log(
