@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from bench import commits
-from bench.machine import memory_mb
+from bench.machine import memory_mb, zookeeper_figure
 from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -128,7 +128,8 @@ def _minute(cluster: LocalCluster, db: Database, begin: float, minute_s: float) 
     for number in range(1, SAMPLES + 1):
         time.sleep(max(0.0, begin + number * minute_s / SAMPLES - time.monotonic()))
         memory = max(item["protocol"] for item in memory_mb(cluster).values())
-        samples.append(Sizes(_znodes(cluster), max(map(_catalog_mb, _folders(cluster))), memory))
+        znodes = int(zookeeper_figure(cluster, "mntr", "zk_znode_count"))
+        samples.append(Sizes(znodes, max(map(_catalog_mb, _folders(cluster))), memory))
     tables = [table for table in db.tables() if table["name"].startswith("default.bench_")]
     mean = Sizes(*(round(fmean(column), 2) for column in zip(*map(astuple, samples), strict=True)))
     most = max(sample.memory_mb for sample in samples)
@@ -141,12 +142,3 @@ def _folders(cluster: LocalCluster) -> list[Any]:
 
 def _catalog_mb(folder: Any) -> float:
     return float(sum(path.stat().st_size for path in folder.glob("catalog.db*")) / _MB)
-
-
-def _znodes(cluster: LocalCluster) -> int:
-    assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
-    answer = cluster.zookeeper.servers[0].ask("mntr") or ""
-    for line in answer.splitlines():
-        if line.startswith("zk_znode_count"):
-            return int(line.split()[1])
-    raise RuntimeError("the ZooKeeper server does not show its number of znodes")

@@ -103,9 +103,13 @@ def _peak_bytes(pid: int) -> int:
 
 def zookeeper_writes(cluster: LocalCluster) -> int:
     """Return how many transactions the ZooKeeper server has logged: the low half of its last zxid."""
+    return int(zookeeper_figure(cluster, "srvr", "Zxid:"), 16) & 0xFFFFFFFF
+
+
+def zookeeper_figure(cluster: LocalCluster, command: str, name: str) -> str:
+    """Return the word after a name in the answer to a four-letter command; RuntimeError without it."""
     assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
-    answer = cluster.zookeeper.servers[0].ask("srvr") or ""
-    for line in answer.splitlines():
-        if line.startswith("Zxid:"):
-            return int(line.split()[1], 16) & 0xFFFFFFFF
-    raise RuntimeError("the ZooKeeper server does not show its zxid")
+    words = (cluster.zookeeper.servers[0].ask(command) or "").split()
+    if name not in words[:-1]:
+        raise RuntimeError(f"the ZooKeeper server does not show {name} in {command}")
+    return words[words.index(name) + 1]

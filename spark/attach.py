@@ -13,9 +13,8 @@ from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.spark.options import ReadRoute, order, route
 from tidelock.spark.pinning import pin
-from tidelock.spark.redaction import redact_tokens
 from tidelock.spark.schema import struct_of
-from tidelock.spark.sessions import name_services
+from tidelock.spark.sessions import name_services, redact_tokens
 from tidelock.spark.tables import Definitions, full_name, select, view_names
 
 

@@ -17,8 +17,15 @@ from tidelock.wire.statements import Literal, Value
 #: values.
 Values = Mapping[str, Any]
 
+DEFAULT_NAMESPACE = "default"
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def full_name(table: str) -> str:
+    """Return `namespace.table` for a name with or without namespace."""
+    return table if "." in table else f"{DEFAULT_NAMESPACE}.{table}"
 
 
 def seconds(duration: str | float | None) -> float | None:

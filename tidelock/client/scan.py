@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelock.client.arguments import full_name
 from tidelock.client.stream import BatchStream
 
 #: Values for the `?` of a statement: None, bool, int, float or str. Others are passed as text and cast in
@@ -115,5 +116,4 @@ class Scan:
 
 def quoted(table: str) -> str:
     """Return a table's full name, quoted for SQL: a name may be any word, also a reserved word of SQL."""
-    table = table if "." in table else f"default.{table}"
-    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+    return ".".join('"' + part.replace('"', '""') + '"' for part in full_name(table).split("."))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidelock.client.arguments import Values, literals, plain, values_or_flag
+from tidelock.client.arguments import Values, full_name, literals, plain, values_or_flag
 from tidelock.client.data import Data, ipc_stream, open_rows
 from tidelock.client.members import KnownMember
 from tidelock.client.results import ChangeResult, InsertResult, RemoveResult
@@ -24,8 +24,6 @@ from tidelock.wire.statements import (
 from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
 T = TypeVar("T")
-
-DEFAULT_NAMESPACE = "default"
 
 
 class HomeRequests:
@@ -229,10 +227,9 @@ class Statements(HomeRequests):
             TransactionClosedError: The transaction accepts no statements.
             UnavailableError: The home does not answer; the call may be repeated.
         """
-        namespace, _, name = table.rpartition(".")
-        namespace = namespace or DEFAULT_NAMESPACE
-        made = self._token(TokenRequest(tuple(rights), [f"{namespace}.{name}"]))
-        return f"{made.url}/{namespace}/{name}"
+        name = full_name(table)
+        made = self._token(TokenRequest(tuple(rights), [name]))
+        return "/".join((made.url, *name.rsplit(".", 1)))
 
     def token(
         self,
