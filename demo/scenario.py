@@ -230,9 +230,7 @@ class DemoScenario:
         )
         return WriterTotals(begin_ms, commits, burst_csn, burst_s, clients.sent_again, clients.asked)
 
-    def _until_hit(
-        self, reader: RoundRunner, kind: FaultKind, batch: Sequence[queries.TpchQuery]
-    ) -> None:
+    def _until_hit(self, reader: RoundRunner, kind: FaultKind, batch: Sequence[queries.TpchQuery]) -> None:
         """Run a round, and again while a strike hits no running task."""
         for _ in range(TRIES):
             done = self._round(reader, kind, batch, self._rounds[-1].csn)
