@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypedDict, Unpack
@@ -156,12 +157,15 @@ class AutocommitStatements:
         **named: P.kwargs,
     ) -> CommitResult:
         """Run one statement as a transaction; `again`: repeat it while it certainly takes effect once."""
-        timeout_s = options.get("timeout_s")
 
-        def once() -> CommitResult:
-            with self.begin(options.get("label")) as tx:
+        def once(
+            label: str | None = None, wait: Wait = "home", timeout_s: float | None = None
+        ) -> CommitResult:
+            with self.begin(label) as tx:
                 statement(tx, *args, **named)
-                return tx.commit(wait=options.get("wait", "home"), timeout_s=timeout_s)
+                return tx.commit(wait=wait, timeout_s=timeout_s)
 
+        call = functools.partial(once, **options)  # TypeError for an option that does not exist
+        timeout_s = options.get("timeout_s")
         limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
-        return repeat(once, _BEGIN_AGAIN, deadline=time.monotonic() + limit_s) if again else once()
+        return repeat(call, _BEGIN_AGAIN, deadline=time.monotonic() + limit_s) if again else call()

@@ -304,6 +304,13 @@ def test_one_statement_insert_with_an_unknown_outcome_is_not_repeated(
     assert fake_cluster["r1"].count("POST /transactions") == 1
 
 
+def test_an_option_that_does_not_exist_is_refused(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """A misspelled label must not pass for none: the statement would take effect without it."""
+    with pytest.raises(TypeError, match="labl"):
+        fake_db.truncate("t", labl="a load")  # type: ignore[call-arg]
+    assert fake_cluster["r1"].count("POST /transactions") == 0
+
+
 # -- by a token ----------------------------------------------------------------------------------------------
 
 
