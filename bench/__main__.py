@@ -180,7 +180,7 @@ _PARTS: Final = sorted(set().union(*(parts for parts, _ in _GROUPS)))
 
 
 def main() -> None:
-    """Measure what was asked for, on clusters that are gone afterwards."""
+    """Measure the requested parts, on clusters that are deleted afterwards."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="short and small: does it run at all?")
