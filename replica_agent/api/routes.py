@@ -339,7 +339,7 @@ _FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
     ApiRoute(
         method="GET", path=f"{_V1}/audit", handler=AdministrationRoutes.audit, subject="audit",
-        response=audit.Report, errors=(StandbyError,), action=Action.LATEST,
+        response=audit.AuditAnswer, errors=(StandbyError,), action=Action.LATEST,
         query=(Parameter(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
     ),
     ApiRoute(
