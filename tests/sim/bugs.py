@@ -18,13 +18,15 @@ from unittest import mock
 from tests.sim.disk import Disk
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
-from tidelock.csnlog.core.model import Progress
+from tidelock.csnlog.core.model import Progress, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import Step
 from tidelock.errors import CorruptError, SerializationConflictError
+from tidelock.replica_agent.lifecycle.agent import Agent
+from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
@@ -43,7 +45,9 @@ from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
-from tidelock.replication.core.model import Held, Peer
+from tidelock.replication.core.messages import FetchPart
+from tidelock.replication.core.model import Held, PartMeta, Peer
+from tidelock.replication.core.prefix import Prefix
 from tidelock.replication.core.wire import decode
 from tidelock.replication.locks.sweeper import LockSweeper
 from tidelock.replication.push import Pusher
@@ -251,6 +255,42 @@ def call_aborted_what_no_home_answers_for() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def clean_up_although_cancelled() -> Iterator[None]:
+    """A cancelled background task collects garbage first, and goes on if that fails: the boot never ends."""
+
+    async def keep_history(self: BackgroundTasks) -> None:
+        try:
+            await self._history.advance()
+        finally:
+            await self._collect()
+
+    async def repeat(self: Agent, name: str, interval_s: float, work: PeriodicTask) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._once(name, work())
+
+    with (
+        mock.patch.object(BackgroundTasks, "_keep_history", keep_history),
+        mock.patch.object(Agent, "_repeat", repeat),
+    ):
+        yield
+
+
+@contextmanager
+def await_no_missing_part() -> Iterator[None]:
+    """The executed prefix asks for a missing part and does not note the record that waits for it."""
+    lack = Prefix._lack
+
+    def ask_only(self: Prefix, item: Any, tid: TidRecord, meta: PartMeta) -> FetchPart:
+        asked = lack(self, item, tid, meta)
+        del self._csn_of[meta.part]
+        return asked
+
+    with mock.patch.object(Prefix, "_lack", ask_only):
+        yield
+
+
 BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -268,5 +308,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         delete_locks_by_their_own_version,
         serve_before_it_is_where_it_was,
         call_aborted_what_no_home_answers_for,
+        clean_up_although_cancelled,
+        await_no_missing_part,
     )
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.disk import Disk
 from tests.sim.life import LIFE, Life
 from tests.sim.plan import Plan
+from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.testing.memory_store import MemoryStore
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -69,6 +70,7 @@ class Host:
     Attributes:
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
+        answer_s: How long ZooKeeper's answers take, about.
         may_run: Cleared while the machine is down.
     """
 
@@ -77,6 +79,7 @@ class Host:
         self.settings = template.model_copy(update={"replica": name, "advertise": name})
         self.skew_s = 0.0
         self.cut_off = False
+        self.answer_s = DELAY_S
         self.may_run = asyncio.Event()
         self.may_run.set()
         self.life: Life | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.sim.network import Weather
 from tests.sim.plan import FAULTS_S, Fault
+from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.results import Ok
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _SLOW: Final = 200.0
 _SLOW_DISK_S: Final = 0.4
+_SLOW_ANSWER_S: Final = 0.2
 _BROKEN_SHARE: Final = 0.3
 #: Wall clocks jump by up to a day.
 _SKEW_S: Final = 86_400.0
@@ -73,6 +75,8 @@ class Nemesis:
                     world.network.weather.cut.add(pair)
             case "slow":
                 world.network.weather.slow[host.name] = _SLOW
+            case "slow_zookeeper":
+                host.answer_s = _SLOW_ANSWER_S
             case "slow_disk":
                 host.disk.delay_s = _SLOW_DISK_S
             case "disk_errors":
@@ -100,6 +104,8 @@ class Nemesis:
                 cut.difference_update([pair for pair in cut if host.name in pair])
             case "slow":
                 world.network.weather.slow.pop(host.name, None)
+            case "slow_zookeeper":
+                host.answer_s = DELAY_S
             case "slow_disk" | "disk_errors" | "full":
                 host.disk.calm()
             case "lag":
@@ -141,6 +147,7 @@ class Nemesis:
         for host in world.hosts:
             host.may_run.set()
             host.disk.calm()
+            host.answer_s = DELAY_S
             if host.cut_off:
                 self._reconnect(host)
         world.zookeeper.deliver_late()

@@ -37,9 +37,15 @@ KINDS: Final[dict[str, float]] = {
     "slow_disk": 5.0,
     "disk_errors": 2.0,
     "full": 3.0,  # its disk
+    "slow_zookeeper": 5.0,  # ZooKeeper's answers to it
     "lag": 4.0,  # the ZooKeeper server of that number is behind for its readers
     "skew": 0.0,  # its wall clock jumps
 }
+
+#: Kinds that came to the plans later: they are drawn last, so that older seeds keep the rest of their plan.
+_LATER: Final = frozenset({"full", "slow_zookeeper"})
+#: One in so many runs has a boot that ends amid its background tasks, on a full disk.
+_ENDS_ON_FULL_DISK: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ def draw(seed: int) -> Plan:
     """Return the plan of a seed."""
     chance = random.Random(f"plan {seed}")
     replicas = chance.choice([2, 3, 3, 3, 3, 4])
-    kinds = [kind for kind in KINDS if kind != "full" and chance.random() < 0.4]
+    kinds = [kind for kind in KINDS if kind not in _LATER and chance.random() < 0.4]
     count = chance.randint(0, FAULTS_MAX) if kinds else 0
     # What befalls several replicas at about the same time is worse than the same over a minute.
     bursts = [chance.uniform(1.0, FAULTS_S - BURST_S) for _ in range(3)] if chance.random() < 0.5 else []
@@ -148,7 +154,7 @@ def draw(seed: int) -> Plan:
     # A replica with an empty disk takes all from the log: it cannot where history is collected.
     short = all(fault.kind != "replace" for fault in faults) and chance.random() < 0.7
     writers = chance.randint(0, plan.writers)
-    return replace(
+    drawn = replace(
         plan,
         writers=writers,
         changers=chance.randint(0 if writers else 1, 3),
@@ -157,6 +163,7 @@ def draw(seed: int) -> Plan:
         log_keep=chance.choice([1, 1, 10]),
         faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
+    return _with_an_end_on_a_full_disk(chance, drawn)
 
 
 def _with_full_disks(
@@ -166,6 +173,27 @@ def _with_full_disks(
     count = chance.choice([0, 0, 0, 1, 2])
     full = [_fault(chance, ["full"], replicas, bursts) for _ in range(count)]
     return tuple(sorted((*faults, *full), key=lambda fault: fault.at_s))
+
+
+def _with_an_end_on_a_full_disk(chance: random.Random, plan: Plan) -> Plan:
+    """Return the plan and, in some runs, a boot that ends while its tasks wait for ZooKeeper on a full disk.
+
+    Faults that are drawn one by one hardly ever end a boot in the milliseconds of a background task, and least
+    of all where the clean-up of that task fails as well.
+    """
+    if chance.randrange(_ENDS_ON_FULL_DISK):
+        return plan
+    at_s, target = round(chance.uniform(5.0, FAULTS_S - BURST_S), 3), chance.randrange(plan.replicas)
+    ending = Fault(at_s, chance.choice(["stop", "fence"]), target)
+    faults = (*plan.faults, *end_on_a_full_disk(ending))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
+
+
+def end_on_a_full_disk(ending: Fault) -> tuple[Fault, ...]:
+    """Return the end of a boot amid slow answers of ZooKeeper, with a disk that is full for a while."""
+    at_s, target = ending.at_s, ending.target
+    slow = Fault(round(at_s - 3.0, 3), "slow_zookeeper", target, 5.0)
+    return slow, Fault(round(at_s - 1.0, 3), "full", target, 4.0), ending
 
 
 def _fault(chance: random.Random, kinds: list[str], replicas: int, bursts: list[float]) -> Fault:

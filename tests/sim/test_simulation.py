@@ -8,6 +8,7 @@ import secrets
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from tests.sim import machine, world
 from tests.sim.__main__ import command
 from tests.sim.bugs import BUGS
-from tests.sim.plan import KINDS, Fault, Plan, draw
+from tests.sim.plan import KINDS, Fault, Plan, draw, end_on_a_full_disk
 from tests.sim.shrink import shrink
 from tests.sim.world import simulate
 from tidelock.csnlog.testing.memory_store import Fault as Lost
@@ -82,6 +83,11 @@ SHOWN_BY = {
     ),
     "call-aborted-what-no-home-answers-for": replace(
         _SMALL, loss=0.2, faults=(Fault(4.0, "deaf", 0, 8.0), Fault(14.0, "deaf", 1, 8.0))
+    ),
+    "await-no-missing-part": replace(_SMALL, faults=(Fault(5.0, "deaf", 0, 8.0),)),
+    "clean-up-although-cancelled": replace(
+        _REMOVING,
+        faults=tuple(chain(*(end_on_a_full_disk(Fault(at_s, "stop", 0)) for at_s in (8.0, 18.0, 28.0)))),
     ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
@@ -167,6 +173,17 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     plan = SHOWN_BY[bug]
     plans = (replace(plan, seed=plan.seed + number) for number in range(FOUND_WITHIN))
     assert any(simulate(plan, around=BUGS[bug], brief=True).violations for plan in plans)
+
+
+def test_a_machine_that_breaks_an_invariant_stops_its_agent_with_its_story() -> None:
+    """The agent stops at once (I15), and its log has the steps up to the contradiction."""
+    bug = "await-no-missing-part"
+    found = simulate(SHOWN_BY[bug], around=BUGS[bug], brief=True, keep_trace=True)
+    assert {violation.invariant for violation in found.violations} == {"I15 FAILSTOP"}
+    [broken, *_] = [line for line in found.lines if "'machine_broken'" in line]
+    assert "'machine': 'Prefix'" in broken
+    assert "awaited are {}" in broken
+    assert "('RecordRead', 13)\", \"< FetchPart(" in broken
 
 
 def test_shrinking_leaves_what_matters() -> None:

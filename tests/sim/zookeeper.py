@@ -51,7 +51,8 @@ class SimEnsemble(MemoryEnsemble):
 
     async def _answered(self) -> None:
         loop, life = asyncio.get_running_loop(), LIFE.get(None)
-        at_s = loop.time() + DELAY_S * self._chance.uniform(0.2, 2.0)
+        delay_s = DELAY_S if life is None else life.host.answer_s
+        at_s = loop.time() + delay_s * self._chance.uniform(0.2, 2.0)
         if life is not None:
             at_s = self._last[life] = max(at_s, self._last.get(life, 0.0) + 1e-6)
         await asyncio.sleep(at_s - loop.time())
