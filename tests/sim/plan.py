@@ -178,8 +178,8 @@ def _with_full_disks(
 def _with_an_end_on_a_full_disk(chance: random.Random, plan: Plan) -> Plan:
     """Return the plan and, in some runs, a boot that ends while its tasks wait for ZooKeeper on a full disk.
 
-    Faults that are drawn one by one hardly ever end a boot in the milliseconds of a background task, and least
-    of all where the clean-up of that task fails as well.
+    Faults that are drawn one by one hardly ever end a boot in the milliseconds of a background task, even less
+    often while the clean-up of that task fails.
     """
     if chance.randrange(_ENDS_ON_FULL_DISK):
         return plan

@@ -31,7 +31,6 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
     FenceHome,
     NeverWas,
     OwnFacts,
-    Policy,
     Question,
     ReadLog,
     next_step,
