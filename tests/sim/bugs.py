@@ -74,7 +74,7 @@ def acknowledge_before_durable() -> Iterator[None]:
 
 @contextmanager
 def count_a_replaced_disk() -> Iterator[None]:
-    """A copy counts for ever, whatever becomes of the disk that it was on."""
+    """A copy still counts after the disk that it was on has been replaced."""
     change = Pusher._change_lane
 
     def holders(self: Copies, state: Any) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ class NoThread:
 
 
 class _Teller:
-    """What a batch takes for the loop of its callers: tells them a while after the transaction is durable."""
+    """Stands for the event loop of the callers: calls back a while after the transaction is durable."""
 
     def __init__(self, tell: Callable[[Callable[[], None]], None]) -> None:
         self.call_soon_threadsafe = tell

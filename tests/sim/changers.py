@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tidelock.replica_agent.services.bundle import Services
     from tidelock.wire.statements import ChangeResult
 
-#: What the stand-in of the SQL processes can do, and what needs none (tests/sim/sql.py).
+#: The statements that need no SQL process, and those that its stand-in (tests/sim/sql.py) can run.
 STATEMENTS: Final = (
     model.Read,
     model.Insert,

@@ -203,7 +203,7 @@ async def create_tables(world: World) -> None:
 
 
 class Decided(NamedTuple):
-    """What became of a commit: its CSN, or what it was refused with."""
+    """The answer to a commit: its CSN, or the error with which it was refused."""
 
     end: End
     csn: Csn | None = None

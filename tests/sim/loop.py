@@ -55,7 +55,7 @@ class SimTask(asyncio.Task[Any]):
 
 
 class _Selector:
-    """What the base class takes for the network: it only lets time pass."""
+    """Stands for the network of the base class: it only lets time pass."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -132,4 +132,4 @@ class SimLoop(base_events.BaseEventLoop):
         """No network, no events."""
 
     def _write_to_self(self) -> None:
-        """Nobody waits in a system call."""
+        """Do nothing: no thread waits in a system call."""

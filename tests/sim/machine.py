@@ -1,4 +1,4 @@
-"""What the product finds instead of the machine: clocks, unique texts, sockets, threads and processes.
+"""The machine as the product sees it in a simulation: clocks, unique texts, sockets, threads and processes.
 
 The product runs unmodified from ``replica_agent.main.run`` on. Only names that its modules have imported are
 replaced for the length of a run: the modules ``time``, ``secrets`` and ``random``, ``os`` in the file layer,
@@ -97,10 +97,10 @@ class SimReaders:
         return {}
 
     def released(self, part: PartId) -> None:
-        """Readers ask anew each time."""
+        """Do nothing: readers ask again each time."""
 
     async def drain(self, seconds: float) -> None:
-        """Nobody reads for long."""
+        """Do nothing: no read takes long."""
 
 
 class SimListener:

@@ -27,7 +27,7 @@ class SilentError(UnavailableError):
 
 
 class RefusedConnectionError(UnavailableError):
-    """Nobody listens: the request was certainly not carried out."""
+    """No process listens there: the request was certainly not carried out."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Network:
         self._trace = trace
         self._unforeseen = unforeseen
         self._listening: dict[str, tuple[Life, Services]] = {}
-        #: What runs at a life for somebody.
+        #: The requests that each life is answering.
         self._running: dict[Life, dict[asyncio.Task[Any], None]] = {}
 
     def listen(self, name: str, services: Services) -> None:

@@ -1,4 +1,4 @@
-"""What is judged while a run goes on, from outside: ZooKeeper's writes, and the disks themselves."""
+"""Judges a run from outside while it goes on: by ZooKeeper's writes and by the disks themselves."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Oracle:
         self._catalogs: dict[str, sqlite3.Connection] = {}
         self._looked: dict[str, Csn] = {}
         self._proposed: set[str] = set()
-        #: What the transactions add and remove, those that have a manifest too.
+        #: The entries of the transactions, also of those that have a manifest.
         self._entries: dict[str, Sequence[Entry]] = {}
         #: CSNs at which parts are added and removed, by the log.
         self._added: dict[str, Csn] = {}
         self._removed: dict[str, Csn] = {}
-        #: What the clients did that run everything that removes.
+        #: The statements of the changers.
         self.story = Story(CHANGED, 0)
         self.changers: set[str] = set()
 
@@ -180,14 +180,14 @@ class Oracle:
         return parts if tid.manifest is None else [tid.manifest.part, *parts]
 
     def entries(self, tid: TidRecord) -> Sequence[Entry]:
-        """What a transaction adds and removes."""
+        """Return the parts that a transaction adds and removes."""
         if tid.tid not in self._entries:
             found = tid.entries if tid.manifest is None else self._listed(tid.manifest.part)
             self._entries[tid.tid] = found
         return self._entries[tid.tid]
 
     def _listed(self, manifest: str) -> Sequence[Entry]:
-        """What a manifest says, from the first disk that has it: at the latest its home's own."""
+        """Return the entries of a manifest, from the first disk that has it: its home has it for certain."""
         sql = "SELECT file, offset, length, blocks FROM parts WHERE part = ? AND state = 'held'"
         for disk in [disk for disks in self._disks.values() for disk in disks]:
             if found := self._catalog(disk).execute(sql, (manifest,)).fetchone():
@@ -216,7 +216,7 @@ class Oracle:
                     self._look(host.name, host.disk)
 
     def _look(self, name: str, disk: Disk) -> None:
-        """What a catalog claims lies on its disk, and it never claims less than before (I9)."""
+        """Check that a catalog has all its files on the disk, and never claims less than before (I9)."""
         db = self._catalog(disk.folder.name)
         row = _snapshot(db)
         before = self._looked.get(disk.folder.name, CSN_NONE)
@@ -242,7 +242,7 @@ class Oracle:
         return csn < _meta(db, "tail")  # a manifest
 
     def look_again(self, disk: Disk) -> None:
-        """The power was cut: all that the catalog claims is to be looked at anew."""
+        """The power was cut: all files that the catalog claims are to be checked again."""
         self._looked.pop(disk.folder.name, None)
 
     def _applied(self, name: str, disk: Disk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:

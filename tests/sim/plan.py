@@ -1,4 +1,4 @@
-"""What a seed stands for: the size of the shard, its load, and the faults that befall it.
+"""The plan that a seed stands for: the size of the shard, its load, and the faults that befall it.
 
 A plan is a value: the same plan gives the same run, whatever made it. Faults are a list and not a stream of
 random numbers, so that one can be left out and the others stay what they were (tests/sim/shrink.py). Which
@@ -22,7 +22,7 @@ BURST_S: Final = 4.0
 #: So many faults a run has at most.
 FAULTS_MAX: Final = 10
 
-#: What befalls one replica, and for how long about (0 = for a moment).
+#: The faults of one replica, and for how long about (0 = for a moment).
 KINDS: Final[dict[str, float]] = {
     "kill": 2.0,  # the process; what it wrote stays
     "power": 2.0,  # the machine: what was not fsynced may be lost
@@ -130,7 +130,7 @@ def draw(seed: int) -> Plan:
     replicas = chance.choice([2, 3, 3, 3, 3, 4])
     kinds = [kind for kind in KINDS if kind not in _LATER and chance.random() < 0.4]
     count = chance.randint(0, FAULTS_MAX) if kinds else 0
-    # What befalls several replicas at about the same time is worse than the same over a minute.
+    # Faults of several replicas at about the same time are worse than the same over a minute.
     bursts = [chance.uniform(1.0, FAULTS_S - BURST_S) for _ in range(3)] if chance.random() < 0.5 else []
     faults = [_fault(chance, kinds, replicas, bursts) for _ in range(count)]
     lost = tuple(kind.name for kind in Lost if chance.random() < 0.5)
@@ -178,8 +178,8 @@ def _with_full_disks(
 def _with_an_end_on_a_full_disk(chance: random.Random, plan: Plan) -> Plan:
     """Return the plan and, in some runs, a boot that ends while its tasks wait for ZooKeeper on a full disk.
 
-    Faults that are drawn one by one hardly ever end a boot in the milliseconds of a background task, even less
-    often while the clean-up of that task fails.
+    Single drawn faults hardly ever end a boot in the milliseconds of a background task, and even less often
+    while the clean-up of that task fails.
     """
     if chance.randrange(_ENDS_ON_FULL_DISK):
         return plan

@@ -44,7 +44,7 @@ CLIENTS_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         violations: What is wrong; none in a good run.

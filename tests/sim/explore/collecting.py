@@ -35,7 +35,7 @@ PARTS: Final = {
 }
 PIN: Final = "r1-1-1"
 
-# What the client of the pin has heard.
+# The last answer that the client of the pin has received.
 NONE, ASKED, GRANTED, REJECTED, ENDED = range(5)
 
 Next = tuple[Move, "History_ | Broken"]
@@ -200,7 +200,7 @@ class Collecting:
         return codec.decode_csn(found.value.data)
 
     def seen_horizon(self, s: History_, which: int) -> Csn:
-        """What a collector takes for the horizon; a planted bug may take another."""
+        """Return the horizon as a collector sees it; a planted bug may return another one."""
         return self.horizon(s)
 
     def _is_pinned(self, s: History_) -> bool:

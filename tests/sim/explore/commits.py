@@ -59,7 +59,7 @@ from tidelock.csnlog.reading import read_to_end
 LOST: Final = Unknown("lost")
 MULTIS: Final = frozenset({"commit", "rollover", "raise", "start"})
 
-#: What a step leads to.
+#: A move and the state that it leads to.
 Next = tuple[Move, World | Broken]
 
 
@@ -145,7 +145,7 @@ class Commits(Surroundings):
             yield ("land", multi), after if isinstance(after, Broken) else after[0]
 
     def _with_request(self, w: World, which: int, request: Request, replica: Replica) -> Iterator[Next]:
-        """What can become of what a replica has under way."""
+        """Yield every way in which the pending request of a replica can go on."""
         if request.kind not in MULTIS:
             yield from self._serve_read(w, which, request.kind, replica)
             return
@@ -167,7 +167,7 @@ class Commits(Surroundings):
             yield ("delay", which), self._unknown(late.less("delay"), which)
 
     def _of_process(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
-        """What a running process does or meets by itself."""
+        """Yield what a running process does by itself, and what happens to it."""
         if replica.paused:
             yield ("resume", which), self._step(w.but(which, paused=False), which, "resume", Resumed())
         yield from self._follow(w, which, replica)
@@ -183,7 +183,7 @@ class Commits(Surroundings):
             yield from self._go_on_asking(w, which, replica)
 
     def _of_client(self, w: World, tx: int) -> Iterator[Next]:
-        """What the client of a transaction does, at its home and at the other replica."""
+        """Yield the requests of the client of a transaction, to its home and to the other replica."""
         home = self.txs[tx].home
         replica = w.replicas[home]
         boot, heard = w.boots[tx], w.heard[tx]
@@ -201,7 +201,7 @@ class Commits(Surroundings):
                 yield ("ask", tx, which), w.less("ask").but(which, asked=tx, answers=())
 
     def _of_peer(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
-        """What a replica does to the other, or for all."""
+        """Yield what a replica does to the other one, or for the whole cluster."""
         other = 1 - which
         if other in self.victims and other not in w.struck:
             for kind in ("fence", "strike"):
@@ -290,7 +290,7 @@ class Commits(Surroundings):
         return after if isinstance(after, Broken) else self.trimmed(after)
 
     def _heard(self, w: World, said: Said) -> World | Broken:
-        """What is said reaches whoever listens; that it is true is checked with every state."""
+        """Deliver the answers of a committer; every state is checked for their truth."""
         for tid, verdict in said.verdicts:
             tx = next(n for n, one in enumerate(self.txs) if w.boots[n] and str(one.tid(w.boots[n])) == tid)
             before, now = w.heard[tx], promises.code(verdict)
@@ -407,7 +407,7 @@ class Commits(Surroundings):
         for at in range(replica.seen, len(w.history)):
             script = (*replica.answers, View(w.history[at]))
             turn = self.procedures.outcome(NAMES[which], tid, catalog, script)
-            # What it asks next does not tell what it has seen.
+            # The next question does not show which answers came before it.
             seen = (
                 self.ensemble.read(w.history[at], tree.session(tid.home))
                 if isinstance(turn, AsksRead)
@@ -441,7 +441,7 @@ class Commits(Surroundings):
         return promises.check(self.txs, state)
 
     def unsettled(self, state: State) -> Broken | None:
-        """What is left undone in a state in which nothing happens any more by itself."""
+        """Return the work that is not done in a state in which nothing happens any more by itself."""
         assert isinstance(state, World)
         return promises.unsettled(self, state)
 

@@ -32,14 +32,14 @@ from tidelock.csnlog.core.store import Op
 
 
 class Request(NamedTuple):
-    """What a committer has under way: ``commit``, ``rollover`` or ``raise`` with its multi, or a read."""
+    """The pending request of a committer: ``commit``, ``rollover`` or ``raise`` with its multi, or a read."""
 
     kind: str
     ops: tuple[Op, ...] = ()
 
 
 class Said(NamedTuple):
-    """What a committer has said in one step."""
+    """The answers of a committer in one step."""
 
     request: Request | None = None
     verdicts: tuple[tuple[str, CommitDecision], ...] = ()

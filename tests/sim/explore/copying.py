@@ -152,7 +152,7 @@ class Copying:
                 yield ("disaster",), gone
 
     def _of_home(self, h: Home, rows: frozenset[int]) -> Iterator[Next]:
-        """What the home does with its transactions."""
+        """Yield the steps of the home with its transactions."""
         for tx, phase in enumerate(h.phases):
             tid = tid_of(tx)
             if phase == OPEN:
@@ -173,7 +173,7 @@ class Copying:
                 yield ("push", peer), h.but(peer, push=todo)
 
     def _unheld(self, h: Home, peer: int) -> tuple[int, ...]:
-        """What the pusher has for a peer: sealed, not decided, and not said to be held on its disk."""
+        """Return the transactions to push to a peer: sealed, undecided, and not confirmed for its disk."""
         name = self._names[peer]
         acks = {str(one.tid): one.acks for one in self._states.values[h.machine].open}
         ack = (name, _disk(name, h.peers[peer].known))
@@ -184,7 +184,7 @@ class Copying:
         )
 
     def _of_peer(self, h: Home, peer: int, found: Peer) -> Iterator[Next]:
-        """What happens at a peer."""
+        """Yield the steps of a peer."""
         if found.push:
             if found.up:
                 yield ("arrive", peer), self._arrives(h.but(peer, push=()), peer, found)
@@ -251,7 +251,7 @@ class Copying:
         return h
 
     def _holds(self, h: Home, tx: int, ready: Ready) -> Broken | None:
-        """What counts as a copy is one: durable on the disk that the member list showed to the home."""
+        """Check that each counted copy is durable on the disk that the member list showed to the home."""
         for holder in ready.holders:
             if holder == HOME:
                 there = h.rows is not None and tx in h.rows

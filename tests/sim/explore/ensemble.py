@@ -37,7 +37,7 @@ class Numbered(Generic[T]):
 
 
 class LogEntry(NamedTuple):
-    """What the invariants need of a record."""
+    """The fields of a record that the invariants need."""
 
     csn: Csn
     kind: Kind
@@ -140,7 +140,7 @@ def new_cluster(replicas: tuple[ReplicaId, ...], tables: tuple[str, ...], *, epo
 
 
 def first_life(replica: ReplicaId) -> SessionState:
-    """What the first start of a replica has written to its session znode, at version 0."""
+    """Return the content of a session znode after the first start of its replica, at version 0."""
     return SessionState(1, f"disk-{replica}", f"{replica}.1", "serving")
 
 

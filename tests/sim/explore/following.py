@@ -207,7 +207,7 @@ class Following:
             yield ("damage", name), self._prefixed(less(s, "damage")._replace(parts=parts), PartLost(name))
 
     def _of_follower(self, s: Shard) -> Iterator[Next]:
-        """What the follower's session does."""
+        """Yield the steps of the follower's session."""
         if s.asked:
             yield from self._serve(s, s.asked[0])
             if s.trouble.fail:
@@ -238,7 +238,7 @@ class Following:
         session, asked = s.session + 1, s.asked
         after: Shard | Broken = s._replace(session=session, seen=seen, asked=(), watched=CSN_NONE)
         assert isinstance(after, Shard)
-        # What was asked stays known to the machine until its failure is told.
+        # The machine remembers its requests until it is told that they failed.
         after = self._tell(after._replace(asked=asked), LinkChanged(connected=True, session=session))
         for _ in asked:
             if isinstance(after, Broken):
@@ -385,7 +385,7 @@ class Following:
     # ------------------------------------------------------------------------------------------- promises
 
     def check(self, state: State) -> Broken | None:
-        """What the replica claims is durable here, and what it shows is what is committed."""
+        """Check that all claimed parts are durable here, and that the replica shows exactly the commits."""
         assert isinstance(state, Shard)
         for before, entry in zip(state.log, state.log[1:], strict=False):
             if not self.neighbours(before, entry):

@@ -53,7 +53,7 @@ def _delete_at_any_version(path: str, _: int) -> Op:
 
 
 def _leave_version(path: str, *, version: int) -> Op:
-    """Nobody who moves labels is told of a deletion."""
+    """The deletion of a label leaves its version: a client that moves the label does not notice it."""
     return Check(path, version)
 
 

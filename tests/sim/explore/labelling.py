@@ -36,7 +36,7 @@ from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.transaction import Lease, Transaction
 
 LABEL: Final = "query"
-#: What has committed under the label at the beginning, where anything has: of the first home.
+#: The transaction under the label at the beginning, if there is one: of the first home.
 FIRST: Final = Tid(Csn(1), NAMES[0], 1, 99)
 
 
@@ -53,9 +53,9 @@ class Scene(NamedTuple):
     #: The states of ZooKeeper, oldest first, and the oldest that the session of each home may still read.
     history: tuple[int, ...]
     seen: tuple[int, ...]
-    #: What each run has heard so far; None when it has ended, or its home has died.
+    #: The answers to each run so far; None when it has ended, or its home has died.
     runs: tuple[tuple[Heard, ...] | None, ...]
-    #: What the home of the label has heard that gives it back; None when it does not.
+    #: The answers to the home that gives its label back; None while it does not.
     giver: tuple[Heard, ...] | None
     #: Batches in the order of their commits, each with the life of the label.
     done: tuple[tuple[int, int], ...]
@@ -198,10 +198,10 @@ class Labelling:
             yield ("multi", which), self._told(s, which, (*script, Heard(result)))
 
     def _told(self, s: Scene, which: int, script: tuple[Heard, ...]) -> Scene | Broken:
-        """What a run, or the giver, makes of what it has heard."""
+        """Return the state after a run, or the giver, has received its answers."""
         turn = self._turn(which, script)
         if which == _GIVER:
-            # False: to be tried again with the next cleaning, when the label is looked at anew.
+            # False: to be tried again with the next cleaning, when the label is read again.
             return s._replace(giver=None if isinstance(turn, Returned) else script)
         run = self._runs[which]
         match turn:
@@ -256,7 +256,7 @@ class Labelling:
     # ------------------------------------------------------------------------------------------- promises
 
     def check(self, state: State) -> Broken | None:
-        """What is promised is held against each step."""
+        """Promises are checked at each step, not in a state."""
         return None
 
     def unsettled(self, state: State) -> Broken | None:
@@ -278,7 +278,7 @@ class Labelling:
         return f"{who} {words[str(move[0])]}" + (f" state {move[2]}" if move[0] == "read" else "")
 
 
-#: The home that gives the label back, in the place of a run.
+#: The home that gives the label back, as the number of a run.
 _GIVER: Final = -1
 
 

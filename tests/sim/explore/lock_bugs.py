@@ -40,7 +40,7 @@ def _set_versions_only(path: str, data: bytes = b"", version: int | None = None)
 
 
 async def _nothing(*_: object) -> list[Any]:
-    """Nobody looks."""
+    """Find nothing, without a read."""
     return []
 
 
@@ -50,7 +50,7 @@ def _pass_everything(book: Book, _: Csn) -> None:
 
 
 async def _read_version(around: Surroundings, home: ReplicaId) -> int | None:
-    """Whoever finds the holder fenced deletes its locks under the version that he has read."""
+    """A sweeper that finds the holder fenced deletes its locks under the version that it has read."""
     node: Ok[Node] = await around.store.get(tree.session(home))
     if codec.decode_session(node.value.data).state == "fenced":
         return node.value.version

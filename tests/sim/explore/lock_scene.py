@@ -14,7 +14,7 @@ NAMES: Final = (ReplicaId("r1"), ReplicaId("r2"), ReplicaId("r3"))
 #: All parts of the table, with their partitions.
 PARTS: Final = {PartId("r9-1-1"): "y=1", PartId("r9-1-2"): "y=2"}
 
-# What a transaction is at. Those from DONE on are decided.
+# The phases of a transaction. From DONE on it is decided.
 IDLE, TAKING, HELD, GIVING, DONE, COMMITTED = range(6)
 
 

@@ -53,7 +53,7 @@ LIMITS = LockLimits(
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What a run waits for: a multi, or what ``about`` of a kind is now."""
+    """The request that a run waits for: a multi, or a read of ``about`` by its kind."""
 
     kind: str
     about: Any
@@ -70,7 +70,7 @@ class Ended:
 
 
 class Mind(NamedTuple):
-    """What a life remembers between two runs: its book, and whether former lives were looked at."""
+    """The memory of a life between two runs: its book, and whether former lives were checked."""
 
     book: Book
     adopted: bool
@@ -134,7 +134,7 @@ class _Store(AnsweredStore):
 
 
 class Surroundings:
-    """What one run of a replica's locks is given."""
+    """The ports of one run of a replica's locks."""
 
     def __init__(self, store: _Store, replica: ReplicaId, boot: int, fence: int) -> None:
         self.store, self._replica, self._boot, self.fence = store, replica, boot, fence
@@ -231,7 +231,7 @@ class Lockers:
         return number
 
     def mind(self, number: int) -> Mind:
-        """What a life remembers; not to be changed."""
+        """Return the memory of a life; the caller does not change it."""
         return self._minds[number]
 
     def changed(self, number: int, change: Callable[[Book], object]) -> int:

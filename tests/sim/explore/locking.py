@@ -158,7 +158,7 @@ class Locking:
             yield ("land", multi), landed._replace(late=landed.late - {multi})
 
     def _begins(self, s: Scene, which: int, agent: Agent) -> Iterator[Next]:
-        """What an agent may do that does nothing about locks."""
+        """Yield the steps of an agent that do not concern locks."""
         for number, deal in enumerate(s.deals):
             if self.removals[number].home != which:
                 continue
@@ -231,7 +231,7 @@ class Locking:
             yield ("read", which), self._hears(s, which, self._answer(s, turn))
 
     def _answer(self, s: Scene, asks: Asks) -> object:
-        """What a read hears now."""
+        """Return the answer to a read in this state."""
         about = asks.about
         if asks.kind == "get":
             return self.ensemble.read(s.zk, about)

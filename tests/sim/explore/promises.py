@@ -1,4 +1,4 @@
-"""What the exploration of commits holds every state against: the invariants of the design, by name."""
+"""The invariants of the design, by name: the exploration of commits checks them in every state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def code(said: object) -> int:
 
 
 def word(heard: int) -> str:
-    """What a client has heard, in words."""
+    """Return the last answer to a client, in words."""
     known = {IDLE: "not asked for", WAITING: "waited for", UNDECIDED: "undecided", REJECTED: "aborted"}
     return known.get(heard, f"committed at {heard}")
 

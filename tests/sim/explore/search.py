@@ -27,11 +27,11 @@ class Broken:
 
 
 class Model(Protocol):
-    """What is explored."""
+    """A world that can be explored: its states, moves and checks."""
 
     #: Kinds of moves that only trouble brings: a system that heals makes none of them.
     faults: frozenset[str]
-    #: Kinds of moves that are repeated for ever, whether they find anything or not.
+    #: Kinds of moves that are repeated forever, whether they find anything or not.
     idle: frozenset[str]
 
     def initial(self) -> State:
@@ -44,7 +44,7 @@ class Model(Protocol):
         """The promise that a state breaks, if any."""
 
     def unsettled(self, state: State) -> Broken | None:
-        """What is left undone in a state in which nothing but idle moves happens any more by itself."""
+        """Return the work that is not done in a state in which only idle moves happen by themselves."""
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
@@ -52,7 +52,7 @@ class Model(Protocol):
 
 @dataclass(slots=True)
 class Report:
-    """What an exploration has found."""
+    """The result of an exploration."""
 
     states: int = 0
     steps: int = 0

@@ -10,7 +10,7 @@ from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.replication.core.messages import PrefixEvent
 
-#: What the disk of the follower has of a part.
+#: The state of a part on the disk of the follower.
 ABSENT_PART, WRITTEN, DURABLE = range(3)
 
 
@@ -65,7 +65,7 @@ class Shard(NamedTuple):
     #: The snapshot CSN in the catalog, and the tids that are visible there, in the order of their CSNs.
     applied: Csn = Csn(1)
     visible: tuple[str, ...] = ()
-    #: What the disk has of each part.
+    #: The state of each part on the disk.
     parts: tuple[int, ...] = ()
     sent: int = 0
     #: Records that this replica wrote itself, and may hear of by the answer to its multi.

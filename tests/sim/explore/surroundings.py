@@ -1,4 +1,4 @@
-"""What happens to ZooKeeper in the exploration of commits: multis, fences by others, the tail."""
+"""Moves of ZooKeeper in the exploration of commits: multis, fences by others, the tail."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def truncate(store: Any, fenced: Any) -> None:
 
 
 class Log(NamedTuple):
-    """Everything: ZooKeeper, what the follower has applied, and who has asked what so far."""
+    """Everything: ZooKeeper, what the follower has applied, and the requests of each process so far."""
 
     tree: int
     applied: Csn = Csn(1)

@@ -15,7 +15,7 @@ from tidelock.csnlog.core.store import SetData
 NAMES = (ReplicaId("r1"), ReplicaId("r2"))
 ORDERS = TableName("d.orders")
 
-# What a client has heard of its transaction; a CSN means committed there.
+# The last answer to the client of a transaction; a CSN means committed there.
 IDLE, WAITING, UNDECIDED, REJECTED = 0, -1, -2, -3
 
 
@@ -42,7 +42,7 @@ class Tx:
         return Tid(Csn(1), NAMES[self.home], boot, self.counter)
 
     def proposal(self, boot: int) -> Proposal:
-        """What its home proposes."""
+        """Return the proposal of its home."""
         record = TidRecord(str(self.tid(boot)), label=self.label)
         tables = {ORDERS: 0} if self.uses or self.alters else {}
         ddl = (SetData(f"tables/{ORDERS}", str(self.tid(boot)).encode(), 0),) if self.alters else ()
@@ -83,7 +83,7 @@ class Budget(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a replica has under way: a multi by its number, or a read (-1), and the session that sent it."""
+    """The pending request of a replica: a multi by its number or a read (-1), and its session."""
 
     kind: str
     multi: int
@@ -112,7 +112,7 @@ class Replica(NamedTuple):
     #: The last record that was read, and the last that is durable in the catalog.
     taken: Csn = Csn(1)
     applied: Csn = Csn(1)
-    #: What the start of a process was answered so far; None when none is under way.
+    #: The answers to a starting process so far; None if no start is under way.
     script: Script | None = None
     #: The transaction whose outcome is being asked for, and what was answered so far.
     asked: int = -1
