@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 from unittest import mock
 
-from tests.sim.disk import Disk
+from tests.sim.disk import SimDisk
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.model import Progress, TidRecord
@@ -127,7 +127,7 @@ def send_again_what_may_have_landed() -> Iterator[None]:
 @contextmanager
 def forget_to_fsync() -> Iterator[None]:
     """Part files are not made durable."""
-    with mock.patch.object(Disk, "fsync", return_value=None):
+    with mock.patch.object(SimDisk, "fsync", return_value=None):
         yield
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.sim.disk import Disk
+from tests.sim.disk import SimDisk
 from tests.sim.life import LIFE
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.storage.catalog import Catalog, Job, _Pending, _settle
@@ -45,7 +45,7 @@ class _Teller:
 class SimCatalog(Catalog):
     """A catalog on a simulated disk."""
 
-    def __init__(self, disk: Disk, chance: random.Random, *, initial: dict[str, Any]) -> None:
+    def __init__(self, disk: SimDisk, chance: random.Random, *, initial: dict[str, Any]) -> None:
         self._disk = disk
         self._chance = chance
         self._life = LIFE.get()

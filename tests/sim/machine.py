@@ -45,7 +45,7 @@ from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
 
 #: Wall clock at the start of a run, Unix seconds.
 EPOCH_S = 1_700_000_000.0
@@ -118,7 +118,7 @@ class SimListener:
 class Site:
     """Stands for the web server's runner and its site: both of one application."""
 
-    def __init__(self, world: World, services: Services) -> None:
+    def __init__(self, world: SimWorld, services: Services) -> None:
         self._world = world
         self._services = services
 
@@ -136,7 +136,7 @@ class Site:
 
 
 @contextmanager
-def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
+def replaced(world: SimWorld, now: Callable[[], float]) -> Iterator[None]:
     """Let the product find the simulation."""
 
     async def open_local(settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
@@ -184,7 +184,9 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
         yield
 
 
-async def _open_local(world: World, settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
+async def _open_local(
+    world: SimWorld, settings: AgentSettings, callbacks: Any, stack: AsyncExitStack
+) -> Local:
     """As :func:`tidelock.replica_agent.lifecycle.local.open_local`, without sockets and processes."""
     life = LIFE.get()
     life.agent = callbacks
@@ -203,7 +205,7 @@ async def _open_local(world: World, settings: AgentSettings, callbacks: Any, sta
     return Local(settings, files, made, waiters, PartCounts(made.reader), listener, readers)
 
 
-async def _connect(world: World) -> Store:
+async def _connect(world: SimWorld) -> Store:
     life = LIFE.get()
     if life.host.cut_off:
         await asyncio.sleep(life.host.settings.connect_timeout_s)

@@ -49,7 +49,7 @@ _ENDS_ON_FULL_DISK: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """One fault: when, what, to whom, and for how long (seconds)."""
 
     at_s: float
@@ -59,7 +59,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """All that a run depends on.
 
     Attributes:
@@ -95,17 +95,17 @@ class Plan:
     compaction: bool = False
     history_s: float = 0.0
     log_keep: int = 1
-    faults: tuple[Fault, ...] = field(default=())
+    faults: tuple[PlannedFault, ...] = field(default=())
 
     def to_json(self) -> str:
         """Return the plan as one line."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> RunPlan:
         """Read a plan back; TypeError when it is none."""
         found: dict[str, Any] = json.loads(text)
-        found["faults"] = tuple(Fault(**fault) for fault in found["faults"])
+        found["faults"] = tuple(PlannedFault(**fault) for fault in found["faults"])
         found["request_kinds"] = tuple(found["request_kinds"])
         return cls(**found)
 
@@ -124,7 +124,7 @@ class Plan:
         return 10 * len(self.faults) + load + 5 * rates + toggles
 
 
-def draw(seed: int) -> Plan:
+def draw(seed: int) -> RunPlan:
     """Return the plan of a seed."""
     chance = random.Random(f"plan {seed}")
     replicas = chance.choice([2, 3, 3, 3, 3, 4])
@@ -134,7 +134,7 @@ def draw(seed: int) -> Plan:
     bursts = [chance.uniform(1.0, FAULTS_S - BURST_S) for _ in range(3)] if chance.random() < 0.5 else []
     faults = [_fault(chance, kinds, replicas, bursts) for _ in range(count)]
     lost = tuple(kind.name for kind in Lost if chance.random() < 0.5)
-    plan = Plan(
+    plan = RunPlan(
         seed=seed,
         replicas=replicas,
         copies=min(replicas, chance.choice([2, 2, 2, 3])),
@@ -167,15 +167,15 @@ def draw(seed: int) -> Plan:
 
 
 def _with_full_disks(
-    chance: random.Random, faults: tuple[Fault, ...], replicas: int, bursts: list[float]
-) -> tuple[Fault, ...]:
+    chance: random.Random, faults: tuple[PlannedFault, ...], replicas: int, bursts: list[float]
+) -> tuple[PlannedFault, ...]:
     """Return the faults and, in some runs, disks that are full for a while beside them."""
     count = chance.choice([0, 0, 0, 1, 2])
     full = [_fault(chance, ["full"], replicas, bursts) for _ in range(count)]
     return tuple(sorted((*faults, *full), key=lambda fault: fault.at_s))
 
 
-def _with_an_end_on_a_full_disk(chance: random.Random, plan: Plan) -> Plan:
+def _with_an_end_on_a_full_disk(chance: random.Random, plan: RunPlan) -> RunPlan:
     """Return the plan and, in some runs, a boot that ends while its tasks wait for ZooKeeper on a full disk.
 
     Single drawn faults hardly ever end a boot in the milliseconds of a background task, and even less often
@@ -184,20 +184,20 @@ def _with_an_end_on_a_full_disk(chance: random.Random, plan: Plan) -> Plan:
     if chance.randrange(_ENDS_ON_FULL_DISK):
         return plan
     at_s, target = round(chance.uniform(5.0, FAULTS_S - BURST_S), 3), chance.randrange(plan.replicas)
-    ending = Fault(at_s, chance.choice(["stop", "fence"]), target)
+    ending = PlannedFault(at_s, chance.choice(["stop", "fence"]), target)
     faults = (*plan.faults, *end_on_a_full_disk(ending))
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
-def end_on_a_full_disk(ending: Fault) -> tuple[Fault, ...]:
+def end_on_a_full_disk(ending: PlannedFault) -> tuple[PlannedFault, ...]:
     """Return the end of a boot amid slow answers of ZooKeeper, with a disk that is full for a while."""
     at_s, target = ending.at_s, ending.target
-    slow = Fault(round(at_s - 3.0, 3), "slow_zookeeper", target, 5.0)
-    return slow, Fault(round(at_s - 1.0, 3), "full", target, 4.0), ending
+    slow = PlannedFault(round(at_s - 3.0, 3), "slow_zookeeper", target, 5.0)
+    return slow, PlannedFault(round(at_s - 1.0, 3), "full", target, 4.0), ending
 
 
-def _fault(chance: random.Random, kinds: list[str], replicas: int, bursts: list[float]) -> Fault:
+def _fault(chance: random.Random, kinds: list[str], replicas: int, bursts: list[float]) -> PlannedFault:
     kind = chance.choice(kinds)
     at_s = chance.choice(bursts) + chance.uniform(0.0, BURST_S) if bursts else chance.uniform(0.5, FAULTS_S)
     length_s = KINDS[kind] * chance.choice([0.2, 1.0, 1.0, 4.0])
-    return Fault(round(at_s, 3), kind, chance.randrange(replicas), round(length_s, 3))
+    return PlannedFault(round(at_s, 3), kind, chance.randrange(replicas), round(length_s, 3))

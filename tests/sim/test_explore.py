@@ -10,7 +10,7 @@ import pytest
 from tests.sim.explore.__main__ import run
 from tests.sim.explore.bugs import BUGS
 from tests.sim.explore.planted import Bug
-from tests.sim.explore.scenarios import SCENARIOS, Scenario
+from tests.sim.explore.scenarios import SCENARIOS, ExploredScenario
 
 
 def _cases() -> list[object]:
@@ -18,7 +18,7 @@ def _cases() -> list[object]:
 
 
 @pytest.mark.parametrize("scenario", _cases())
-def test_no_state_breaks_a_promise(scenario: Scenario) -> None:
+def test_no_state_breaks_a_promise(scenario: ExploredScenario) -> None:
     """All states are visited and keep the promises; from all of them everything is settled in the end."""
     report = run(scenario.model)
     assert report.broken is None, report.story()

@@ -16,7 +16,7 @@ import pytest
 from tests.sim import machine, world
 from tests.sim.__main__ import command
 from tests.sim.bugs import BUGS
-from tests.sim.plan import KINDS, Fault, Plan, draw, end_on_a_full_disk
+from tests.sim.plan import KINDS, PlannedFault, RunPlan, draw, end_on_a_full_disk
 from tests.sim.shrink import shrink
 from tests.sim.world import simulate
 from tidelock.csnlog.testing.memory_store import Fault as Lost
@@ -31,15 +31,17 @@ FRESH = 2
 MANY = 300
 #: How many seeds the search for a planted bug may take.
 FOUND_WITHIN = 10
-_SMALL = Plan(seed=0, writers=4, readers=0, transactions=6)
+_SMALL = RunPlan(seed=0, writers=4, readers=0, transactions=6)
 #: Everything that removes, with short history.
-_REMOVING = Plan(
+_REMOVING = RunPlan(
     seed=0, writers=0, readers=0, changers=4, transactions=16, compaction=True, history_s=1.0, log_keep=1
 )
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
     "acknowledge-before-durable": _SMALL,
-    "apply-over-a-gap": replace(_SMALL, faults=(Fault(5.0, "deaf", 0, 8.0), Fault(20.0, "deaf", 1, 8.0))),
+    "apply-over-a-gap": replace(
+        _SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0), PlannedFault(20.0, "deaf", 1, 8.0))
+    ),
     "count-a-replaced-disk": replace(
         _SMALL,
         copies=3,
@@ -47,10 +49,12 @@ SHOWN_BY = {
         faults=tuple(
             fault
             for at_s in (4.0, 16.0, 28.0)
-            for fault in (Fault(at_s, "kill", 2, 4.5), Fault(at_s + 1.5, "replace", 1, 0.2))
+            for fault in (PlannedFault(at_s, "kill", 2, 4.5), PlannedFault(at_s + 1.5, "replace", 1, 0.2))
         ),
     ),
-    "forget-to-fsync": replace(_SMALL, faults=(Fault(10.0, "power", 0, 1.0), Fault(20.0, "power", 1, 1.0))),
+    "forget-to-fsync": replace(
+        _SMALL, faults=(PlannedFault(10.0, "power", 0, 1.0), PlannedFault(20.0, "power", 1, 1.0))
+    ),
     "collect-by-creation": replace(_REMOVING, readers=2),
     "look-before-locking": replace(_REMOVING, seed=3),
     "keep-marks-of-what-is-rolled-back": replace(_REMOVING, replicas=2, transactions=8),
@@ -60,9 +64,9 @@ SHOWN_BY = {
     "delete-locks-by-their-own-version": replace(
         _REMOVING,
         changers=6,
-        faults=tuple(Fault(2.0 + 12.0 * number, "zookeeper", number, 10.0) for number in range(3)),
+        faults=tuple(PlannedFault(2.0 + 12.0 * number, "zookeeper", number, 10.0) for number in range(3)),
     ),
-    "serve-before-it-is-where-it-was": Plan(
+    "serve-before-it-is-where-it-was": RunPlan(
         seed=707891898,
         writers=2,
         readers=1,
@@ -76,18 +80,20 @@ SHOWN_BY = {
         compaction=True,
         log_keep=1,
         faults=(
-            Fault(11.129, "replace", 1, 2.0),
-            Fault(11.863, "mute", 2, 4.0),
-            Fault(16.854, "power", 1, 2.0),
+            PlannedFault(11.129, "replace", 1, 2.0),
+            PlannedFault(11.863, "mute", 2, 4.0),
+            PlannedFault(16.854, "power", 1, 2.0),
         ),
     ),
     "call-aborted-what-no-home-answers-for": replace(
-        _SMALL, loss=0.2, faults=(Fault(4.0, "deaf", 0, 8.0), Fault(14.0, "deaf", 1, 8.0))
+        _SMALL, loss=0.2, faults=(PlannedFault(4.0, "deaf", 0, 8.0), PlannedFault(14.0, "deaf", 1, 8.0))
     ),
-    "await-no-missing-part": replace(_SMALL, faults=(Fault(5.0, "deaf", 0, 8.0),)),
+    "await-no-missing-part": replace(_SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0),)),
     "clean-up-although-cancelled": replace(
         _REMOVING,
-        faults=tuple(chain(*(end_on_a_full_disk(Fault(at_s, "stop", 0)) for at_s in (8.0, 18.0, 28.0)))),
+        faults=tuple(
+            chain(*(end_on_a_full_disk(PlannedFault(at_s, "stop", 0)) for at_s in (8.0, 18.0, 28.0)))
+        ),
     ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
@@ -191,14 +197,14 @@ def test_shrinking_leaves_what_matters() -> None:
     plan = replace(
         draw(5),
         faults=tuple(
-            Fault(float(n), kind, n) for n, kind in enumerate(("kill", "lag", "power", "skew", "stop"))
+            PlannedFault(float(n), kind, n) for n, kind in enumerate(("kill", "lag", "power", "skew", "stop"))
         ),
         requests=0.03,
         request_kinds=("LATE", "EXPIRED"),
         loss=0.1,
     )
 
-    def fails(tried: Plan) -> bool:
+    def fails(tried: RunPlan) -> bool:
         kinds = {fault.kind for fault in tried.faults}
         return {"lag", "stop"} <= kinds and "LATE" in tried.request_kinds and tried.requests > 0
 
@@ -214,11 +220,11 @@ def test_a_failing_run_is_shrunk() -> None:
     plan = replace(draw(1), transactions=2)
     bug = BUGS["acknowledge-before-durable"]
 
-    def fails(tried: Plan) -> bool:
+    def fails(tried: RunPlan) -> bool:
         return bool(simulate(tried, around=bug, brief=True).violations)
 
     small = shrink(plan, fails, runs_max=8)
     assert small.size < plan.size
     assert fails(small)
-    assert Plan.from_json(small.to_json()) == small
+    assert RunPlan.from_json(small.to_json()) == small
     assert small.to_json() in command(small)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
-from tests.sim.explore.labelling import Labelling, Run, RunLog
+from tests.sim.explore.labelling import Labelling, LabelRun, RunLog
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
@@ -19,7 +19,7 @@ from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 from tidelock.replica_agent.transactions.ending import outcome_retention
 
 #: Two runs of the next batch, one at each home.
-TWICE: Final = (Run(0, 1), Run(1, 1))
+TWICE: Final = (LabelRun(0, 1), LabelRun(1, 1))
 
 _ELEMENTS = batch._elements
 
@@ -57,7 +57,7 @@ def _leave_version(path: str, *, version: int) -> Op:
     return Check(path, version)
 
 
-def _labelling(*runs: Run, **more: Any) -> Callable[..., Model]:
+def _labelling(*runs: LabelRun, **more: Any) -> Callable[..., Model]:
     def model(replays: Replays, **classes: Any) -> Model:
         return Labelling(replays, runs, **more, **classes)
 

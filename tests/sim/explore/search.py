@@ -51,7 +51,7 @@ class Model(Protocol):
 
 
 @dataclass(slots=True)
-class Report:
+class ExplorationReport:
     """The result of an exploration."""
 
     states: int = 0
@@ -124,7 +124,7 @@ class _Graph:
         return None if found < 0 else found
 
 
-def explore(model: Model, *, states_max: int = 5_000_000) -> Report:
+def explore(model: Model, *, states_max: int = 5_000_000) -> ExplorationReport:
     """Visit every state; ends early at the first broken promise, or (``cut``) at the bound."""
     begun = time.process_time()
     graph = _Graph(model.initial())
@@ -134,8 +134,8 @@ def explore(model: Model, *, states_max: int = 5_000_000) -> Report:
     return report
 
 
-def _visit(model: Model, graph: _Graph, states_max: int) -> Report:
-    report = Report()
+def _visit(model: Model, graph: _Graph, states_max: int) -> ExplorationReport:
+    report = ExplorationReport()
     settled: list[int] = []
     number = 0
     while number < len(graph.states):
@@ -170,8 +170,8 @@ def _visit(model: Model, graph: _Graph, states_max: int) -> Report:
 
 
 def _broken(
-    model: Model, graph: _Graph, report: Report, number: int, move: Move | None, broken: Broken
-) -> Report:
+    model: Model, graph: _Graph, report: ExplorationReport, number: int, move: Move | None, broken: Broken
+) -> ExplorationReport:
     steps = graph.way(number)
     if move is not None:
         steps.append((graph.states[number], move))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.sim.explore.ensemble import LogEntry
+from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.followers import Asked
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import LogRecord
@@ -14,7 +14,7 @@ from tidelock.replication.core.messages import PrefixEvent
 ABSENT_PART, WRITTEN, DURABLE = range(3)
 
 
-class Trouble(NamedTuple):
+class FollowerTrouble(NamedTuple):
     """How often each thing may still happen."""
 
     #: An epoch is closed.
@@ -36,7 +36,7 @@ class Trouble(NamedTuple):
     #: The catalog cannot be written.
     full: int = 0
 
-    def less(self, name: str) -> Trouble:
+    def less(self, name: str) -> FollowerTrouble:
         """One less of a kind."""
         return self._replace(**{name: getattr(self, name) - 1})
 
@@ -46,7 +46,7 @@ class Shard(NamedTuple):
 
     history: tuple[int, ...]
     #: Every record that ever was.
-    log: tuple[LogEntry, ...]
+    log: tuple[RecordFacts, ...]
     #: Number of the follower's state, -1 while no process runs, and that of the prefix.
     machine: int
     prefix: int
@@ -71,7 +71,7 @@ class Shard(NamedTuple):
     #: Records that this replica wrote itself, and may hear of by the answer to its multi.
     pokes: tuple[Csn, ...] = ()
     struck: bool = False
-    trouble: Trouble = Trouble()
+    trouble: FollowerTrouble = FollowerTrouble()
 
     @property
     def now(self) -> int:
