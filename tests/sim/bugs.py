@@ -1,6 +1,6 @@
 """Planted bugs: each replaces a piece of the product by a wrong one, and the simulation has to find it.
 
-A simulation that finds nothing is worth nothing unless it would find something.
+A simulation without findings proves nothing unless it finds planted bugs.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def collect_by_creation() -> Iterator[None]:
 
 @contextmanager
 def look_before_locking() -> Iterator[None]:
-    """It is asked whether somebody has removed the parts, and a while later they are locked."""
+    """A removal checks that no other one has removed its parts, and locks them a while later."""
     lock = Removals._lock
 
     async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk) -> None:
@@ -216,14 +216,14 @@ def adopt_every_merge() -> Iterator[None]:
 
 @contextmanager
 def ignore_open_transactions() -> Iterator[None]:
-    """The horizon may pass what an open transaction reads."""
+    """The horizon may pass the snapshot of an open transaction."""
     with mock.patch.object(Transactions, "oldest_snapshot", lambda _, default: default):
         yield
 
 
 @contextmanager
 def delete_locks_by_their_own_version() -> Iterator[None]:
-    """Locks of a silent replica are deleted at their own versions: nobody fences their holder before."""
+    """Locks of a silent replica are deleted at their own versions, without a fence for their holder."""
 
     async def clear(self: LockSweeper, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
         left = await self._zookeeper.scan(self._zookeeper.call(0.0), table)
@@ -245,7 +245,7 @@ def serve_before_it_is_where_it_was() -> Iterator[None]:
 
 @contextmanager
 def call_aborted_what_no_home_answers_for() -> Iterator[None]:
-    """A home that does not answer counts as dead, and its transaction as aborted: nobody fences it before."""
+    """A home that does not answer counts as dead, and its transaction as aborted, without a fence."""
 
     def step(facts: Facts, policy: Policy) -> Question | Outcome | NeverWas:
         found = next_step(facts, policy)

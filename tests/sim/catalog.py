@@ -24,10 +24,10 @@ class NoThread:
         pass
 
     def start(self) -> None:
-        """Do not."""
+        """Do nothing."""
 
     def join(self) -> None:
-        """It has ended."""
+        """Do nothing: the thread never ran."""
 
 
 class _Teller:
@@ -38,7 +38,7 @@ class _Teller:
 
     @staticmethod
     def is_closed() -> bool:
-        """It never is."""
+        """Return False: the loop of a run outlives its catalogs."""
         return False
 
 

@@ -185,7 +185,7 @@ def balances(found: Lists) -> list[list[Any]]:
 
 
 async def create_tables(world: SimWorld) -> None:
-    """Make all tables, as soon as somebody does that."""
+    """Make all tables; each try may fail while the replicas start."""
     schemas = [TableSchema.from_request(table, SCHEMA) for table in TABLES]
     schemas += [
         TableSchema.from_request(table, table_model.SCHEMA, table_model.PARTITION_BY, ["k"])

@@ -81,7 +81,7 @@ async def _within(world: SimWorld, done: Callable[[], bool]) -> bool:
 
 
 async def _nothing_left(world: SimWorld) -> None:
-    """No replica holds what nobody needs: undecided parts, marks, files (I13)."""
+    """No replica holds undecided parts, marks or files that nothing needs (I13)."""
     for host in world.hosts:
         await _within(world, functools.partial(_is_clean, host))
         if left := leftovers(host.disk.data):
@@ -293,7 +293,7 @@ def _logged(world: SimWorld, tid: TidRecord) -> list[Any]:
 
 
 def _of_story(world: SimWorld, line: LogLine) -> LogLine:
-    """Leave out whom nobody wrote a story of: writers, and those who made the tables."""
+    """Leave out transactions without a story: those of writers, and those that made the tables."""
     changers = {life.tid for life in world.oracle.story.lives}
     return replace(line, tids=tuple(one for one in line.tids if one.compaction or one.tid in changers))
 

@@ -19,7 +19,7 @@ START_S: Final = 1000.0
 
 
 class StandstillError(RuntimeError):
-    """Nothing is ready and no timer runs: everybody waits for somebody else."""
+    """The loop has no ready task and no timer: all tasks wait for each other."""
 
 
 class HorizonError(RuntimeError):
@@ -68,7 +68,7 @@ class _Selector:
         return []
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no socket is open."""
 
 
 class SimLoop(base_events.BaseEventLoop):

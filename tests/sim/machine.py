@@ -93,7 +93,7 @@ class SimReaders:
 
     @staticmethod
     def counters() -> Mapping[str, int]:
-        """Nothing is counted."""
+        """Return no counters."""
         return {}
 
     def released(self, part: PartId) -> None:
@@ -112,7 +112,7 @@ class SimListener:
         return "", 1
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: no socket is open."""
 
 
 class Site:
@@ -123,7 +123,7 @@ class Site:
         self._services = services
 
     async def setup(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: no web server is prepared."""
 
     async def start(self) -> None:
         """Answer from now on."""

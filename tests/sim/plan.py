@@ -50,7 +50,7 @@ _ENDS_ON_FULL_DISK: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault: when, what, to whom, and for how long (seconds)."""
+    """One fault: its time, kind, replica and length (seconds)."""
 
     at_s: float
     kind: str
@@ -111,7 +111,7 @@ class RunPlan:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing befalls anybody."""
+        """Whether the plan has no faults."""
         return not (self.faults or self.requests or self.loss or self.twice or self.late)
 
     @property

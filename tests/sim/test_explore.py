@@ -38,6 +38,6 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_without_the_bug_its_scenario_is_green(bug: Bug) -> None:
-    """It is the planted bug that is found, not the scenario."""
+    """The exploration is green without the bug, so it finds the bug and not a fault of its world."""
     report = run(bug.sound)
     assert report.broken is None, report.story()

@@ -115,7 +115,7 @@ def test_the_product_holds_its_invariants_under_faults(seed: int) -> None:
 
 
 def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
-    """And each setting of a plan: what is added to plans has to be added to the seeds."""
+    """They have each setting of a plan too: a new setting needs a seed that has it."""
     plans = [draw(seed) for seed in FIXED]
     assert {fault.kind for plan in plans for fault in plan.faults} == set(KINDS)
     assert {kind for plan in plans if plan.requests for kind in plan.request_kinds} == set(Lost.__members__)
@@ -127,7 +127,7 @@ def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
 
 
 def test_the_product_holds_under_fresh_seeds() -> None:
-    """Others every time; the output of a failure says which."""
+    """The seeds differ in every run; the output of a failure names them."""
     for _ in range(FRESH):
         seed = secrets.randbelow(1 << 31)
         sys.stdout.write(f"{command(draw(seed))}\n")
@@ -145,7 +145,7 @@ def test_the_product_holds_under_many_seeds() -> None:
 
 
 def test_a_run_that_does_not_come_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that was found before its horizon."""
+    """The report has all violations that were found before the horizon."""
     monkeypatch.setattr(world, "HORIZON_S", 3.0)
     monkeypatch.delattr(machine.SimSecrets, "token_bytes")  # no agent can start
     told = [str(violation) for violation in simulate(_SMALL).violations]
@@ -154,7 +154,7 @@ def test_a_run_that_does_not_come_to_its_end_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """Here and in another process, whose sets have other orders."""
+    """The trace is the same in another process, whose sets have other orders."""
     plan = draw(3)
     trace = simulate(plan).trace
     words = [sys.executable, *command(plan).split()[1:]]
@@ -193,7 +193,7 @@ def test_a_machine_that_breaks_an_invariant_stops_its_agent_with_its_story() -> 
 
 
 def test_shrinking_leaves_what_matters() -> None:
-    """Of a large plan that fails because of two faults and one rate nothing else is left."""
+    """A large plan that fails because of two faults and one rate is reduced to these."""
     plan = replace(
         draw(5),
         faults=tuple(

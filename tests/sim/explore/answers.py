@@ -34,7 +34,7 @@ class AnsweredStore:
         self._ensemble, self._script = ensemble, list(script)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Nothing ever changes within one run."""
+        """Do nothing: the connection never changes within one run."""
 
     async def close(self) -> None:
         """There is nothing to end."""

@@ -119,7 +119,7 @@ class ForgetsWhatItMet(CommitModel):
         return max(self.ensemble.tail(w.history[-1]), w.log[0].csn)
 
     def met(self, which: int, entry: RecordFacts) -> tuple[tuple[str, Csn], ...]:
-        """Nothing."""
+        """Return no tids."""
         return ()
 
 

@@ -68,7 +68,7 @@ class CollectingBudget(NamedTuple):
 
 
 class History_(NamedTuple):  # noqa: N801 - the state of the world, beside the product's class
-    """Everything."""
+    """The whole state of the world of pins and history."""
 
     tree: int
     replicas: tuple[CollectingReplica, ...]

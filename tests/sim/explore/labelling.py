@@ -48,7 +48,7 @@ class LabelRun(NamedTuple):
 
 
 class LabelScene(NamedTuple):
-    """Everything."""
+    """The whole state of the world of labels."""
 
     #: The states of ZooKeeper, oldest first, and the oldest that the session of each home may still read.
     history: tuple[int, ...]
@@ -300,4 +300,4 @@ async def _give_back(store: AnsweredStore) -> bool:
 
 
 async def _nowhere(_: list[LogRecord]) -> None:
-    """Nothing is delivered."""
+    """Do nothing: no records are delivered."""

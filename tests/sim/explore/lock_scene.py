@@ -91,7 +91,7 @@ class Deal(NamedTuple):
 
 
 class LockScene(NamedTuple):
-    """Everything."""
+    """The whole state of the world of locks."""
 
     zk: int
     agents: tuple[LockAgent, ...]

@@ -125,4 +125,4 @@ def number_behind(log: tuple[RecordFacts, ...], number: Csn) -> Csn:
 
 
 async def _nowhere(_: list[LogRecord]) -> None:
-    """Nothing is delivered in a conversation that is only about an outcome."""
+    """Do nothing: a question for an outcome delivers no records."""

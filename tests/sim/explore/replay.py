@@ -97,7 +97,7 @@ class ScriptedStore:
         self._path = ""
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Nothing ever changes within one run."""
+        """Do nothing: the connection never changes within one run."""
 
     async def close(self) -> None:
         """There is nothing to end."""

@@ -38,7 +38,7 @@ Next = tuple[Move, "ResolvingState | Broken"]
 
 
 class ResolvingState(NamedTuple):
-    """Everything: the transaction, its home, what the replica has, and what it was asked.
+    """The state of the world: the transaction, its home, the catalog of the replica, its question.
 
     Attributes:
         state: Of the transaction, as its home has decided it.
@@ -92,7 +92,7 @@ class _Answers:
         return cast("Csn", self.next("floor"))
 
     def snapshot_csn(self) -> Csn:
-        """Of no matter to the transaction of another home."""
+        """Return the smallest CSN; it does not matter to the transaction of another home."""
         return CSN_NONE
 
     # -- as `LogPort`
@@ -131,7 +131,7 @@ class _NoTransactions:
     """A registry without the transaction, whose home is another."""
 
     def outcome(self, _: str) -> None:
-        """Nothing."""
+        """Return None: the transaction is unknown here."""
 
 
 class Resolving:
@@ -288,7 +288,7 @@ class Resolving:
         return None
 
     def unsettled(self, state: State) -> Broken | None:
-        """Nothing is left undone: a question that is never asked again decides nothing."""
+        """Return None: a question that is never asked again decides nothing."""
         del state
         return None
 

@@ -42,7 +42,7 @@ class FollowerTrouble(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Everything: ZooKeeper, and the process, session, catalog and disk of the follower."""
+    """The state of the world: ZooKeeper, and the process, session, catalog and disk of the follower."""
 
     history: tuple[int, ...]
     #: Every record that ever was.

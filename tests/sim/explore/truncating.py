@@ -54,7 +54,7 @@ async def truncate(store: Any, fenced: Any) -> None:
 
 
 class TruncatingState(NamedTuple):
-    """Everything: ZooKeeper, what the follower has applied, and the requests of each process so far."""
+    """The state of the world: ZooKeeper, the applied records, the requests of each process so far."""
 
     tree: int
     applied: Csn = Csn(1)
@@ -276,7 +276,7 @@ async def _outcome(store: Any, applied: Csn) -> object:
 
 
 async def _nowhere(_: list[LogRecord]) -> None:
-    """Nothing is delivered in a conversation that is only about an outcome."""
+    """Do nothing: a question for an outcome delivers no records."""
 
 
 _WORDS: Final = {

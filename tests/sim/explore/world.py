@@ -125,7 +125,7 @@ class CommitReplica(NamedTuple):
 
 
 class CommitWorld(NamedTuple):
-    """Everything."""
+    """The whole state of the world of commits."""
 
     #: The states of ZooKeeper that somebody may still read, oldest first, by their numbers.
     history: tuple[int, ...]

@@ -113,7 +113,7 @@ class Fed:
 
 @dataclass(slots=True)
 class Story:
-    """Everything that happened.
+    """All events of a history.
 
     Attributes:
         tables: Names, all empty at the CSN ``created``.
