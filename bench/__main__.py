@@ -39,18 +39,18 @@ from bench import (
 )
 from bench.peers import run as peers
 from bench.plot import draw
-from bench.workload import Pace
+from bench.workload import ClientPace
 from tidelock.cluster import LocalCluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class BenchScale:
     """How much is measured."""
 
     clients: tuple[int, ...]
     peer_clients: tuple[int, ...]
-    pace: Pace
-    peer_pace: Pace
+    pace: ClientPace
+    peer_pace: ClientPace
     scale_factor: float
     repeats: int
     small_parts: int
@@ -64,11 +64,11 @@ class Scale:
     minute_s: float
 
 
-FULL: Final = Scale(
+FULL: Final = BenchScale(
     clients=(1, 8, 32, 128),
     peer_clients=(1, 8, 32),
-    pace=Pace(3.0, 15.0),
-    peer_pace=Pace(2.0, 6.0),
+    pace=ClientPace(3.0, 15.0),
+    peer_pace=ClientPace(2.0, 6.0),
     scale_factor=1.0,
     repeats=5,
     small_parts=500,
@@ -81,11 +81,11 @@ FULL: Final = Scale(
     minutes=10,
     minute_s=60.0,
 )
-QUICK: Final = Scale(
+QUICK: Final = BenchScale(
     clients=(1, 8),
     peer_clients=(1, 4),
-    pace=Pace(1.0, 3.0),
-    peer_pace=Pace(0.5, 2.0),
+    pace=ClientPace(1.0, 3.0),
+    peer_pace=ClientPace(0.5, 2.0),
     scale_factor=0.05,
     repeats=1,
     small_parts=20,
@@ -101,74 +101,74 @@ QUICK: Final = Scale(
 #: Most clients of the lag's run, and of the one whose rate it takes as the peak.
 _LAG_CLIENTS: Final = 32
 
-Found = dict[str, Any]
+Figures = dict[str, Any]
 
 
-def _commits(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+def _commits(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
     """Measure what needs a cluster with the two tables: commits, raw creates, lag."""
-    found: Found = {}
+    figures: Figures = {}
     with LocalCluster.create(folder / "commits") as cluster:
         if "raw" in wanted:
-            found["raw_zookeeper"] = raw_zookeeper.run(cluster, scale.peer_clients, scale.peer_pace)
+            figures["raw_zookeeper"] = raw_zookeeper.run(cluster, scale.peer_clients, scale.peer_pace)
         counts = scale.clients if "commits" in wanted else (_LAG_CLIENTS,)
         runs = commits.run(cluster, counts, scale.pace) if wanted & {"commits", "lag"} else []
         if "commits" in wanted:
-            found["commits"] = runs
+            figures["commits"] = runs
         if "lag" in wanted:
             peak = max((run for run in runs if run["clients"] <= _LAG_CLIENTS), key=lambda run: run["per_s"])
-            found["lag"] = lag.run(cluster, peak["clients"], peak["per_s"], scale.pace)
-    return found
+            figures["lag"] = lag.run(cluster, peak["clients"], peak["per_s"], scale.pace)
+    return figures
 
 
-def _peers(scale: Scale, folder: Path, _: set[str]) -> Found:
+def _peers(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"peers": peers.run(folder / "peers", scale.peer_clients, scale.peer_pace)}
 
 
-def _tables(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+def _tables(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
     """Measure what needs TPC-H: the load, and Spark over it."""
     tpch.generate(folder, scale.scale_factor)
-    found: Found = {}
+    figures: Figures = {}
     with LocalCluster.create(folder / "tables") as cluster:
         loaded = load.run(cluster, folder)
         if "load" in wanted:
-            found["load"] = loaded
+            figures["load"] = loaded
         if "spark" in wanted:
-            found["spark"] = spark_reads.run(
+            figures["spark"] = spark_reads.run(
                 cluster, folder, repeats=scale.repeats, small_parts=scale.small_parts
             )
         if "compaction" in wanted:
-            found["compaction"] = compaction.run(
+            figures["compaction"] = compaction.run(
                 cluster, folder, parts=scale.merged_parts, inserts=scale.inserts, repeats=scale.repeats
             )
         if "mutations" in wanted:  # last: they change what the others read
-            found["mutations"] = mutations.run(cluster, folder)
-    return found
+            figures["mutations"] = mutations.run(cluster, folder)
+    return figures
 
 
-def _writes(scale: Scale, folder: Path, wanted: set[str]) -> Found:
+def _writes(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
     """Measure what Spark writes, and streams."""
-    found: Found = {}
+    figures: Figures = {}
     if "spark_writes" in wanted:
         tpch.generate(folder, scale.scale_factor)
-        found["spark_writes"] = spark_writes.run(folder, repeats=scale.repeats)
+        figures["spark_writes"] = spark_writes.run(folder, repeats=scale.repeats)
     if "write_memory" in wanted:
-        found["write_memory"] = write_memory.run(folder, scale.file_mb)
+        figures["write_memory"] = write_memory.run(folder, scale.file_mb)
     if "streams" in wanted:
-        found["streams"] = streams.run(folder, batches=scale.batches, commits=scale.commits)
-    return found
+        figures["streams"] = streams.run(folder, batches=scale.batches, commits=scale.commits)
+    return figures
 
 
-def _start(scale: Scale, folder: Path, _: set[str]) -> Found:
+def _start(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"start": start.run(folder / "start", scale.part_files)}
 
 
-def _endurance(scale: Scale, folder: Path, _: set[str]) -> Found:
+def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     with LocalCluster.create(folder / "endurance", environment=endurance.SETTINGS) as cluster:
         return {"endurance": endurance.run(cluster, scale.minutes, scale.minute_s)}
 
 
 #: Parts that are measured together, since they share what they need.
-_GROUPS: Final[tuple[tuple[set[str], Callable[[Scale, Path, set[str]], Found]], ...]] = (
+_GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figures]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
     ({"load", "spark", "compaction", "mutations"}, _tables),
@@ -180,7 +180,7 @@ _PARTS: Final = sorted(set().union(*(parts for parts, _ in _GROUPS)))
 
 
 def main() -> None:
-    """Measure what was asked for, on clusters that are gone afterwards."""
+    """Measure the requested parts, on clusters that are deleted afterwards."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="short and small: does it run at all?")
@@ -193,19 +193,19 @@ def main() -> None:
     if args.scale_factor:
         scale = dataclasses.replace(scale, scale_factor=args.scale_factor)
     console = Console(width=160)
-    found: Found = {"machine": machine.facts(), "quick": args.quick}
-    console.print(found["machine"])
+    figures: Figures = {"machine": machine.facts(), "quick": args.quick}
+    console.print(figures["machine"])
     wanted = set(args.parts) or set(_PARTS)
     for parts, measure in _GROUPS:
         if parts & wanted:
-            found |= _in_a_folder(lambda folder, run=measure: run(scale, folder, wanted))
-            show(found, args.out)  # what is measured is kept, whatever becomes of the rest
-    keep(found, args.out)
-    for sheet in report.sheets(found):
+            figures |= _in_a_folder(lambda folder, run=measure: run(scale, folder, wanted))
+            show(figures, args.out)  # what is measured is kept, whatever becomes of the rest
+    keep(figures, args.out)
+    for sheet in report.sheets(figures):
         console.print(_table(sheet))
 
 
-def _in_a_folder(measure: Callable[[Path], Found]) -> Found:
+def _in_a_folder(measure: Callable[[Path], Figures]) -> Figures:
     folder = Path(tempfile.mkdtemp(prefix="tidelock-bench-"))
     try:
         return measure(folder)
@@ -213,19 +213,19 @@ def _in_a_folder(measure: Callable[[Path], Found]) -> Found:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def keep(found: Mapping[str, Any], out: Path) -> None:
+def keep(figures: Mapping[str, Any], out: Path) -> None:
     """Append the run to the results."""
     with (out / "runs.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
+        file.write(json.dumps(figures) + "\n")
 
 
-def show(found: Mapping[str, Any], out: Path) -> None:
+def show(figures: Mapping[str, Any], out: Path) -> None:
     """Write the run's figures, tables and picture, over those of the run before."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "last.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    tables: Iterable[str] = (sheet.markdown() for sheet in report.sheets(found))
+    (out / "last.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    tables: Iterable[str] = (sheet.markdown() for sheet in report.sheets(figures))
     (out / "report.md").write_text("\n".join(tables), encoding="utf-8")
-    draw(found, out / "bench.png")
+    draw(figures, out / "bench.png")
 
 
 def _table(sheet: report.Sheet) -> Table:

@@ -34,9 +34,9 @@ class Aim:
         return f"{'>=' if self.least else '<='} {self.bound:g}"
 
 
-def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
+def aims(figures: Mapping[str, Any]) -> Iterator[Aim]:
     """Yield the aims whose figures are among what was measured."""
-    runs = {run["clients"]: run for run in found.get("commits", ())}
+    runs = {run["clients"]: run for run in figures.get("commits", ())}
     if run := runs.get(32):
         yield Aim("commits/s, 32 clients", 150, run["per_s"], least=True)
         yield Aim("agents' CPU ms per commit, 32 clients", 10, run["agent_cpu_ms_per_commit"])
@@ -45,40 +45,40 @@ def aims(found: Mapping[str, Any]) -> Iterator[Aim]:
         yield Aim("ZooKeeper writes per commit, 128 clients", 0.1, run["zookeeper_writes_per_commit"])
     if run := runs.get(1):
         yield Aim("idle commit p50, ms", 20, run["latency"]["p50_ms"])
-    if lag := found.get("lag"):
+    if lag := figures.get("lag"):
         yield Aim("snapshot lag p99, ms", 250, lag["lag"]["p99_ms"])
-    if spark := found.get("spark"):
+    if spark := figures.get("spark"):
         yield Aim(
             "Spark, geometric mean of the ratios, loopback", 1.15, spark["loopback"]["geometric_mean_ratio"]
         )
         yield Aim("Spark, worst ratio of a query, loopback", 1.5, spark["loopback"]["worst_ratio"])
-    if load := found.get("load"):
+    if load := figures.get("load"):
         memory = load["memory_after_mb"].values()
         yield Aim("agent's memory after the load, MB", 250, max(item["protocol"] for item in memory))
         yield Aim("agent's peak memory, MB", 500, max(item["peak"] for item in memory))
-    if writes := found.get("spark_writes"):
+    if writes := figures.get("spark_writes"):
         yield from _writes({run["replicas"]: run["ways"] for run in writes["runs"]})
-    if streams := found.get("streams"):
+    if streams := figures.get("streams"):
         rates = {rate["sink"]: rate["per_s"] for rate in streams["rates"]}
         yield Aim("micro-batches/s through the sink", 2, rates["tidelock"], least=True)
         yield Aim("commit to visible in a stream, p50 ms", 1000, streams["visible"]["p50_ms"])
-    if memory := found.get("write_memory"):
+    if memory := figures.get("write_memory"):
         yield Aim(
             f"agents' peak memory, a file {memory['size_ratio']:g} times as large, ratio",
             1.25,
             memory["peak_ratio"],
         )
     bounds = {20_000: 2.0, 100_000: 4.0}
-    for run in found.get("start", ()):
+    for run in figures.get("start", ()):
         if bound := bounds.get(run["part_files"]):
             yield Aim(f"ready with {run['part_files']:,} part files, s", bound, run["ready_s"])
-    if compaction := found.get("compaction"):
+    if compaction := figures.get("compaction"):
         yield Aim(
             f"Spark scan after {compaction['inserts']:,} small inserts, ratio to one load",
             1.2,
             compaction["worst_ratio"],
         )
-    if endurance := found.get("endurance"):
+    if endurance := figures.get("endurance"):
         yield Aim("inserts: last minute's rate / second's", 0.9, endurance["rate_ratio"], least=True)
         yield Aim("inserts: ZooKeeper nodes, last minute / fifth", 1.2, endurance["znodes_ratio"])
         yield Aim("inserts: catalog, last minute / fifth", 1.2, endurance["catalog_mb_ratio"])

@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.machine import cpu_s, zookeeper_writes
-from bench.workload import ROWS, SCHEMA, TABLES, Clients, Done, Pace, clients_of
+from bench.workload import ROWS, SCHEMA, TABLES, BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.cluster import LocalCluster
 from workloads.history import tids_per_csn
 from workloads.stats import Latencies
 
 
 @dataclass(frozen=True, slots=True)
-class Commits:
+class CommitFigures:
     """The figures of one run."""
 
     clients: int
@@ -41,14 +41,14 @@ def create_tables(cluster: LocalCluster) -> None:
             db.create_table(table, SCHEMA, partition_by=["year"], sort_by=["key"])
 
 
-def measure(cluster: LocalCluster, clients: int, pace: Pace) -> Commits:
+def measure(cluster: LocalCluster, clients: int, pace: ClientPace) -> CommitFigures:
     """Run client processes and return what the measured window showed.
 
     Raises:
         RuntimeError: Rows are missing or surplus at the end.
     """
     before = rows(cluster)
-    running = Clients(clients_of(cluster), clients, pace)
+    running = BenchClients(clients_of(cluster), clients, pace)
     zero = running.begin()
     time.sleep(max(0.0, zero - time.monotonic()))
     cpu, writes = cpu_s(cluster), zookeeper_writes(cluster)
@@ -60,7 +60,7 @@ def measure(cluster: LocalCluster, clients: int, pace: Pace) -> Commits:
     if expected != present:
         raise RuntimeError(f"{expected} rows were acknowledged, {present} are there")
     inside = within(done, zero, pace.run_s)
-    return Commits(
+    return CommitFigures(
         clients=clients,
         seconds=pace.run_s,
         commits=len(inside),
@@ -74,7 +74,7 @@ def measure(cluster: LocalCluster, clients: int, pace: Pace) -> Commits:
     )
 
 
-def within(done: Sequence[Done], zero: float, run_s: float) -> list[Done]:
+def within(done: Sequence[CommitTiming], zero: float, run_s: float) -> list[CommitTiming]:
     """Return the commits that were acknowledged inside the window; RuntimeError when there are none."""
     inside = [item for item in done if zero <= item.at <= zero + run_s]
     if not inside:
@@ -88,7 +88,7 @@ def rows(cluster: LocalCluster) -> int:
         return sum(table["rows"] for table in db.tables() if table["name"].removeprefix("default.") in TABLES)
 
 
-def run(cluster: LocalCluster, counts: Sequence[int], pace: Pace) -> list[dict[str, Any]]:
+def run(cluster: LocalCluster, counts: Sequence[int], pace: ClientPace) -> list[dict[str, Any]]:
     """Measure one number of clients after the other."""
     create_tables(cluster)
     return [asdict(measure(cluster, count, pace)) for count in counts]

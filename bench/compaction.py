@@ -27,7 +27,7 @@ from bench.spark import session
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from workloads.agents import Agents
-from workloads.tpch.queries import Q1, Q6, Query
+from workloads.tpch.queries import Q1, Q6, TpchQuery
 from workloads.tpch.tables import LINEITEM
 
 #: lineitem, to be merged at once, and as it becomes by small inserts.
@@ -45,7 +45,7 @@ _TIMEOUT_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class MergeRate:
     """One merge of a whole table, beside DuckDB.
 
     Attributes:
@@ -66,7 +66,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScanFigures:
     """Spark over a table of many inserts, beside the same rows from one load; seconds are medians."""
 
     query: str
@@ -99,7 +99,7 @@ def run(cluster: LocalCluster, folder: Path, *, parts: int, inserts: int, repeat
     }
 
 
-def _rate(cluster: LocalCluster, folder: Path, parts: int) -> Rate:
+def _rate(cluster: LocalCluster, folder: Path, parts: int) -> MergeRate:
     tpch.load_small(cluster, parts, name=MERGED.name)
     with cluster.connect("r1") as db:
         with db.snapshot() as snap:
@@ -115,7 +115,7 @@ def _rate(cluster: LocalCluster, folder: Path, parts: int) -> Rate:
         raise RuntimeError("the merge did not end in time")
     copy_s = _copy(folder / "merged" / "default" / MERGED.name, folder / "copied")
     mb = done["bytes"] / 1e6
-    return Rate(
+    return MergeRate(
         mb=round(mb, 1),
         parts_before=done["parts_before"],
         parts_after=done["parts_after"],
@@ -150,21 +150,21 @@ def _settle(db: Database) -> float:
     begun = changed = time.monotonic()
     parts = -1
     while time.monotonic() < min(changed + _STILL_S, begun + _SETTLE_S):
-        found = db.table(INSERTED.name)["parts"]
-        if found != parts:
-            parts, changed = found, time.monotonic()
+        part_count = db.table(INSERTED.name)["parts"]
+        if part_count != parts:
+            parts, changed = part_count, time.monotonic()
         time.sleep(_LOOK_S)
     return changed - begun
 
 
-def _scans(db: Database, spark: SparkSession, repeats: int) -> Sequence[Scan]:
+def _scans(db: Database, spark: SparkSession, repeats: int) -> Sequence[ScanFigures]:
     names = {"inserted": INSERTED.name, "loaded": LINEITEM.name}
     with tl.attach(spark, db, tables=names.values(), replica="r1") as snap:
         frames = {kind: tl.read(spark, snap, name) for kind, name in names.items()}
         return [_scan(spark, query, frames, repeats) for query in _QUERIES]
 
 
-def _scan(spark: SparkSession, query: Query, frames: dict[str, Any], repeats: int) -> Scan:
+def _scan(spark: SparkSession, query: TpchQuery, frames: dict[str, Any], repeats: int) -> ScanFigures:
     """Time one query over both, in turn; the first turn warms up and compares the answers."""
     taken: dict[str, list[float]] = {kind: [] for kind in frames}
     answers: dict[str, Any] = {}
@@ -178,4 +178,4 @@ def _scan(spark: SparkSession, query: Query, frames: dict[str, Any], repeats: in
         if answers["inserted"] != answers["loaded"]:
             raise RuntimeError(f"{query.name}: many inserts and one load give different rows")
     inserted, loaded = statistics.median(taken["inserted"]), statistics.median(taken["loaded"])
-    return Scan(query.name, round(inserted, 3), round(loaded, 3), round(inserted / loaded, 3))
+    return ScanFigures(query.name, round(inserted, 3), round(loaded, 3), round(inserted / loaded, 3))

@@ -19,12 +19,12 @@ from statistics import fmean
 from typing import Any, Final
 
 from bench import commits
-from bench.machine import memory_mb
-from bench.workload import Clients, Done, Pace, clients_of
+from bench.machine import memory_mb, zookeeper_figure
+from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 
-#: Settings of the agents in this run. The watcher's own look at the tables keeps their history, too.
+#: Settings of the agents in this run. The watcher's own reads of the tables keep their history, too.
 SETTINGS: Final = {
     "TIDELOCK_HISTORY_RETENTION_S": "60",
     "TIDELOCK_OUTCOME_RETENTION_S": "60",
@@ -35,13 +35,13 @@ SETTINGS: Final = {
     "TIDELOCK_CLEAN_INTERVAL_S": "10",
 }
 CLIENTS: Final = 8
-#: Looks within one interval.
-LOOKS: Final = 12
+#: Samples within one interval.
+SAMPLES: Final = 12
 _MB: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sizes:
     """The sizes at one moment.
 
     Attributes:
@@ -61,13 +61,13 @@ class Minute:
 
     Attributes:
         commits: Acknowledged within it.
-        mean: Of all looks.
-        memory_max_mb: The most memory of all looks.
+        mean: Of all samples.
+        memory_max_mb: The most memory of all samples.
         parts: That the two tables are made of at its end.
     """
 
     commits: int
-    mean: Look
+    mean: Sizes
     memory_max_mb: float
     parts: int
 
@@ -84,15 +84,15 @@ class Minute:
 def run(cluster: LocalCluster, minutes: int, minute_s: float) -> dict[str, Any]:
     """Insert for so many intervals of ``minute_s`` into new tables."""
     commits.create_tables(cluster)
-    running = Clients(clients_of(cluster), CLIENTS, Pace(0.0, minutes * minute_s))
+    running = BenchClients(clients_of(cluster), CLIENTS, ClientPace(0.0, minutes * minute_s))
     zero = running.begin()
     with ThreadPoolExecutor(1) as watcher:
         watched = watcher.submit(_watch, cluster, zero, minutes, minute_s)
         done = running.results().done
-        stood = watched.result()
+        measured = watched.result()
     counts = _counts(done, zero, minutes, minute_s)
-    found = [replace(item, commits=count).row() for item, count in zip(stood, counts, strict=True)]
-    return {"minute_s": minute_s, "clients": CLIENTS, "minutes": found, **ratios(found)}
+    rows = [replace(item, commits=count).row() for item, count in zip(measured, counts, strict=True)]
+    return {"minute_s": minute_s, "clients": CLIENTS, "minutes": rows, **ratios(rows)}
 
 
 def ratios(minutes: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -108,7 +108,7 @@ def ratios(minutes: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _counts(done: Sequence[Done], zero: float, minutes: int, minute_s: float) -> list[int]:
+def _counts(done: Sequence[CommitTiming], zero: float, minutes: int, minute_s: float) -> list[int]:
     counts = [0] * minutes
     for item in done:
         number = int((item.at - zero) // minute_s)
@@ -124,14 +124,15 @@ def _watch(cluster: LocalCluster, zero: float, minutes: int, minute_s: float) ->
 
 
 def _minute(cluster: LocalCluster, db: Database, begin: float, minute_s: float) -> Minute:
-    looks: list[Look] = []
-    for number in range(1, LOOKS + 1):
-        time.sleep(max(0.0, begin + number * minute_s / LOOKS - time.monotonic()))
+    samples: list[Sizes] = []
+    for number in range(1, SAMPLES + 1):
+        time.sleep(max(0.0, begin + number * minute_s / SAMPLES - time.monotonic()))
         memory = max(item["protocol"] for item in memory_mb(cluster).values())
-        looks.append(Look(_znodes(cluster), max(map(_catalog_mb, _folders(cluster))), memory))
+        znodes = int(zookeeper_figure(cluster, "mntr", "zk_znode_count"))
+        samples.append(Sizes(znodes, max(map(_catalog_mb, _folders(cluster))), memory))
     tables = [table for table in db.tables() if table["name"].startswith("default.bench_")]
-    mean = Look(*(round(fmean(column), 2) for column in zip(*map(astuple, looks), strict=True)))
-    most = max(look.memory_mb for look in looks)
+    mean = Sizes(*(round(fmean(column), 2) for column in zip(*map(astuple, samples), strict=True)))
+    most = max(sample.memory_mb for sample in samples)
     return Minute(0, mean, most, sum(table["parts"] for table in tables))
 
 
@@ -141,12 +142,3 @@ def _folders(cluster: LocalCluster) -> list[Any]:
 
 def _catalog_mb(folder: Any) -> float:
     return float(sum(path.stat().st_size for path in folder.glob("catalog.db*")) / _MB)
-
-
-def _znodes(cluster: LocalCluster) -> int:
-    assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
-    answer = cluster.zookeeper.servers[0].ask("mntr") or ""
-    for line in answer.splitlines():
-        if line.startswith("zk_znode_count"):
-            return int(line.split()[1])
-    raise RuntimeError("the ZooKeeper server does not show its number of znodes")

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import commits
-from bench.workload import Clients, Done, Pace, clients_of
+from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.cluster import LocalCluster
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from workloads.stats import Latencies, reached
 
 #: Of the largest rate that the clients reached without a pace.
 SHARE_OF_PEAK: Final = 0.7
-#: Pause between two looks: the resolution of a lag.
+#: Pause between two reads: the resolution of a lag.
 LOOK_S: Final = 0.002
 #: How long replicas may take to apply the last commit.
 CATCH_UP_S: Final = 30.0
@@ -43,26 +43,26 @@ class Lag:
     lag: Latencies
 
 
-def run(cluster: LocalCluster, clients: int, peak_per_s: float, pace: Pace) -> dict[str, Any]:
+def run(cluster: LocalCluster, clients: int, peak_per_s: float, pace: ClientPace) -> dict[str, Any]:
     """Commit at a share of the peak rate and follow all replicas; the tables must exist."""
-    asked = peak_per_s * SHARE_OF_PEAK
-    paced = Pace(pace.warm_s, pace.run_s, interval_s=clients / asked)
+    target_per_s = peak_per_s * SHARE_OF_PEAK
+    paced = ClientPace(pace.warm_s, pace.run_s, interval_s=clients / target_per_s)
     context = multiprocessing.get_context("spawn")
-    last, found = context.Value("q", -1), context.Queue()
+    last, results = context.Value("q", -1), context.Queue()
     folders = [cluster.data_dir(replica) for replica in cluster.replicas]
-    watcher = context.Process(target=_watch, args=(folders, last, found), daemon=True)
-    running = Clients(clients_of(cluster), clients, paced)
+    watcher = context.Process(target=_watch, args=(folders, last, results), daemon=True)
+    running = BenchClients(clients_of(cluster), clients, paced)
     watcher.start()
     zero = running.begin()
     done = running.results().done
     last.value = max(item.csn for item in done)
-    moments = found.get(timeout=CATCH_UP_S + paced.run_s)
+    moments = results.get(timeout=CATCH_UP_S + paced.run_s)
     watcher.join()
     inside = commits.within(done, zero, paced.run_s)
     return asdict(
         Lag(
             clients=clients,
-            asked_per_s=round(asked, 1),
+            asked_per_s=round(target_per_s, 1),
             per_s=round(len(inside) / paced.run_s, 1),
             commits=len(inside),
             latency=Latencies.of([item.took_s for item in inside]),
@@ -71,19 +71,19 @@ def run(cluster: LocalCluster, clients: int, peak_per_s: float, pace: Pace) -> d
     )
 
 
-def lags(done: Sequence[Done], replicas: Sequence[Moments]) -> list[float]:
+def lags(done: Sequence[CommitTiming], replicas: Sequence[Moments]) -> list[float]:
     """Return the lag of each commit in seconds; RuntimeError when a replica never reached one."""
-    found = []
+    durations = []
     for item in done:
         moments = [reached(replica, item.csn) for replica in replicas]
         known = [moment for moment in moments if moment is not None]
         if len(known) < len(moments):
             raise RuntimeError(f"a replica has not reached CSN {item.csn}")
-        found.append(max(0.0, max(known) - item.at))
-    return found
+        durations.append(max(0.0, max(known) - item.at))
+    return durations
 
 
-def _watch(folders: Sequence[Path], last: Any, found: Any) -> None:
+def _watch(folders: Sequence[Path], last: Any, results: Any) -> None:
     """Note when each catalog's snapshot CSN moves, until all have reached ``last`` (-1 = not known yet)."""
     readers = [CatalogReader(folder) for folder in folders]
     moments: list[Moments] = [[] for _ in readers]
@@ -98,6 +98,6 @@ def _watch(folders: Sequence[Path], last: Any, found: Any) -> None:
             if all(noted[-1][1] >= last.value for noted in moments):
                 break
         time.sleep(LOOK_S)
-    found.put(moments)
+    results.put(moments)
     for reader in readers:
         reader.close()

@@ -21,7 +21,7 @@ _SETTLE_S: Final = 5.0
 def run(cluster: LocalCluster, folder: Path) -> dict[str, Any]:
     """Load all tables; lineitem alone is timed, until all three replicas have applied it."""
     before = memory_mb(cluster)
-    with cluster.connect("r1") as db, data.Source(tpch.source(folder)) as source:
+    with cluster.connect("r1") as db, data.TpchRows(tpch.source(folder)) as source:
         data.create_tables(db)
         rows = source.rows(LINEITEM).read_all()  # before the clock runs: the rows come from a join and a sort
         begun = time.monotonic()
@@ -66,7 +66,7 @@ def _copy_three_times(data_dir: Path, target: Path) -> float:
 
 def program(name: str) -> str:
     """Return the path of a program of GNU coreutils; RuntimeError when there is none."""
-    found = shutil.which(name)
-    if found is None:
+    program = shutil.which(name)
+    if program is None:
         raise RuntimeError(f"the comparison needs `{name}` of GNU coreutils")
-    return found
+    return program

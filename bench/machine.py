@@ -32,10 +32,12 @@ def facts() -> dict[str, Any]:
 def _git_describe() -> str:
     command = ["git", "describe", "--always", "--dirty", "--tags"]
     try:
-        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        figures = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"  # an archive without its history
-    return found.stdout.strip()
+    return figures.stdout.strip()
 
 
 def processes(cluster: LocalCluster, replica: str) -> Iterator[psutil.Process]:
@@ -71,25 +73,25 @@ def memory_mb(cluster: LocalCluster) -> dict[str, dict[str, float]]:
     `protocol` is the resident memory of the process that owns ZooKeeper and the catalog, `peak` its highest
     ever; `whole` is the proportional share (PSS) of the agent with all its workers.
     """
-    found: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     for replica in cluster.replicas:
         agent, *workers = processes(cluster, replica)
-        found[replica] = {
+        figures[replica] = {
             "protocol": round(agent.memory_info().rss / 1e6, 1),
             "peak": round(_peak_bytes(agent.pid) / 1e6, 1),
             "whole": round(sum(item.memory_full_info().pss for item in (agent, *workers)) / 1e6, 1),
         }
-    return found
+    return figures
 
 
 def forget_peaks(cluster: LocalCluster) -> dict[str, float]:
     """Reset the memory peaks of the protocol processes; return their current resident memory, in MB."""
-    found = {}
+    figures = {}
     for replica in cluster.replicas:
         agent = next(processes(cluster, replica))
         Path(f"/proc/{agent.pid}/clear_refs").write_text("5", encoding="ascii")  # proc(5): resets VmHWM
-        found[replica] = round(agent.memory_info().rss / 1e6, 1)
-    return found
+        figures[replica] = round(agent.memory_info().rss / 1e6, 1)
+    return figures
 
 
 def _peak_bytes(pid: int) -> int:
@@ -101,9 +103,13 @@ def _peak_bytes(pid: int) -> int:
 
 def zookeeper_writes(cluster: LocalCluster) -> int:
     """Return how many transactions the ZooKeeper server has logged: the low half of its last zxid."""
+    return int(zookeeper_figure(cluster, "srvr", "Zxid:"), 16) & 0xFFFFFFFF
+
+
+def zookeeper_figure(cluster: LocalCluster, command: str, name: str) -> str:
+    """Return the word after a name in the answer to a four-letter command; RuntimeError without it."""
     assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
-    answer = cluster.zookeeper.servers[0].ask("srvr") or ""
-    for line in answer.splitlines():
-        if line.startswith("Zxid:"):
-            return int(line.split()[1], 16) & 0xFFFFFFFF
-    raise RuntimeError("the ZooKeeper server does not show its zxid")
+    words = (cluster.zookeeper.servers[0].ask(command) or "").split()
+    if name not in words[:-1]:
+        raise RuntimeError(f"the ZooKeeper server does not show {name} in {command}")
+    return words[words.index(name) + 1]

@@ -22,7 +22,7 @@ _SHARE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class BenchStatement:
     """A statement that both systems run.
 
     Attributes:
@@ -37,7 +37,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MutationFigures:
     """Seconds of one statement, its commit included, and how many rows it changed."""
 
     statement: str
@@ -62,19 +62,19 @@ def run(cluster: LocalCluster, folder: Path) -> list[dict[str, Any]]:
         return [asdict(_measure(db, path, statement)) for statement in _statements(largest)]
 
 
-def _statements(largest: int) -> list[Statement]:
+def _statements(largest: int) -> list[BenchStatement]:
     reprice = {"l_extendedprice": "l_extendedprice * 1.01"}
     step = largest // _SHARE
     ranges = [f"l_orderkey >= {step * number} and l_orderkey < {step * (number + 1)}" for number in (20, 60)]
     return [
-        Statement("delete, spread", f"l_orderkey % {_SHARE} = 7", None),
-        Statement("update, spread", f"l_orderkey % {_SHARE} = 8", reprice),
-        Statement("delete, range", ranges[0], None),
-        Statement("update, range", ranges[1], reprice),
+        BenchStatement("delete, spread", f"l_orderkey % {_SHARE} = 7", None),
+        BenchStatement("update, spread", f"l_orderkey % {_SHARE} = 8", reprice),
+        BenchStatement("delete, range", ranges[0], None),
+        BenchStatement("update, range", ranges[1], reprice),
     ]
 
 
-def _measure(db: Database, path: str, statement: Statement) -> Found:
+def _measure(db: Database, path: str, statement: BenchStatement) -> MutationFigures:
     begun = time.monotonic()
     with db.begin() as tx:
         if statement.update is None:
@@ -90,7 +90,7 @@ def _measure(db: Database, path: str, statement: Statement) -> Found:
     delta_s = time.monotonic() - begun
     if other != changed:
         raise RuntimeError(f"{statement.name}: Tidelock changed {changed} rows, deltalake {other}")
-    return Found(
+    return MutationFigures(
         statement=statement.name,
         rows=changed,
         tidelock_s=round(home_s, 2),
@@ -100,7 +100,7 @@ def _measure(db: Database, path: str, statement: Statement) -> Found:
     )
 
 
-def _deltalake(path: str, statement: Statement) -> int:
+def _deltalake(path: str, statement: BenchStatement) -> int:
     table = DeltaTable(path)
     if statement.update is None:
         return int(table.delete(statement.where)["num_deleted_rows"])

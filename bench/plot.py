@@ -15,7 +15,7 @@ _OURS: Final = "#4c78a8"
 _OTHERS: Final = "#b8b8b8"
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
+def draw(figures: Mapping[str, Any], path: Path) -> None:
     """Write a PNG with a panel for each part that was measured and has a picture; none without any."""
     panels: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
         "commits": _commits,
@@ -25,27 +25,27 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
         "start": _start,
         "endurance": _endurance,
     }
-    drawn = [panel for part, panel in panels.items() if part in found]
+    drawn = [panel for part, panel in panels.items() if part in figures]
     if not drawn:
         return
     figure, axes = plt.subplots(
         1, len(drawn), figsize=(5.5 * len(drawn), 4.2), constrained_layout=True, squeeze=False
     )
     for panel, axis in zip(drawn, axes[0], strict=True):
-        panel(axis, found)
+        panel(axis, figures)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def _commits(axis: Any, found: Mapping[str, Any]) -> None:
+def _commits(axis: Any, figures: Mapping[str, Any]) -> None:
     """Commits per second over clients, beside the other formats."""
-    for peer in found.get("peers", ()):
+    for peer in figures.get("peers", ()):
         if runs := peer.get("runs"):
             tables = "two tables" if peer["tables"] > 1 else "one table"
             _line(axis, runs, label=f"{peer['peer']}, {tables}")
-    _line(axis, found["commits"], label="tidelock, two tables", color=_OURS, linewidth=2.5)
+    _line(axis, figures["commits"], label="tidelock, two tables", color=_OURS, linewidth=2.5)
     axis.set_xscale("log", base=2)
-    counts = [run["clients"] for run in found["commits"]]
+    counts = [run["clients"] for run in figures["commits"]]
     axis.set_xticks(counts, [str(count) for count in counts])
     axis.set_xlabel("client processes")
     axis.set_ylabel("commits/s")
@@ -58,9 +58,9 @@ def _line(axis: Any, runs: Any, **style: Any) -> None:
     axis.plot([run["clients"] for run in runs], [run["per_s"] for run in runs], marker="o", **style)
 
 
-def _spark(axis: Any, found: Mapping[str, Any]) -> None:
+def _spark(axis: Any, figures: Mapping[str, Any]) -> None:
     """Spark's seconds over a snapshot and over local files."""
-    queries = found["spark"]["loopback"]["queries"]
+    queries = figures["spark"]["loopback"]["queries"]
     places = range(len(queries))
     local, snapshot = ([query[key] for query in queries] for key in ("local_s", "tidelock_s"))
     axis.bar([place - 0.2 for place in places], local, 0.4, label="local files", color=_OTHERS)
@@ -68,13 +68,13 @@ def _spark(axis: Any, found: Mapping[str, Any]) -> None:
     axis.bar_label(bars, [f"{q['ratio']:.2f}x" for q in queries])
     axis.set_xticks(list(places), [q["query"] for q in queries])
     axis.set_ylabel("seconds, median")
-    axis.set_title(f"Spark, TPC-H SF {found['spark']['scale_factor']:g}, loopback")
+    axis.set_title(f"Spark, TPC-H SF {figures['spark']['scale_factor']:g}, loopback")
     axis.legend()
 
 
-def _writes(axis: Any, found: Mapping[str, Any]) -> None:
+def _writes(axis: Any, figures: Mapping[str, Any]) -> None:
     """Spark's seconds for writing lineitem, beside plain Parquet."""
-    bars = [(run["replicas"], way) for run in found["spark_writes"]["runs"] for way in run["ways"]]
+    bars = [(run["replicas"], way) for run in figures["spark_writes"]["runs"] for way in run["ways"]]
     places = range(len(bars))
     colours = [_OTHERS if way["way"] == "plain" else _OURS for _, way in bars]
     drawn = axis.bar(places, [way["whole_s"] for _, way in bars], 0.6, color=colours)
@@ -82,12 +82,12 @@ def _writes(axis: Any, found: Mapping[str, Any]) -> None:
     names = {"plain": "plain\n{} times", "path": "tl.write\n{} replicas", "source": "source\n{} replicas"}
     axis.set_xticks(list(places), [names[way["way"]].format(replicas) for replicas, way in bars])
     axis.set_ylabel("seconds, median")
-    axis.set_title(f"Spark writes lineitem, SF {found['spark_writes']['scale_factor']:g}")
+    axis.set_title(f"Spark writes lineitem, SF {figures['spark_writes']['scale_factor']:g}")
 
 
-def _start(axis: Any, found: Mapping[str, Any]) -> None:
+def _start(axis: Any, figures: Mapping[str, Any]) -> None:
     """Seconds until an agent is ready."""
-    runs = found["start"]
+    runs = figures["start"]
     names = [f"{run['part_files']:,}" for run in runs]
     bars = axis.bar(names, [run["ready_s"] for run in runs], 0.5, color=_OURS)
     axis.bar_label(bars, fmt="%.1f")
@@ -96,9 +96,9 @@ def _start(axis: Any, found: Mapping[str, Any]) -> None:
     axis.set_title("Start of an agent")
 
 
-def _mutations(axis: Any, found: Mapping[str, Any]) -> None:
+def _mutations(axis: Any, figures: Mapping[str, Any]) -> None:
     """Seconds of deletes and updates, beside deltalake."""
-    runs = found["mutations"]
+    runs = figures["mutations"]
     places = range(len(runs))
     theirs, ours = ([run[key] for run in runs] for key in ("deltalake_s", "tidelock_s"))
     axis.bar([place - 0.2 for place in places], theirs, 0.4, label="deltalake, one copy", color=_OTHERS)
@@ -112,13 +112,13 @@ def _mutations(axis: Any, found: Mapping[str, Any]) -> None:
     axis.legend()
 
 
-def _endurance(axis: Any, found: Mapping[str, Any]) -> None:
+def _endurance(axis: Any, figures: Mapping[str, Any]) -> None:
     """Commits of each interval, and what grows, over the run; all relative to the second interval."""
-    minutes = found["endurance"]["minutes"]
+    minutes = figures["endurance"]["minutes"]
     numbers = range(1, len(minutes) + 1)
     for key in ("commits", "znodes", "catalog_mb", "memory_mb"):
         axis.plot(numbers, [minute[key] / minutes[1][key] for minute in minutes], marker="o", label=key)
-    axis.set_xlabel(f"interval of {found['endurance']['minute_s']:g} s")
+    axis.set_xlabel(f"interval of {figures['endurance']['minute_s']:g} s")
     axis.set_ylabel("relative to the second")
     axis.set_ylim(bottom=0)
     axis.set_title("Inserts without pause")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.commits import within
-from bench.workload import Clients, Commit, Pace
+from bench.workload import BenchClients, ClientPace, Commit
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create
@@ -36,14 +36,14 @@ def open_creates(number: int, connect: str) -> Commit:
     return create
 
 
-def run(cluster: LocalCluster, counts: tuple[int, ...], pace: Pace) -> list[dict[str, Any]]:
+def run(cluster: LocalCluster, counts: tuple[int, ...], pace: ClientPace) -> list[dict[str, Any]]:
     """Measure one number of clients after the other; each makes one create at a time."""
     return [_measure(cluster, count, pace) for count in counts]
 
 
-def _measure(cluster: LocalCluster, count: int, pace: Pace) -> dict[str, Any]:
+def _measure(cluster: LocalCluster, count: int, pace: ClientPace) -> dict[str, Any]:
     opener = functools.partial(open_creates, connect=cluster.zk)
-    running = Clients(opener, count, pace, preload=["tidelock.csnlog.zookeeper.kazoo_store"])
+    running = BenchClients(opener, count, pace, preload=["tidelock.csnlog.zookeeper.kazoo_store"])
     zero = running.begin()
     time.sleep(max(0.0, zero + pace.run_s - time.monotonic()))
     inside = within(running.results().done, zero, pace.run_s)

@@ -23,36 +23,36 @@ class Sheet:
         return f"**{self.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def sheets(found: Mapping[str, Any]) -> Iterator[Sheet]:
+def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
     """Yield the tables of all parts that were measured."""
-    if "commits" in found:
-        yield _commits(found["commits"])
-    if "raw_zookeeper" in found or "peers" in found:
-        yield _peers(found.get("raw_zookeeper", ()), found.get("peers", ()))
-    if "lag" in found:
-        yield _lag(found["lag"])
-    if "spark" in found:
-        yield _spark(found["spark"])
-    if "load" in found:
-        yield _load(found["load"])
-        yield _memory(found["load"])
-    if "compaction" in found:
-        yield _merge_rate(found["compaction"]["rate"])
-        yield _scans(found["compaction"])
-    if "mutations" in found:
-        yield _mutations(found["mutations"])
-    if "spark_writes" in found:
-        yield _writes(found["spark_writes"])
-    if "write_memory" in found:
-        yield _write_memory(found["write_memory"])
-    if "streams" in found:
-        yield _rates(found["streams"])
-        yield _visible(found["streams"]["visible"])
-    if "start" in found:
-        yield _start(found["start"])
-    if "endurance" in found:
-        yield _endurance(found["endurance"])
-    yield _aims(found)
+    if "commits" in figures:
+        yield _commits(figures["commits"])
+    if "raw_zookeeper" in figures or "peers" in figures:
+        yield _peers(figures.get("raw_zookeeper", ()), figures.get("peers", ()))
+    if "lag" in figures:
+        yield _lag(figures["lag"])
+    if "spark" in figures:
+        yield _spark(figures["spark"])
+    if "load" in figures:
+        yield _load(figures["load"])
+        yield _memory(figures["load"])
+    if "compaction" in figures:
+        yield _merge_rate(figures["compaction"]["rate"])
+        yield _scans(figures["compaction"])
+    if "mutations" in figures:
+        yield _mutations(figures["mutations"])
+    if "spark_writes" in figures:
+        yield _writes(figures["spark_writes"])
+    if "write_memory" in figures:
+        yield _write_memory(figures["write_memory"])
+    if "streams" in figures:
+        yield _rates(figures["streams"])
+        yield _visible(figures["streams"]["visible"])
+    if "start" in figures:
+        yield _start(figures["start"])
+    if "endurance" in figures:
+        yield _endurance(figures["endurance"])
+    yield _aims(figures)
 
 
 def _texts(*values: object) -> tuple[str, ...]:
@@ -304,8 +304,8 @@ def _endurance(endurance: Mapping[str, Any]) -> Sheet:
     )
 
 
-def _aims(found: Mapping[str, Any]) -> Sheet:
+def _aims(figures: Mapping[str, Any]) -> Sheet:
     rows = [
-        _texts(aim.what, aim.asked, f"{aim.found:g}", "yes" if aim.reached else "no") for aim in aims(found)
+        _texts(aim.what, aim.asked, f"{aim.found:g}", "yes" if aim.reached else "no") for aim in aims(figures)
     ]
     return Sheet("Aims", ("figure", "aim", "found", "reached"), rows)

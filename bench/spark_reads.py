@@ -19,7 +19,7 @@ from bench.spark import session
 from tidelock.cluster import LocalCluster
 from workloads.agents import Agents
 from workloads.stats import geometric_mean
-from workloads.tpch.queries import Q1, Q3, Q6, Q18, TABLES, Query
+from workloads.tpch.queries import Q1, Q3, Q6, Q18, TABLES, TpchQuery
 
 #: The queries that are timed.
 QUERIES: Final = (Q1, Q3, Q6, Q18)
@@ -69,7 +69,7 @@ def _compare(
 
 
 def _time(
-    spark: SparkSession, query: Query, kinds: dict[str, dict[str, DataFrame]], repeats: int
+    spark: SparkSession, query: TpchQuery, kinds: dict[str, dict[str, DataFrame]], repeats: int
 ) -> dict[str, Any]:
     """Time one query, both ways in turn; the first turn warms up and compares the rows."""
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}

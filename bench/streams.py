@@ -37,7 +37,7 @@ _TIMEOUT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class BatchRate:
     """Micro-batches through one sink; ms are medians of what Spark tells of each.
 
     Attributes:
@@ -78,22 +78,22 @@ def run(folder: Path, *, batches: int, commits: int) -> dict[str, Any]:
     return {"rates": [asdict(rate) for rate in rates], "visible": asdict(Latencies.of(lags))}
 
 
-def _rate(spark: SparkSession, folder: Path, name: str, sink: Mapping[str, str], batches: int) -> Rate:
+def _rate(spark: SparkSession, folder: Path, name: str, sink: Mapping[str, str], batches: int) -> BatchRate:
     made = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=ROWS, numPartitions=1).load()
     options = {**sink, "checkpointLocation": str(folder / f"{name}-checkpoint")}
     query = made.writeStream.format(options.pop("format")).options(**options).start()
     try:
         first, begun = _reach(query, _WARM)
         last, ended = _reach(query, first + batches)
-        told = [item["durationMs"] for item in query.recentProgress if first < item["batchId"] <= last]
+        durations = [item["durationMs"] for item in query.recentProgress if first < item["batchId"] <= last]
     finally:
         query.stop()
-    return Rate(
+    return BatchRate(
         sink=name,
         batches=last - first,
         per_s=round((last - first) / (ended - begun), 2),
-        whole_ms=median(item["triggerExecution"] for item in told),
-        write_ms=median(item["addBatch"] for item in told),
+        whole_ms=median(item["triggerExecution"] for item in durations),
+        write_ms=median(item["addBatch"] for item in durations),
     )
 
 
@@ -107,7 +107,7 @@ def _reach(query: StreamingQuery, batch: int) -> tuple[int, float]:
         if progress is not None and progress["batchId"] >= batch:
             return progress["batchId"], time.monotonic()
         time.sleep(_LOOK_S)
-    raise RuntimeError(f"the query has not come to micro-batch {batch} in {_TIMEOUT_S:g} s")
+    raise RuntimeError(f"the query has not reached micro-batch {batch} in {_TIMEOUT_S:g} s")
 
 
 class _Seen:

@@ -40,7 +40,7 @@ def lineitem(folder: Path) -> Path:
     """Write lineitem with its partition column into a Parquet file, unless it is there."""
     path = folder / "lineitem.parquet"
     if not path.exists():
-        with data.Source(source(folder)) as generated, pq.ParquetWriter(path, LINEITEM.schema) as file:
+        with data.TpchRows(source(folder)) as generated, pq.ParquetWriter(path, LINEITEM.schema) as file:
             for batch in generated.rows(LINEITEM):
                 file.write_batch(batch)
     return path

@@ -34,13 +34,13 @@ SCHEMA: Final = pa.schema(
 START_TIMEOUT_S: Final = 180.0
 #: In the place of a CSN: a peer's client has given this commit up.
 GAVE_UP: Final = -1
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ClientPace:
     """How a client works.
 
     Attributes:
@@ -55,7 +55,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommitTiming:
     """One commit of a client.
 
     Attributes:
@@ -72,10 +72,10 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ClientCommits:
     """The commits of clients, those of the warm-up included, and the CPU seconds that they took."""
 
-    done: list[Done]
+    done: list[CommitTiming]
     cpu_s: float
 
     @property
@@ -136,7 +136,7 @@ def clients_of(cluster: LocalCluster) -> Open:
     return functools.partial(open_tidelock, urls=cluster.urls, replicas=cluster.replicas)
 
 
-class Clients:
+class BenchClients:
     """Client processes, ready to begin at one moment; a run ends with `results`.
 
     Args:
@@ -146,13 +146,13 @@ class Clients:
         preload: Modules that the processes share.
     """
 
-    def __init__(self, opener: Open, count: int, pace: Pace, preload: Sequence[str] = ()) -> None:
+    def __init__(self, opener: Open, count: int, pace: ClientPace, preload: Sequence[str] = ()) -> None:
         context: Any = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["bench.workload", "tidelock.client", *preload])
         self.count, self.pace = count, pace
         self._ready: Queue[str] = context.Queue()
         self._start: Queue[float] = context.Queue()
-        self._results: Queue[Work | str] = context.Queue()
+        self._results: Queue[ClientCommits | str] = context.Queue()
         channels = (self._ready, self._start, self._results)
         self._processes = [
             context.Process(target=_client, args=(opener, number, count, pace, *channels), daemon=True)
@@ -174,9 +174,9 @@ class Clients:
             self._start.put(zero)
         return zero
 
-    def results(self) -> Work:
+    def results(self) -> ClientCommits:
         """Wait for the end of the run; RuntimeError with what a client has failed with."""
-        done: list[Done] = []
+        done: list[CommitTiming] = []
         cpu_s = 0.0
         for _ in self._processes:
             found = self._take(self._results, self.pace.warm_s + self.pace.run_s + START_TIMEOUT_S)
@@ -186,27 +186,27 @@ class Clients:
             cpu_s += found.cpu_s
         for process in self._processes:
             process.join()
-        return Work(done, cpu_s)
+        return ClientCommits(done, cpu_s)
 
     def _take(self, queue: Queue[T], timeout_s: float) -> T:
         """Take the next word of a client; RuntimeError when there is none in time, or one died in silence."""
         until = time.monotonic() + timeout_s
         while True:
             try:
-                return queue.get(timeout=_LOOK_S)
+                return queue.get(timeout=_POLL_S)
             except Empty:
                 if any(process.exitcode for process in self._processes) or time.monotonic() > until:
-                    raise RuntimeError("a client has ended, or hangs, without a word") from None
+                    raise RuntimeError("a client has ended or hangs, without an answer") from None
 
 
 def _client(
     opener: Open,
     number: int,
     count: int,
-    pace: Pace,
+    pace: ClientPace,
     ready: Queue[str],
     start: Queue[float],
-    results: Queue[Work | str],
+    results: Queue[ClientCommits | str],
 ) -> None:
     try:
         commit = opener(number)
@@ -221,8 +221,8 @@ def _client(
         raise
 
 
-def _commits(commit: Commit, zero: float, pace: Pace, phase: float) -> Work:
-    done: list[Done] = []
+def _commits(commit: Commit, zero: float, pace: ClientPace, phase: float) -> ClientCommits:
+    done: list[CommitTiming] = []
     cpu_s = time.process_time()
     due = zero - pace.warm_s + phase * pace.interval_s
     while (begun := time.monotonic()) < zero + pace.run_s:
@@ -232,5 +232,5 @@ def _commits(commit: Commit, zero: float, pace: Pace, phase: float) -> Work:
             begun = time.monotonic()
         csn, failed = commit(len(done))
         now = time.monotonic()
-        done.append(Done(now, now - begun, csn, failed))
-    return Work(done, time.process_time() - cpu_s)
+        done.append(CommitTiming(now, now - begun, csn, failed))
+    return ClientCommits(done, time.process_time() - cpu_s)

@@ -31,7 +31,7 @@ def main() -> int:
         help="an empty folder for everything; default: a temporary one",
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the writers write at full pace")
-    parser.add_argument("--keep", action="store_true", help="leave the cluster running, for you to look at")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running, for inspection")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, for programs")
     chosen = parser.parse_args()
     if chosen.scale_factor < _SCALE_FACTOR_MIN:

@@ -67,8 +67,8 @@ def log_lines(
                 if entry["action"] == "AddPart"
             ]
             removed = [entry["part"] for entry in tid["entries"] if entry["action"] == "RemovePart"]
-            found = added_by_load if tid["manifest"] else added
-            tids.append([tid["tid"], found, removed, not tid["data_change"]])
+            parts = added_by_load if tid["manifest"] else added
+            tids.append([tid["tid"], parts, removed, not tid["data_change"]])
         yield [record["csn"], record["kind"] == "end", tids]
 
 

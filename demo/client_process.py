@@ -18,11 +18,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.writer import Keys, Pace, Tally, Waves, Writer
+from demo.writer import BatchWriter, OrderKeys, Tally, Waves, WriterPace
 from tidelock.client import Database, connect
 from workloads import child
 from workloads.history import Recorder
-from workloads.tpch.orders import Scale
+from workloads.tpch.orders import TpchScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Setup:
         replica: The replica to which its writers are pinned.
         history: File of the history, of all client processes.
         scale_factor: Of the loaded data.
-        keys: See `writer.Keys`.
+        keys: See `writer.OrderKeys`.
         token: The agents' shared secret, if they have one.
         timeout_s: How long a client waits for an answer and for the outcome of a commit.
     """
@@ -51,21 +51,21 @@ class Setup:
 class ClientProcess:
     """The writers of this process."""
 
-    def __init__(self, setup: Setup, home: Database, anyone: Database, history: Recorder) -> None:
+    def __init__(self, setup: Setup, home: Database, all_replicas: Database, history: Recorder) -> None:
         self._history = history
         self._home = home
-        self._anyone = anyone
-        self._scale = Scale.of(setup.scale_factor)
-        self._keys = Keys(**setup.keys)
-        self._pace = Pace()
+        self._all_replicas = all_replicas
+        self._scale = TpchScale.of(setup.scale_factor)
+        self._keys = OrderKeys(**setup.keys)
+        self._pace = WriterPace()
         self._executor = ThreadPoolExecutor(max_workers=setup.keys["writers"], thread_name_prefix="writer")
         self._running: list[Future[Tally]] = []
 
     def start(
         self, writers: Sequence[int], interval_s: float, calm_after_s: float, calm_interval_s: float
     ) -> None:
-        """Let writers write at a pace (see `Pace`), until `rest`."""
-        self._pace = Pace(interval_s, calm_after_s, calm_interval_s)
+        """Let writers write at a pace (see `WriterPace`), until `rest`."""
+        self._pace = WriterPace(interval_s, calm_after_s, calm_interval_s)
         for writer in writers:
             self._begin(writer)
 
@@ -76,7 +76,7 @@ class ClientProcess:
 
     def burst(self, writers: Sequence[int], batches: int) -> dict[str, int]:
         """Commit a number of batches in all, wave by wave (see `Waves`), and return the results."""
-        self._pace = Pace()
+        self._pace = WriterPace()
         shares = [batches // len(writers) + (index < batches % len(writers)) for index in range(len(writers))]
         waves = Waves(shares)
         for writer, share in zip(writers, shares, strict=True):
@@ -89,10 +89,12 @@ class ClientProcess:
         self._executor.shutdown(wait=True)
 
     def _begin(self, number: int, batches: int | None = None, waves: Waves | None = None) -> None:
-        writer = Writer(number, self._scale, self._keys, self._home, self._anyone, self._pace, waves)
+        writer = BatchWriter(
+            number, self._scale, self._keys, self._home, self._all_replicas, self._pace, waves
+        )
         self._running.append(self._executor.submit(self._write, writer, batches))
 
-    def _write(self, writer: Writer, batches: int | None) -> Tally:
+    def _write(self, writer: BatchWriter, batches: int | None) -> Tally:
         writer.run(self._history, batches)
         return writer.tally
 
@@ -114,9 +116,9 @@ def main() -> None:
     with (
         Recorder(Path(setup.history)) as history,
         connect(setup.urls, replica=setup.replica, token=setup.token, timeout_s=setup.timeout_s) as home,
-        connect(setup.urls, token=setup.token, timeout_s=setup.timeout_s) as anyone,
+        connect(setup.urls, token=setup.token, timeout_s=setup.timeout_s) as all_replicas,
     ):
-        client = ClientProcess(setup, home, anyone, history)
+        client = ClientProcess(setup, home, all_replicas, history)
         commands: dict[str, Callable[..., dict[str, int] | None]] = {
             "start": client.start,
             "rest": client.rest,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from demo.client_process import Setup
@@ -18,7 +17,7 @@ from workloads.history import count_ok
 END_GRACE_S: Final = 10.0
 
 
-class Clients:
+class ClientProcesses:
     """Client processes, each with writers of one replica; a context manager that ends them.
 
     Args:
@@ -41,9 +40,7 @@ class Clients:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -52,7 +49,7 @@ class Clients:
         return count_ok(self._history)
 
     def start(self, writers: int, *, interval_s: float, calm_after_s: float, calm_interval_s: float) -> None:
-        """Let a number of writers, equal in each process, write at a pace (see `writer.Pace`)."""
+        """Let a number of writers, equal in each process, write at a pace (see `writer.WriterPace`)."""
         for index, process in enumerate(self._processes):
             process.tell(
                 do="start",

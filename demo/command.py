@@ -16,8 +16,8 @@ from typing import Final, NoReturn
 from rich.console import Console
 
 from demo.narrator import Narrator
-from demo.report import Report, as_json, next_steps, print_report
-from demo.scenario import Scenario
+from demo.report import DemoReport, as_json, next_steps, print_report
+from demo.scenario import DemoScenario
 from tidelock.cluster import LocalCluster
 from tidelock.errors import ConfigError
 from workloads import spark_session
@@ -89,11 +89,11 @@ def _results() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDTH_PIPED)
 
 
-def _play(cluster: LocalCluster, narrator: Narrator, scale_factor: float, seconds: float) -> Report:
+def _play(cluster: LocalCluster, narrator: Narrator, scale_factor: float, seconds: float) -> DemoReport:
     with narrator.busy(lambda: "starting ZooKeeper and three agents"):
         cluster.up()
     narrator.say(f"ZooKeeper and the replicas {', '.join(cluster.replicas)} run in {cluster.folder}")
-    scenario = Scenario(
+    scenario = DemoScenario(
         cluster,
         cluster.folder / "demo",
         narrator,

@@ -12,7 +12,7 @@ class DemoError(UnavailableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class FailedCheck:
     """A check that did not hold: its name, and the first error that it found."""
 
     check: str
@@ -27,13 +27,13 @@ class Findings:
     """All checks that were made, and those that did not hold."""
 
     checks: int = 0
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[FailedCheck] = field(default_factory=list)
 
-    def check(self, name: str, finding: str | None) -> Violation | None:
+    def check(self, name: str, finding: str | None) -> FailedCheck | None:
         """Count a check; `finding` is None if it holds, otherwise the error that it found."""
         self.checks += 1
         if finding is None:
             return None
-        violation = Violation(name, finding)
+        violation = FailedCheck(name, finding)
         self.violations.append(violation)
         return violation

@@ -12,11 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from demo.failure import Findings
-from demo.rounds import Kind, Round
+from demo.rounds import FaultKind, Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commits:
+class CommitCounts:
     """The commits of the demo.
 
     Attributes:
@@ -58,12 +58,12 @@ class Disturbance:
         undisturbed_s: How long the same query took at the same CSN before the strike.
         done: Tasks of its stage that were finished before the strike.
         tasks: Tasks of its stage.
-        from_victim: Bytes that the struck replica served for it, as far as it told before the strike.
+        from_victim: Bytes that the struck replica served for it, as far as it reported before the strike.
         from_others: Bytes that the others served for it.
         catch_up_s: How long the replica then took to be where the others were.
     """
 
-    kind: Kind
+    kind: FaultKind
     csn: int
     query: str
     duration_s: float
@@ -81,7 +81,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DemoReport:
     """All results of the demo.
 
     Attributes:
@@ -94,7 +94,7 @@ class Report:
 
     scale_factor: float
     victim: str
-    commits: Commits
+    commits: CommitCounts
     rows: Mapping[str, int]
     rounds: Sequence[Round]
     disturbances: Sequence[Disturbance]
@@ -122,7 +122,7 @@ def disturbance(struck: Round, victim: str) -> Disturbance:
     )
 
 
-def print_report(console: Console, report: Report, steps: Sequence[str]) -> None:
+def print_report(console: Console, report: DemoReport, steps: Sequence[str]) -> None:
     """Print the final table."""
     table = Table(title="What the demo has shown", title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
@@ -138,7 +138,7 @@ def print_report(console: Console, report: Report, steps: Sequence[str]) -> None
     console.print(table)
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: DemoReport) -> dict[str, Any]:
     """The report as JSON values."""
     commits = report.commits
     return {
@@ -198,7 +198,7 @@ def next_steps(folder: Path, *, kept: bool) -> list[str]:
     ]
 
 
-def _lines(report: Report) -> Iterator[tuple[str, str]]:
+def _lines(report: DemoReport) -> Iterator[tuple[str, str]]:
     """The rows of the table."""
     yield "commits", _commits(report.commits)
     yield "tids per CSN", _tids_per_csn(report.commits)
@@ -210,7 +210,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     yield "duration", f"{report.duration_s:.0f} s"
 
 
-def _commits(commits: Commits) -> str:
+def _commits(commits: CommitCounts) -> str:
     return (
         f"{commits.total:,} of two tables each, by {commits.writers} writers on 3 replicas "
         f"({commits.at_full_pace:,} in the first {commits.full_pace_s:g} s); "
@@ -218,7 +218,7 @@ def _commits(commits: Commits) -> str:
     )
 
 
-def _tids_per_csn(commits: Commits) -> str:
+def _tids_per_csn(commits: CommitCounts) -> str:
     return (
         f"{commits.burst_per_csn:.1f} in the burst of {commits.burst_threads} threads, "
         f"{commits.per_csn:.1f} before"
@@ -246,5 +246,5 @@ def _struck(item: Disturbance, victim: str) -> str:
     )
 
 
-def _lost(commits: Commits) -> str:
+def _lost(commits: CommitCounts) -> str:
     return f"{commits.sent_again} batches sent more than once, {commits.asked} outcomes asked for"

@@ -14,7 +14,7 @@ from demo.nemesis import Nemesis, Strike
 from tidelock.client import Database
 from workloads.agents import Agents, Served
 from workloads.compare import Row
-from workloads.tpch.queries import TABLES, Query
+from workloads.tpch.queries import TABLES, TpchQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ NEXT_CSN_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """The fault of replica 1 in a round."""
 
     UNDISTURBED = "undisturbed"
@@ -36,14 +36,14 @@ class Kind(Enum):
     @property
     def signum(self) -> signal.Signals | None:
         """The signal that replica 1 receives."""
-        return {Kind.KILLED: signal.SIGKILL, Kind.FROZEN: signal.SIGSTOP}.get(self)
+        return {FaultKind.KILLED: signal.SIGKILL, FaultKind.FROZEN: signal.SIGSTOP}.get(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RoundAnswer:
     """One query of a round: its rows and its duration."""
 
-    query: Query
+    query: TpchQuery
     rows: list[Row]
     duration_s: float
 
@@ -64,16 +64,16 @@ class Round:
     """
 
     number: int
-    kind: Kind
+    kind: FaultKind
     csn: int
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[RoundAnswer] = field(default_factory=list)
     served: dict[str, Served] = field(default_factory=dict)
-    calm: Answer | None = None
+    calm: RoundAnswer | None = None
     strike: Strike | None = None
     catch_up_s: float | None = None
 
     @property
-    def target(self) -> Answer:
+    def target(self) -> RoundAnswer:
         """The query in which replica 1 is struck, the last one."""
         return self.answers[-1]
 
@@ -85,7 +85,7 @@ class Round:
         return self.served[victim].byte_count > 0 and others > 0
 
 
-class Reader:
+class RoundRunner:
     """Runs rounds in one Spark session."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Reader:
         self.nemesis = nemesis
         self._replica = replica
 
-    def round(self, number: int, kind: Kind, queries: Sequence[Query], *, above_csn: int) -> Round:
+    def round(self, number: int, kind: FaultKind, queries: Sequence[TpchQuery], *, above_csn: int) -> Round:
         """Run one round at a CSN above `above_csn`.
 
         A struck replica is left unchanged: the caller brings it back. DemoError if no commit arrives in
@@ -127,10 +127,10 @@ class Reader:
                 _forget(self._spark, snap)
         return result
 
-    def _ask(self, query: Query) -> Answer:
+    def _ask(self, query: TpchQuery) -> RoundAnswer:
         begin = time.monotonic()
         rows = [tuple(row) for row in self._spark.sql(query.for_spark).collect()]
-        return Answer(query, rows, time.monotonic() - begin)
+        return RoundAnswer(query, rows, time.monotonic() - begin)
 
     def _served(self, besides: str | None = None) -> Mapping[str, Served]:
         return {

@@ -12,19 +12,19 @@ from typing import Any, Final
 
 from demo import checks, report
 from demo.client_process import Setup
-from demo.clients import Clients
+from demo.clients import ClientProcesses
 from demo.failure import DemoError, Findings
 from demo.narrator import Narrator
 from demo.nemesis import Nemesis
-from demo.rounds import Kind, Reader, Round
+from demo.rounds import FaultKind, Round, RoundRunner
 from demo.second_opinion import SecondOpinion
-from demo.writer import Keys
+from demo.writer import OrderKeys
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from workloads import checker, history
 from workloads.agents import Agents
 from workloads.compare import first_difference
-from workloads.history import End, Recorder
+from workloads.history import CallEnd, Recorder
 from workloads.spark_session import MASTER, QUICK_START, session
 from workloads.tpch import data, queries
 from workloads.tpch.data import Loaded
@@ -55,7 +55,13 @@ BACK_TIMEOUT_S: Final = 90.0
 CLIENT_TIMEOUT_S: Final = 30.0
 LOG_PAGE_RECORDS: Final = 1000
 #: The rounds while the writers write.
-PLAN: Final = (Kind.UNDISTURBED, Kind.KILLED, Kind.UNDISTURBED, Kind.FROZEN, Kind.UNDISTURBED)
+PLAN: Final = (
+    FaultKind.UNDISTURBED,
+    FaultKind.KILLED,
+    FaultKind.UNDISTURBED,
+    FaultKind.FROZEN,
+    FaultKind.UNDISTURBED,
+)
 
 #: More settings of Spark.
 _SPARK: Final = {
@@ -71,7 +77,7 @@ Log = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriterTotals:
     """The results of the writers.
 
     Attributes:
@@ -79,8 +85,8 @@ class Written:
         commits: Number of commits before the burst.
         burst_csn: The largest CSN before the burst.
         burst_s: How long the burst took.
-        sent_again: See `report.Commits`.
-        asked: See `report.Commits`.
+        sent_again: See `report.CommitCounts`.
+        asked: See `report.CommitCounts`.
     """
 
     begin_ms: float
@@ -91,7 +97,7 @@ class Written:
     asked: int
 
 
-class Scenario:
+class DemoScenario:
     """One run of the demo on a cluster that is up.
 
     Args:
@@ -125,7 +131,7 @@ class Scenario:
         )
         self._rounds: list[Round] = []
 
-    def run(self) -> report.Report:
+    def run(self) -> report.DemoReport:
         """Run everything; failed checks are in `findings`.
 
         DemoError if the demo cannot reach its end; other errors are raised unchanged.
@@ -134,14 +140,14 @@ class Scenario:
         with self._cluster.connect() as db, Recorder(self._history / "demo.jsonl") as self._notes:
             loaded, load_csn = self._load(db)
             with self._session(db) as reader, self._clients(loaded) as clients:
-                asked = [queries.orders_and_lines(loaded.last_orderkey), queries.Q1, queries.Q3, queries.Q18]
+                batch = [queries.orders_and_lines(loaded.last_orderkey), queries.Q1, queries.Q3, queries.Q18]
                 # The first round is on the loaded tables alone; it also warms Spark up.
                 with self._narrator.busy(lambda: "Spark reads what was loaded"):
-                    self._round(reader, Kind.UNDISTURBED, asked, load_csn - 1)
-                written = self._rounds_under_writes(db, reader, clients, asked)
+                    self._round(reader, FaultKind.UNDISTURBED, batch, load_csn - 1)
+                written = self._rounds_under_writes(db, reader, clients, batch)
                 # The one query that reads every order checks the rows of the burst.
                 with self._narrator.busy(lambda: "Spark reads what the burst has brought"):
-                    self._round(reader, Kind.UNDISTURBED, asked[:1], written.burst_csn)
+                    self._round(reader, FaultKind.UNDISTURBED, batch[:1], written.burst_csn)
             return self._conclude(db, load_csn, written)
 
     # -- before
@@ -152,31 +158,31 @@ class Scenario:
         source_folder.mkdir(parents=True)
         with self._narrator.busy(lambda: f"TPC-H at scale factor {self._scale_factor:g}"):
             data.generate(source_folder, self._scale_factor)
-            with data.Source(source_folder) as source:
+            with data.TpchRows(source_folder) as source:
                 loaded = source.loaded()
                 data.create_tables(db)
                 result = data.load(db, source)
         assert result.csn is not None
         written = {"key": checks.LOADED_KEY, "tid": result.tid}
         self._notes.note("invoke", "write", "load", rows=checks.loaded_rows(loaded), **written)
-        self._notes.note(End.OK, "write", "load", csn=result.csn, **written)
+        self._notes.note(CallEnd.OK, "write", "load", csn=result.csn, **written)
         self._narrator.say(
             f"{sum(loaded.rows.values()):,} rows in {len(TABLES)} tables by one transaction, CSN {result.csn}"
         )
         return loaded, result.csn
 
     @contextmanager
-    def _session(self, db: Database) -> Iterator[Reader]:
+    def _session(self, db: Database) -> Iterator[RoundRunner]:
         with session(self._folder, app="tidelock demo", settings=_SPARK, jvm=QUICK_START) as spark:
             self._narrator.say(
                 f"Spark {spark.version} runs as {MASTER}, pinned to {VICTIM}, failover allowed"
             )
             nemesis = Nemesis(spark.sparkContext, self._cluster, self._agents, VICTIM)
-            yield Reader(spark, db, self._agents, nemesis, VICTIM)
+            yield RoundRunner(spark, db, self._agents, nemesis, VICTIM)
 
-    def _clients(self, loaded: Loaded) -> Clients:
-        keys = Keys(loaded.last_orderkey, WRITERS + BURST_THREADS, ORDERS_PER_BATCH)
-        return Clients(
+    def _clients(self, loaded: Loaded) -> ClientProcesses:
+        keys = OrderKeys(loaded.last_orderkey, WRITERS + BURST_THREADS, ORDERS_PER_BATCH)
+        return ClientProcesses(
             [
                 Setup(
                     urls=self._cluster.urls,
@@ -196,8 +202,8 @@ class Scenario:
     # -----------------------------------------------------------------------------
 
     def _rounds_under_writes(
-        self, db: Database, reader: Reader, clients: Clients, asked: Sequence[queries.Query]
-    ) -> Written:
+        self, db: Database, reader: RoundRunner, clients: ClientProcesses, batch: Sequence[queries.TpchQuery]
+    ) -> WriterTotals:
         begin, begin_ms = time.monotonic(), time.time() * 1000
         clients.start(
             WRITERS, interval_s=FULL_PACE_S, calm_after_s=self._seconds, calm_interval_s=CALM_PACE_S
@@ -207,7 +213,7 @@ class Scenario:
         )
         for kind in PLAN:
             with self._narrator.busy(lambda: f"{clients.commits} commits; Spark reads"):
-                self._until_hit(reader, kind, asked)
+                self._until_hit(reader, kind, batch)
         with self._narrator.busy(lambda: f"{clients.commits} commits"):
             time.sleep(max(0.0, begin + self._seconds - time.monotonic()))
             clients.rest()
@@ -222,29 +228,31 @@ class Scenario:
             f"closing burst: {BURST_BATCHES} commits by {BURST_THREADS} threads on {BURST_REPLICA} "
             f"in {burst_s:.1f} s"
         )
-        return Written(begin_ms, commits, burst_csn, burst_s, clients.sent_again, clients.asked)
+        return WriterTotals(begin_ms, commits, burst_csn, burst_s, clients.sent_again, clients.asked)
 
-    def _until_hit(self, reader: Reader, kind: Kind, asked: Sequence[queries.Query]) -> None:
+    def _until_hit(self, reader: RoundRunner, kind: FaultKind, batch: Sequence[queries.TpchQuery]) -> None:
         """Run a round, and again while a strike hits no running task."""
         for _ in range(TRIES):
-            done = self._round(reader, kind, asked, self._rounds[-1].csn)
-            if kind is Kind.UNDISTURBED or done.hit(VICTIM):
+            done = self._round(reader, kind, batch, self._rounds[-1].csn)
+            if kind is FaultKind.UNDISTURBED or done.hit(VICTIM):
                 return
             self._narrator.say(f"round {done.number}: no running task was hit, so once more", style="yellow")
         raise DemoError(f"{VICTIM} was to be {kind.value} while a task ran, and {TRIES} tries hit none")
 
-    def _round(self, reader: Reader, kind: Kind, asked: Sequence[queries.Query], above_csn: int) -> Round:
-        done = reader.round(len(self._rounds), kind, asked, above_csn=above_csn)
+    def _round(
+        self, reader: RoundRunner, kind: FaultKind, batch: Sequence[queries.TpchQuery], above_csn: int
+    ) -> Round:
+        done = reader.round(len(self._rounds), kind, batch, above_csn=above_csn)
         if done.strike is not None and kind.signum is not None:
             done.catch_up_s = reader.nemesis.bring_back(kind.signum, BACK_TIMEOUT_S)
         self._rounds.append(done)
         rows = checks.balances(done.answers[0].rows)
-        self._notes.note(End.OK, "read", "Spark", replica=VICTIM, csn=done.csn, rows=rows)
+        self._notes.note(CallEnd.OK, "read", "Spark", replica=VICTIM, csn=done.csn, rows=rows)
         second = next(self._opinions)
         self._judge(done, above_csn, second)
         compared = sum(len(answer.rows) for answer in done.answers)
         self._narrator.say(
-            f"round {done.number} at CSN {done.csn}: {self._told(done)}; "
+            f"round {done.number} at CSN {done.csn}: {self._description(done)}; "
             f"{compared:,} rows compared with DuckDB's over the parts of {second.replica}"
         )
         return done
@@ -274,7 +282,7 @@ class Scenario:
         if violation := self.findings.check(name, finding):
             self._narrator.say(f"violation: {violation}", style="bold red")
 
-    def _told(self, done: Round) -> str:
+    def _description(self, done: Round) -> str:
         took = f"{done.target.query.name} {done.target.duration_s:.1f} s"
         if done.strike is None:
             return f"{took}, {sum(answer.duration_s for answer in done.answers):.1f} s in all"
@@ -289,15 +297,15 @@ class Scenario:
     # -- after
     # -----------------------------------------------------------------------------------------------
 
-    def _conclude(self, db: Database, load_csn: int, written: Written) -> report.Report:
+    def _conclude(self, db: Database, load_csn: int, written: WriterTotals) -> report.DemoReport:
         with self._narrator.busy(
             lambda: "the clients' history against every round, every replica, and the log"
         ):
             log = _log_after(db, load_csn - 1)
             self._note_parts(log, load_csn)
-            found = history.load(*self._history.iterdir())
-            self._judge_history(found)
-        csns = [write.csn for write in _batches(found) if write.csn is not None]
+            recorded = history.load(*self._history.iterdir())
+            self._judge_history(recorded)
+        csns = [write.csn for write in _batches(recorded) if write.csn is not None]
         burst_per_csn = history.tids_per_csn([csn for csn in csns if csn > written.burst_csn])
         too_few = COMMITS_PER_S_MIN * self._seconds
         self._check(
@@ -308,11 +316,13 @@ class Scenario:
             f"at least {TIDS_PER_CSN_MIN:g} tids per CSN in the burst",
             None if burst_per_csn >= TIDS_PER_CSN_MIN else f"only {burst_per_csn:.1f}",
         )
-        struck = [item for item in self._rounds if item.kind is not Kind.UNDISTURBED and item.hit(VICTIM)]
-        return report.Report(
+        struck = [
+            item for item in self._rounds if item.kind is not FaultKind.UNDISTURBED and item.hit(VICTIM)
+        ]
+        return report.DemoReport(
             scale_factor=self._scale_factor,
             victim=VICTIM,
-            commits=report.Commits(
+            commits=report.CommitCounts(
                 writers=WRITERS,
                 full_pace_s=self._seconds,
                 at_full_pace=checks.committed_between(
@@ -344,17 +354,17 @@ class Scenario:
             for done, replica in itertools.product(self._rounds, self._agents.replicas):
                 facts = [part.facts for part in self._agents.parts(replica, done.csn, table.name)]
                 self._notes.note(
-                    End.OK, "parts", "the end", replica=replica, csn=done.csn, table=name, parts=facts
+                    CallEnd.OK, "parts", "the end", replica=replica, csn=done.csn, table=name, parts=facts
                 )
-        self._notes.note(End.OK, "log", "the end", records=list(checks.log_lines(log, listed)))
+        self._notes.note(CallEnd.OK, "log", "the end", records=list(checks.log_lines(log, listed)))
 
-    def _judge_history(self, found: history.History) -> None:
-        unknown = [write.tid for write in found.ended(End.INFO)]
+    def _judge_history(self, recorded: history.CallHistory) -> None:
+        unknown = [write.tid for write in recorded.ended(CallEnd.INFO)]
         self._check(
             "every outcome is known",
             f"not of {len(unknown)} orders, the first one is of {unknown[0]}" if unknown else None,
         )
-        violations = checker.check(found)
+        violations = checker.check(recorded)
         for invariant in checker.INVARIANTS:
             wrong = [violation.what for violation in violations if violation.invariant == invariant]
             self._check(f"the clients' history keeps {invariant}", "; ".join(wrong) or None)
@@ -366,9 +376,9 @@ class Scenario:
         return int(db.status()["end_csn"])
 
 
-def _batches(found: history.History) -> list[history.Write]:
+def _batches(recorded: history.CallHistory) -> list[history.Write]:
     """One write of each transaction of the clients; all orders of a transaction have its tid."""
-    return list({write.tid: write for write in found.writes if write.key != checks.LOADED_KEY}.values())
+    return list({write.tid: write for write in recorded.writes if write.key != checks.LOADED_KEY}.values())
 
 
 def _log_after(db: Database, csn: int) -> Log:

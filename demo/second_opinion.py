@@ -15,7 +15,7 @@ import duckdb
 from workloads.agents import Agents
 from workloads.compare import Row
 from workloads.tpch.queries import TABLES as QUERIED
-from workloads.tpch.queries import Query
+from workloads.tpch.queries import TpchQuery
 from workloads.tpch.tables import TABLES, TpchTable
 
 _MEMORY: Final = "1GB"
@@ -33,7 +33,7 @@ class SecondOpinion:
         self._agents = agents
         self._folder = folder / replica
 
-    def answers(self, csn: int, queries: Sequence[Query]) -> list[list[Row]]:
+    def answers(self, csn: int, queries: Sequence[TpchQuery]) -> list[list[Row]]:
         """The rows of each query at a CSN.
 
         CorruptError when a part's bytes do not have their checksum; errors of the agent as it answers them.

@@ -25,8 +25,8 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
-from workloads.history import End, Recorder
-from workloads.tpch.orders import Batch, Scale, new_batch
+from workloads.history import CallEnd, Recorder
+from workloads.tpch.orders import OrderBatch, TpchScale, new_batch
 
 #: Pause before a batch is sent again, in seconds.
 AGAIN_PAUSE_S: Final = 0.2
@@ -37,7 +37,7 @@ WAVE_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class OrderKeys:
     """Order keys of all batches of all writers: no two share one, and all lie above the loaded keys.
 
     Attributes:
@@ -55,7 +55,7 @@ class Keys:
         return self.last_loaded + 1 + (batch * self.writers + writer) * self.orders
 
 
-class Pace:
+class WriterPace:
     """How often each writer begins a transaction, and whether it goes on. Shared by the writers of a process.
 
     Args:
@@ -118,23 +118,23 @@ class Tally:
 
 
 @dataclass
-class Writer:
+class BatchWriter:
     """Writes batches to one replica.
 
     Attributes:
         number: Which writer, from 0; it seeds its random numbers.
         home: Client of its replica.
-        anyone: Client of all replicas, for outcomes when the home does not answer.
+        all_replicas: Client of all replicas, for outcomes when the home does not answer.
         pace: Its pace.
         waves: What its n-th batch waits for before the commit; None = nothing.
     """
 
     number: int
-    scale: Scale
-    keys: Keys
+    scale: TpchScale
+    keys: OrderKeys
     home: Database
-    anyone: Database
-    pace: Pace
+    all_replicas: Database
+    pace: WriterPace
     waves: Waves | None = None
     tally: Tally = field(default_factory=Tally)
     _last_csn: int = 0
@@ -157,13 +157,13 @@ class Writer:
             note = _Notes(history, f"writer-{self.number}", batch)
             note.invoked()
             if not self._write(batch, number, note):
-                note.ended(End.FAIL, error="the writers were stopped")
+                note.ended(CallEnd.FAIL, error="the writers were stopped")
                 return
             number += 1
             # Missed batches (its replica was down for a while) are not sent later.
             due = max(due + self.pace.interval_s, time.monotonic())
 
-    def _write(self, batch: Batch, number: int, note: _Notes) -> bool:
+    def _write(self, batch: OrderBatch, number: int, note: _Notes) -> bool:
         """Commit a batch; False when the writers were stopped and it is certainly not committed."""
         for attempt in itertools.count():
             if self.pace.stopped:
@@ -194,7 +194,7 @@ class Writer:
         deadline = time.monotonic() + OUTCOME_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
-                outcome = self.anyone.outcome(tid)
+                outcome = self.all_replicas.outcome(tid)
             except UnavailableError:
                 pass
             else:
@@ -203,11 +203,11 @@ class Writer:
                 if outcome.decision is Decision.ABORTED:
                     return False
             time.sleep(AGAIN_PAUSE_S)
-        note.ended(End.INFO, tid=tid)
+        note.ended(CallEnd.INFO, tid=tid)
         return True
 
     def _committed(self, note: _Notes, tid: str, csn: int | None) -> bool:
-        note.ended(End.OK, tid=tid, csn=csn)
+        note.ended(CallEnd.OK, tid=tid, csn=csn)
         self._last_csn = max(self._last_csn, csn or 0)
         return True
 
@@ -218,7 +218,7 @@ class _Notes:
 
     history: Recorder
     process: str
-    batch: Batch
+    batch: OrderBatch
 
     def invoked(self) -> None:
         """Note that it is about to be written."""
@@ -230,6 +230,6 @@ class _Notes:
             "invoke", "commit", self.process, keys=self.batch.keys, tid=tx.tid, snapshot=tx.snapshot_csn
         )
 
-    def ended(self, end: End, **told: Any) -> None:
+    def ended(self, end: CallEnd, **fields: Any) -> None:
         """Note how it has ended."""
-        self.history.note(end, "write", self.process, keys=self.batch.keys, **told)
+        self.history.note(end, "write", self.process, keys=self.batch.keys, **fields)

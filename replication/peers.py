@@ -6,7 +6,6 @@ agent at all is UnavailableError: nothing was learned, and the same call may be 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from tidelock.csnlog.core.results import (
     OwnOutcome,
     Running,
 )
-from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_wire
+from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_answer
 from tidelock.wire.peers import (
     FailedUploadRequest,
     ForgetRequest,
@@ -241,11 +240,9 @@ async def _check_part(url: str, response: ClientResponse, meta: PartMeta, start:
 
 def _refusal(url: str, status: int, raw: bytes) -> TidelockError:
     """Return the error that the answer holds; a server that answered something else is no agent."""
-    with contextlib.suppress(ValueError):
-        error = from_wire(status, msgspec.json.decode(raw, type=dict[str, Any]))
-        error.details.setdefault("url", url)
-        return error
-    return UnavailableError(f"{url} answered {status} and no error of an agent", url=url)
+    error = from_answer(status, raw) or UnavailableError(f"{url} answered {status} and no error of an agent")
+    error.details.setdefault("url", url)
+    return error
 
 
 def _silent(url: str, error: BaseException) -> UnavailableError:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
-from tidelock.spark.options import Route, order, route
+from tidelock.spark.options import ReadRoute, order, route
 from tidelock.spark.pinning import pin
-from tidelock.spark.redaction import redact_tokens
 from tidelock.spark.schema import struct_of
-from tidelock.spark.sessions import name_services
+from tidelock.spark.sessions import name_services, redact_tokens
 from tidelock.spark.tables import Definitions, full_name, select, view_names
 
 
@@ -70,7 +68,7 @@ class _Attached:
     """One attached CSN: its pin, the route to the replicas, the tables and their views."""
 
     snapshot: Snapshot
-    route: Route
+    route: ReadRoute
     definitions: Definitions
     views: Mapping[str, str]
 
@@ -165,9 +163,7 @@ class SparkSnapshot:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _attach(self, csn: int | None) -> _Attached:

@@ -56,7 +56,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ReadRoute:
     """How to reach the replicas.
 
     Attributes:
@@ -105,7 +105,7 @@ def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: in
 
 def route(
     replicas: Sequence[Replica], *, wait_bound_s: float, failover: bool, name_services: Iterable[str] = ()
-) -> Route:
+) -> ReadRoute:
     """Return the route to ``replicas``, tried in this order.
 
     Args:
@@ -134,7 +134,7 @@ def route(
         f"dfs.ha.namenodes.{authority}": ",".join(addresses),
     }
     service |= {f"dfs.namenode.http-address.{authority}.{name}": data for name, data in addresses.items()}
-    return Route(authority, {**READER_OPTIONS, **connection, **service})
+    return ReadRoute(authority, {**READER_OPTIONS, **connection, **service})
 
 
 def _addresses(replicas: Sequence[Replica]) -> dict[str, str]:

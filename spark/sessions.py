@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
+from tidelock.token_text import PATTERN
+
 _NAME_SERVICES = "dfs.nameservices"
+#: Runtime setting of a session: a regular expression whose matches are replaced in what Spark shows and
+#: records: plans in its user interface, event logs, explain().
+_REDACTION: Final = "spark.sql.redaction.string.regex"
 
 
 def name_services(spark: SparkSession) -> list[str]:
@@ -23,3 +30,12 @@ def name_services(spark: SparkSession) -> list[str]:
         values.append(context._jsc.hadoopConfiguration().get(_NAME_SERVICES))  # noqa: SLF001 - no public access exists
     names = [name.strip() for value in values if value for name in value.split(",")]
     return list(dict.fromkeys(name for name in names if name))
+
+
+def redact_tokens(spark: SparkSession) -> None:
+    """Make a session hide tokens, besides what it hides already."""
+    now = spark.conf.get(_REDACTION, None) or spark.conf.get("spark.redaction.string.regex", None)
+    if not now:
+        spark.conf.set(_REDACTION, PATTERN)
+    elif PATTERN not in now:
+        spark.conf.set(_REDACTION, f"{now}|{PATTERN}")

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Transaction
 from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
-from tidelock.spark.redaction import redact_tokens
+from tidelock.spark.sessions import redact_tokens
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
 

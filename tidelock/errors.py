@@ -15,6 +15,7 @@ HTTP status; on the client :func:`from_wire` turns that answer into the same cla
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 __all__ = [
@@ -343,6 +344,15 @@ _BY_NAME = _classes(TidelockError)
 
 #: HTTP statuses from the first number up to, not including, the second mean that the request was refused.
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
+
+
+def from_answer(status: int, body: bytes) -> TidelockError | None:
+    """Rebuild the error in the body of an answer; None for a body that no agent has written."""
+    try:
+        wire = json.loads(body)
+    except ValueError:
+        return None
+    return from_wire(status, wire) if isinstance(wire, dict) and "error" in wire else None
 
 
 def from_wire(status: int, body: dict[str, Any]) -> TidelockError:

@@ -45,7 +45,7 @@ class Reservations:
 
     def free_ports(self, count: int) -> list[int]:
         """Return distinct ports that are neither used nor reserved; UnavailableError if too few exist."""
-        found: list[int] = []
+        free: list[int] = []
         with self._lock, contextlib.ExitStack() as bound:
             file = self._open()
             for port in self._candidates():
@@ -54,11 +54,11 @@ class Reservations:
                 with contextlib.suppress(OSError):
                     candidate.bind((HOST, port))
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-                    found.append(port)
-                if len(found) == count:
-                    self._keep(found)
-                    return found
-            self._release(found)
+                    free.append(port)
+                if len(free) == count:
+                    self._keep(free)
+                    return free
+            self._release(free)
         raise UnavailableError(
             f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}; end servers that use them"
         )

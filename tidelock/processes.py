@@ -29,8 +29,10 @@ from typing import Final
 KILL_TIMEOUT_S: Final = 30.0
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Fields of /proc/<pid>/stat after the command's name (proc(5): state is field 3, starttime field 22).
-_STATE, _START_TICKS = 0, 19
+#: Fields of /proc/<pid>/stat after the command's name (proc(5): fields 3, 5, 6 and 22), and the states of a
+#: process that has ended.
+STATE, GROUP, SESSION, START_TICKS = 0, 2, 3, 19
+ENDED: Final = frozenset("ZX")
 #: Pids of children of this process. A pid is kept until its child was reaped, which only the parent can do.
 _children: set[int] = set()
 
@@ -81,8 +83,8 @@ def start(
 
 def record(pid: int, pid_file: Path) -> Identity:
     """Write the identity of a process that was just started to its pid file, and return the identity."""
-    _, start_ticks = _stat(pid) or ("", 0)
-    identity = Identity(pid, start_ticks, _boot_id())
+    fields = stat_of(pid)
+    identity = Identity(pid, int(fields[START_TICKS]) if fields else 0, boot_id())
     pid_file.write_text(json.dumps(dataclasses.asdict(identity)) + "\n", encoding="utf-8")
     return identity
 
@@ -100,12 +102,12 @@ def alive(process: Identity) -> bool:
     """Return whether exactly this process is running; a zombie, which has ended, is not."""
     if process.pid in _children:
         _reap(process.pid)
-    stat = _stat(process.pid)
+    fields = stat_of(process.pid)
     return (
-        stat is not None
-        and stat[0] not in {"Z", "X"}
-        and stat[1] == process.start_ticks
-        and process.boot_id == _boot_id()
+        fields is not None
+        and fields[STATE] not in ENDED
+        and int(fields[START_TICKS]) == process.start_ticks
+        and process.boot_id == boot_id()
     )
 
 
@@ -176,16 +178,16 @@ def _pidfd(process: Identity) -> Iterator[int | None]:
         os.close(pidfd)
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return state and start time of a process, from /proc; None if no process has this pid."""
+def stat_of(pid: int) -> list[str] | None:
+    """Return the fields of a process in /proc after the command's name; None if no process has this pid."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The command's name is in parentheses and may contain any text, so the fields begin after the last one.
-    fields = text.rpartition(")")[2].split()
-    return fields[_STATE], int(fields[_START_TICKS])
+    return text.rpartition(")")[2].split()
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return the id of the machine's boot."""
     return _BOOT_ID.read_text(encoding="ascii").strip()

@@ -76,7 +76,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Server:
+class ZooKeeperServer:
     """One server: its folder and the port for its clients."""
 
     folder: Path
@@ -98,13 +98,13 @@ class Server:
         process = self.process
         return process is not None and processes.alive(process)
 
-    def start(self, found: java.Java) -> None:
+    def start(self, runtime: java.Java) -> None:
         """Start the server unless it runs; it serves some time later, see `LocalZooKeeper.wait_ready`."""
         with processes.locked(self.folder / "lock"):
             if self.alive:
                 return
             command = [
-                str(found.executable),
+                str(runtime.executable),
                 *(self.folder / "jvm.options").read_text(encoding="utf-8").splitlines(),
                 "-XX:+UseSerialGC",  # the smallest
                 "-XX:+ExitOnOutOfMemoryError",  # the server ends instead of running with failed threads
@@ -168,7 +168,7 @@ class LocalZooKeeper:
     """A server, or an ensemble of three, in one folder of this machine."""
 
     folder: Path
-    servers: tuple[Server, ...]
+    servers: tuple[ZooKeeperServer, ...]
 
     @property
     def connect_string(self) -> str:
@@ -180,12 +180,12 @@ class LocalZooKeeper:
 
         ConfigError if Java or PySpark is missing.
         """
-        found = java.find()
+        runtime = java.find()
         for server in self.servers:
-            server.start(found)
+            server.start(runtime)
         self.wait_ready(timeout_s=timeout_s)
 
-    def wait_ready(self, *, timeout_s: float, servers: Sequence[Server] | None = None) -> None:
+    def wait_ready(self, *, timeout_s: float, servers: Sequence[ZooKeeperServer] | None = None) -> None:
         """Wait until the servers (by default all) serve clients, alone or in a quorum.
 
         UnavailableError if a server has ended, or after the timeout; servers that run keep running.
@@ -204,7 +204,7 @@ class LocalZooKeeper:
                     )
                 time.sleep(POLL_INTERVAL_S)
 
-    def leader(self) -> Server | None:
+    def leader(self) -> ZooKeeperServer | None:
         """Return the leader, or the only server; None during an election."""
         return next((server for server in self.servers if server.mode() in {"leader", "standalone"}), None)
 
@@ -248,7 +248,8 @@ def load(folder: Path) -> LocalZooKeeper | None:
         return None
     ports = [int(address.rpartition(":")[2]) for address in addresses[0].split(",")]
     return LocalZooKeeper(
-        folder, tuple(Server(folder / f"server-{number}", port) for number, port in enumerate(ports, 1))
+        folder,
+        tuple(ZooKeeperServer(folder / f"server-{number}", port) for number, port in enumerate(ports, 1)),
     )
 
 

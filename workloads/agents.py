@@ -15,7 +15,7 @@ import urllib3
 import xxhash
 
 from tidelock.cluster import LocalCluster
-from tidelock.errors import CorruptError, UnavailableError, from_wire
+from tidelock.errors import CorruptError, UnavailableError, from_answer, from_wire
 
 #: How long an agent may take for an answer, in seconds. A busy machine is slow; a dead agent refuses at once.
 TIMEOUT_S: Final = 20.0
@@ -45,7 +45,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ListedPart:
     """One part of a replica's part list.
 
     Attributes:
@@ -88,11 +88,7 @@ def get(url: str, *, timeout_s: float = TIMEOUT_S, token: str | None = None) -> 
     except urllib3.exceptions.HTTPError as error:
         raise UnavailableError(f"no answer from {url}: {error}") from error
     if response.status != _OK:
-        try:
-            wire = json.loads(response.data)
-        except ValueError:
-            wire = {}
-        raise from_wire(response.status, wire if isinstance(wire, dict) else {})
+        raise from_answer(response.status, response.data) or from_wire(response.status, {})
     return response.data
 
 
@@ -129,7 +125,7 @@ class Agents:
         """The snapshot CSN of an agent; UnavailableError when it does not answer."""
         return int(self.metrics(replica)["tidelock_snapshot_csn"])
 
-    def parts(self, replica: str, csn: int, table: str) -> list[Part]:
+    def parts(self, replica: str, csn: int, table: str) -> list[ListedPart]:
         """Return an agent's part list of a table at a CSN, ordered by id; the agent's errors are raised."""
         listed = ask(
             self._cluster,
@@ -139,9 +135,11 @@ class Agents:
             token=self._token,
         )
         names = ("part", "path", "file", "rows", "length", "checksum")
-        return sorted((Part(*(row[name] for name in names)) for row in listed), key=lambda part: part.id)
+        return sorted(
+            (ListedPart(*(row[name] for name in names)) for row in listed), key=lambda part: part.id
+        )
 
-    def read(self, replica: str, csn: int, part: Part) -> bytes:
+    def read(self, replica: str, csn: int, part: ListedPart) -> bytes:
         """Yield a part's bytes from an agent's snapshot file system as they arrive; errors as in `ask`."""
         url = f"http://127.0.0.1:{self._data[replica]}/snapshots/{csn}/{quote(part.file, safe='/=')}"
         return get(url, token=self._token)
@@ -152,7 +150,7 @@ class Agents:
         Returns their paths. CorruptError if bytes do not have the checksum of the part list.
         """
 
-        def copy(part: Part) -> Path:
+        def copy(part: ListedPart) -> Path:
             target = folder / part.file
             if not target.exists():
                 self._download(replica, csn, part, target)
@@ -161,12 +159,12 @@ class Agents:
         with ThreadPoolExecutor(_COPIES_AT_ONCE) as threads:
             return list(threads.map(copy, self.parts(replica, csn, table)))
 
-    def _download(self, replica: str, csn: int, part: Part, target: Path) -> None:
+    def _download(self, replica: str, csn: int, part: ListedPart, target: Path) -> None:
         data = self.read(replica, csn, part)
-        found = xxhash.xxh3_128_hexdigest(data)
-        if found != part.checksum:
+        checksum = xxhash.xxh3_128_hexdigest(data)
+        if checksum != part.checksum:
             raise CorruptError(
-                f"{replica} served part {part.id} with checksum {found}, not {part.checksum}", part=part.id
+                f"{replica} served part {part.id} with checksum {checksum}, not {part.checksum}", part=part.id
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)

@@ -18,55 +18,55 @@ from functools import cached_property
 from typing import Final
 
 from tidelock.csnlog.core.ids import SEQUENCE_BITS
-from workloads.history import Balance, End, History, Listing, LogLine, Part, Read, Write
+from workloads.history import Balance, CallEnd, CallHistory, Listing, LoggedPart, LogLine, TablesRead, Write
 
 #: Number of reported violations of one invariant; more of them would add nothing.
 SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class InvariantViolation:
     """A violation of an invariant, and its description."""
 
     invariant: str
     what: str
 
 
-class Facts:
+class HistoryFacts:
     """A history, and the facts that follow from its log."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: CallHistory) -> None:
         self.history = history
         self.tables = {listing.table for listing in history.listings}
 
     @cached_property
     def csn_of(self) -> dict[str, int]:
         """The CSN of each tid: its first place in the log."""
-        found: dict[str, int] = {}
+        csns: dict[str, int] = {}
         for line in self.history.log:
             for logged in line.tids:
-                found.setdefault(logged.tid, line.csn)
-        return found
+                csns.setdefault(logged.tid, line.csn)
+        return csns
 
     @cached_property
-    def parts(self) -> dict[str, list[tuple[int, Part]]]:
+    def parts(self) -> dict[str, list[tuple[int, LoggedPart]]]:
         """Each part that the log adds with its CSN, by table."""
-        found: dict[str, list[tuple[int, Part]]] = defaultdict(list)
+        by_table: dict[str, list[tuple[int, LoggedPart]]] = defaultdict(list)
         for line in self.history.log:
             for logged in line.tids:
                 for part in logged.added:
-                    found[part.table].append((line.csn, part))
-        return found
+                    by_table[part.table].append((line.csn, part))
+        return by_table
 
     @cached_property
     def removals(self) -> dict[str, list[tuple[int, str]]]:
         """CSN and tid of each removal in the log, by part."""
-        found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        by_part: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for line in self.history.log:
             for logged in line.tids:
                 for part in logged.removed:
-                    found[part].append((line.csn, logged.tid))
-        return found
+                    by_part[part].append((line.csn, logged.tid))
+        return by_part
 
     @cached_property
     def by_key(self) -> dict[str, Write]:
@@ -81,9 +81,9 @@ class Facts:
     @property
     def acknowledged(self) -> list[tuple[Write, int]]:
         """The writes that ended ok, with their CSNs."""
-        return [(write, write.csn) for write in self.history.ended(End.OK) if write.csn is not None]
+        return [(write, write.csn) for write in self.history.ended(CallEnd.OK) if write.csn is not None]
 
-    def expected(self, listing: Listing) -> frozenset[Part]:
+    def expected(self, listing: Listing) -> frozenset[LoggedPart]:
         """Return the parts that a list must show according to the log."""
         return frozenset(
             part
@@ -91,12 +91,12 @@ class Facts:
             if csn <= listing.csn and not self.removed(part, listing.csn)
         )
 
-    def removed(self, part: Part, at: int) -> bool:
+    def removed(self, part: LoggedPart, at: int) -> bool:
         """Return whether a part is removed at a CSN according to the log."""
         return any(csn <= at for csn, _ in self.removals.get(part.part, ()))
 
 
-def unique(facts: Facts) -> Iterator[str]:
+def unique(facts: HistoryFacts) -> Iterator[str]:
     """A tid has at most one CSN, and is in the log at most once; a CSN is assigned once."""
     for csn, count in Counter(line.csn for line in facts.history.log).items():
         if count > 1:
@@ -111,15 +111,15 @@ def unique(facts: Facts) -> Iterator[str]:
     heard: dict[str, set[int]] = defaultdict(set)
     for write, csn in facts.acknowledged:
         heard[write.tid or write.key].add(csn)
-    for told in facts.history.told:
-        if told.csn is not None:
-            heard[told.tid].add(told.csn)
+    for answer in facts.history.outcomes:
+        if answer.csn is not None:
+            heard[answer.tid].add(answer.csn)
     for tid, several in heard.items():
         if len(several) > 1:
-            yield f"clients were told different CSNs of {tid}: {sorted(several)}"
+            yield f"clients received different CSNs for {tid}: {sorted(several)}"
 
 
-def monotone(facts: Facts) -> Iterator[str]:
+def monotone(facts: HistoryFacts) -> Iterator[str]:
     """The log has no gap, and a commit that begins after an acknowledgement gets a larger CSN."""
     for before, after in itertools.pairwise(facts.history.log):
         if after.csn != (following := _number_after(before)):
@@ -142,14 +142,16 @@ def _number_after(line: LogLine) -> int:
     return ((line.csn >> SEQUENCE_BITS) + 1) << SEQUENCE_BITS if line.end else line.csn + 1
 
 
-def atomic(facts: Facts) -> Iterator[str]:
+def atomic(facts: HistoryFacts) -> Iterator[str]:
     """A transaction is visible in both tables, with all its rows, or in none."""
     for read in facts.history.reads:
-        for key, found in read.rows.items():
+        for key, balance in read.rows.items():
             write = facts.by_key.get(key)
-            if found.sum_a + found.sum_b != 0 or (write and (found.rows_a, found.rows_b) != write.rows):
-                yield f"{_reader(read)} found {found} of {key}, which wrote {write and write.rows} rows"
-    listed: dict[tuple[str, int], dict[str, frozenset[Part]]] = defaultdict(dict)
+            if balance.sum_a + balance.sum_b != 0 or (
+                write and (balance.rows_a, balance.rows_b) != write.rows
+            ):
+                yield f"{_reader(read)} found {balance} of {key}, which wrote {write and write.rows} rows"
+    listed: dict[tuple[str, int], dict[str, frozenset[LoggedPart]]] = defaultdict(dict)
     for listing in facts.history.listings:
         listed[listing.replica, listing.csn][listing.table] = listing.parts
     for (replica, csn), by_table in listed.items():
@@ -164,7 +166,7 @@ def atomic(facts: Facts) -> Iterator[str]:
                     yield f"{replica} lists {sum(there)} of {len(there)} parts of {logged.tid} at CSN {csn}"
 
 
-def durable(facts: Facts) -> Iterator[str]:
+def durable(facts: HistoryFacts) -> Iterator[str]:
     """Every acknowledged write, and every write in the log, is visible from its CSN on."""
     acknowledged = sorted(facts.acknowledged, key=lambda item: item[1])
     for read in facts.history.reads:
@@ -181,7 +183,7 @@ def durable(facts: Facts) -> Iterator[str]:
             yield f"{_lister(listing)} lacks {part}"
 
 
-def no_dirty(facts: Facts) -> Iterator[str]:
+def no_dirty(facts: HistoryFacts) -> Iterator[str]:
     """No row of a transaction that is rolled back, undecided, or committed later is visible."""
     for read in facts.history.reads:
         for key in read.rows:
@@ -194,9 +196,9 @@ def no_dirty(facts: Facts) -> Iterator[str]:
             yield f"{_lister(listing)} has {part}"
 
 
-def snapshot(facts: Facts) -> Iterator[str]:
+def snapshot(facts: HistoryFacts) -> Iterator[str]:
     """Two reads at one CSN return the same rows, on any replica."""
-    rows: dict[int, Read] = {}
+    rows: dict[int, TablesRead] = {}
     for read in facts.history.reads:
         first = rows.setdefault(read.csn, read)
         if first.rows != read.rows:
@@ -206,18 +208,18 @@ def snapshot(facts: Facts) -> Iterator[str]:
             yield f"{_lister(first_list)} and {_lister(again)} differ by {first_list.parts ^ again.parts}"
 
 
-def no_conflict(facts: Facts) -> Iterator[str]:
+def no_conflict(facts: HistoryFacts) -> Iterator[str]:
     """A part is removed once, and only after it was added: of two that remove it one is refused."""
     created = {part.part: csn for added in facts.parts.values() for csn, part in added}
-    for part, found in facts.removals.items():
-        if len(found) > 1:
-            yield f"part {part} is removed by {' and by '.join(f'{tid} at CSN {csn}' for csn, tid in found)}"
-        for csn, tid in found:
+    for part, removals in facts.removals.items():
+        if len(removals) > 1:
+            yield f"part {part} is removed by {' and '.join(f'{tid} at CSN {csn}' for csn, tid in removals)}"
+        for csn, tid in removals:
             if created.get(part, csn) >= csn:
                 yield f"{tid} removes part {part} at CSN {csn}, which is added at {created.get(part)}"
 
 
-def honest(facts: Facts) -> Iterator[str]:
+def honest(facts: HistoryFacts) -> Iterator[str]:
     """Every part that a replica lists can be downloaded, byte by byte."""
     for download in facts.history.downloads:
         if download.found != download.listed:
@@ -227,14 +229,14 @@ def honest(facts: Facts) -> Iterator[str]:
             )
 
 
-def agree(facts: Facts) -> Iterator[str]:
+def agree(facts: HistoryFacts) -> Iterator[str]:
     """All replicas list the same parts at the same CSN."""
     for first, other in _pairs(facts.history.listings):
         if first.replica != other.replica and first.parts != other.parts:
             yield f"{_lister(first)} and {_lister(other)} differ by {first.parts ^ other.parts}"
 
 
-def monotone_reads(facts: Facts) -> Iterator[str]:
+def monotone_reads(facts: HistoryFacts) -> Iterator[str]:
     """A session never goes back behind what it has committed or read."""
     steps: dict[str, list[tuple[int, int, bool, str]]] = defaultdict(list)
     for write in facts.history.writes:
@@ -253,37 +255,40 @@ def monotone_reads(facts: Facts) -> Iterator[str]:
                 highest, how = csn, what
 
 
-def truthful(facts: Facts) -> Iterator[str]:
+def truthful(facts: HistoryFacts) -> Iterator[str]:
     """Ok, refused and unknown match the log, and every replica reports the same outcome of each tid."""
     for write, csn in facts.acknowledged:
-        if (found := facts.csn_of.get(write.tid or "")) != csn:
-            yield f"{write.key} was told CSN {csn}; the log has {write.tid} at {found}"
-    for write in facts.history.ended(End.OK):
+        if (log_csn := facts.csn_of.get(write.tid or "")) != csn:
+            yield f"{write.key} was acknowledged at CSN {csn}; the log has {write.tid} at {log_csn}"
+    for write in facts.history.ended(CallEnd.OK):
         if write.csn is None:
-            yield f"{write.key} was told that it is committed, without a CSN"
-    for write in facts.history.ended(End.FAIL):
+            yield f"{write.key} was acknowledged without a CSN"
+    for write in facts.history.ended(CallEnd.FAIL):
         if write.tid in facts.csn_of:
             yield f"{write.key} was refused ({write.error}); the log has it at {facts.csn_of[write.tid]}"
-    replicas = {told.replica for told in facts.history.told}
+    replicas = {answer.replica for answer in facts.history.outcomes}
     asked: dict[str, set[str]] = defaultdict(set)
-    for told in facts.history.told:
-        asked[told.tid].add(told.replica)
-        found = facts.csn_of.get(told.tid)
-        expected = ("aborted", None) if found is None else ("committed", found)
-        if (told.outcome, told.csn) != expected:
-            yield f"{told.replica} says {told.outcome} at {told.csn} of {told.tid}; the log says {expected}"
-    for write in facts.history.ended(End.INFO):
+    for answer in facts.history.outcomes:
+        asked[answer.tid].add(answer.replica)
+        log_csn = facts.csn_of.get(answer.tid)
+        expected = ("aborted", None) if log_csn is None else ("committed", log_csn)
+        if (answer.outcome, answer.csn) != expected:
+            yield (
+                f"{answer.replica} says {answer.outcome} at {answer.csn} of {answer.tid}; the log says "
+                f"{expected}"
+            )
+    for write in facts.history.ended(CallEnd.INFO):
         if write.tid is not None and (silent := replicas - asked[write.tid]):
-            yield f"{write.key} ended unknown, and {sorted(silent)} did not tell the outcome of {write.tid}"
+            yield f"{write.key} ended unknown, and {sorted(silent)} did not report the outcome of {write.tid}"
     for line in facts.history.log:
         for tid, added, _, compaction in line.tids:
             if compaction or tid in facts.by_tid or tid in facts.history.elsewhere:
                 continue
             if any(part.table in facts.tables for part in added):
-                yield f"the log has {tid} at CSN {line.csn}, which no client has asked for"
+                yield f"the log has {tid} at CSN {line.csn}, which no client has requested"
 
 
-INVARIANTS: Final[Mapping[str, Callable[[Facts], Iterator[str]]]] = {
+INVARIANTS: Final[Mapping[str, Callable[[HistoryFacts], Iterator[str]]]] = {
     "I1 UNIQUE": unique,
     "I2 MONOTONE": monotone,
     "I3 ATOMIC": atomic,
@@ -298,11 +303,11 @@ INVARIANTS: Final[Mapping[str, Callable[[Facts], Iterator[str]]]] = {
 }
 
 
-def check(history: History) -> list[Violation]:
+def check(history: CallHistory) -> list[InvariantViolation]:
     """Return the violations of the invariants, at most SHOWN for each of them."""
-    facts = Facts(history)
+    facts = HistoryFacts(history)
     return [
-        Violation(name, what)
+        InvariantViolation(name, what)
         for name, find in INVARIANTS.items()
         for what in itertools.islice(find(facts), SHOWN)
     ]
@@ -320,7 +325,7 @@ def _difference(one: Mapping[str, Balance], other: Mapping[str, Balance]) -> dic
     return {key: (one.get(key), other.get(key)) for key in sorted(keys)[:SHOWN]}
 
 
-def _reader(read: Read) -> str:
+def _reader(read: TablesRead) -> str:
     return f"{read.process} at CSN {read.csn} on {read.replica}"
 
 

@@ -32,14 +32,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 #: The beginning of every line of a successful call, and of no other line.
 _OK: Final = b'{"type":"ok",'
 
 
-class End(StrEnum):
+class CallEnd(StrEnum):
     """How a call of a client ended; also the ``type`` of its last line."""
 
     OK = "ok"
@@ -49,7 +48,7 @@ class End(StrEnum):
     INFO = "info"
 
 
-class Part(NamedTuple):
+class LoggedPart(NamedTuple):
     """A part as the log and the lists name it."""
 
     table: str
@@ -83,7 +82,7 @@ class Write:
     key: str
     process: str
     rows: tuple[int, int]
-    end: End = End.INFO
+    end: CallEnd = CallEnd.INFO
     tid: str | None = None
     snapshot: int | None = None
     csn: int | None = None
@@ -93,7 +92,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TablesRead:
     """Both tables at one CSN. ``exact``: the client has requested this very CSN, which may be an old one."""
 
     process: str
@@ -111,7 +110,7 @@ class Listing:
     replica: str
     csn: int
     table: str
-    parts: frozenset[Part]
+    parts: frozenset[LoggedPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedOutcome:
     """A replica's answer to outcome(tid)."""
 
     replica: str
@@ -139,7 +138,7 @@ class Logged(NamedTuple):
     """A transaction in the log: the parts that it adds, and those (by id) that it removes."""
 
     tid: str
-    added: tuple[Part, ...] = ()
+    added: tuple[LoggedPart, ...] = ()
     removed: tuple[str, ...] = ()
     compaction: bool = False
 
@@ -154,19 +153,19 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class CallHistory:
     """The whole history of a run."""
 
     writes: tuple[Write, ...] = ()
-    reads: tuple[Read, ...] = ()
+    reads: tuple[TablesRead, ...] = ()
     listings: tuple[Listing, ...] = ()
     downloads: tuple[Download, ...] = ()
-    told: tuple[Told, ...] = ()
+    outcomes: tuple[ReportedOutcome, ...] = ()
     log: tuple[LogLine, ...] = ()
     #: Transactions that another checker judges (tests/support/histories/replay.py).
     elsewhere: frozenset[str] = frozenset()
 
-    def ended(self, end: End) -> list[Write]:
+    def ended(self, end: CallEnd) -> list[Write]:
         """Return the writes that ended in a given way."""
         return [write for write in self.writes if write.end is end]
 
@@ -187,12 +186,10 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def note(self, kind: End | str, f: str, process: str, **fields: Any) -> None:
+    def note(self, kind: CallEnd | str, f: str, process: str, **fields: Any) -> None:
         """Write one line; ``fields`` that are None are left out."""
         given = {name: value for name, value in fields.items() if value is not None}
         line = {"type": str(kind), "f": f, "process": process, "ns": time.monotonic_ns(), **given}
@@ -201,7 +198,7 @@ class Recorder:
             self._file.write(text + "\n")
 
 
-def load(*paths: Path) -> History:
+def load(*paths: Path) -> CallHistory:
     """Read a history from its files; ValueError if a line is not one of a history."""
     with ExitStack() as opened:
         files = [opened.enter_context(path.open(encoding="utf-8")) for path in paths]
@@ -218,13 +215,13 @@ def tids_per_csn(csns: Sequence[int]) -> float:
     return len(csns) / len(set(csns)) if csns else 0.0
 
 
-def parse(lines: Iterable[dict[str, Any]]) -> History:
+def parse(lines: Iterable[dict[str, Any]]) -> CallHistory:
     """Make a history from its lines, which are in the order in which each process wrote them."""
     writes: dict[str, Write] = {}
-    reads: list[Read] = []
+    reads: list[TablesRead] = []
     listings: list[Listing] = []
     downloads: list[Download] = []
-    told: list[Told] = []
+    outcomes: list[ReportedOutcome] = []
     log: list[LogLine] = []
     for line in lines:
         match line["f"], line["type"]:
@@ -234,21 +231,23 @@ def parse(lines: Iterable[dict[str, Any]]) -> History:
             case "read", "ok":
                 reads.append(_read(line))
             case "parts", "ok":
-                parts = frozenset(Part(line["table"], *part) for part in line["parts"])
+                parts = frozenset(LoggedPart(line["table"], *part) for part in line["parts"])
                 listings.append(Listing(line["replica"], line["csn"], line["table"], parts))
             case "bytes", "ok":
                 names = ("replica", "csn", "part", "listed", "found")
                 downloads.append(Download(*(line[name] for name in names)))
             case "outcome", "ok":
-                told.append(Told(line["replica"], line["tid"], line["outcome"], line.get("csn")))
+                outcomes.append(
+                    ReportedOutcome(line["replica"], line["tid"], line["outcome"], line.get("csn"))
+                )
             case "log", "ok":
                 log += [_log_line(record) for record in line["records"]]
             case "read" | "parts" | "bytes" | "outcome" | "log", "invoke" | "fail" | "info":
                 pass  # for people
             case _:
                 raise ValueError(f"no line of a history: {line}")
-    return History(
-        tuple(writes.values()), tuple(reads), tuple(listings), tuple(downloads), tuple(told), tuple(log)
+    return CallHistory(
+        tuple(writes.values()), tuple(reads), tuple(listings), tuple(downloads), tuple(outcomes), tuple(log)
     )
 
 
@@ -261,7 +260,7 @@ def _write(known: Write | None, key: str, number: int, line: dict[str, Any]) -> 
         return replace(known, tid=line["tid"], snapshot=line["snapshot"], asked_ns=line["ns"])
     return replace(
         known,
-        end=End(line["type"]),
+        end=CallEnd(line["type"]),
         tid=line.get("tid", known.tid),
         csn=line.get("csn"),
         ended_ns=line["ns"],
@@ -269,9 +268,11 @@ def _write(known: Write | None, key: str, number: int, line: dict[str, Any]) -> 
     )
 
 
-def _read(line: dict[str, Any]) -> Read:
+def _read(line: dict[str, Any]) -> TablesRead:
     rows = {key: Balance(*numbers) for key, *numbers in line["rows"]}
-    return Read(line["process"], line["ns"], line["replica"], line["csn"], rows, line.get("exact", False))
+    return TablesRead(
+        line["process"], line["ns"], line["replica"], line["csn"], rows, line.get("exact", False)
+    )
 
 
 def _log_line(record: Sequence[Any]) -> LogLine:
@@ -280,4 +281,4 @@ def _log_line(record: Sequence[Any]) -> LogLine:
 
 
 def _logged(tid: str, added: Sequence[Any], removed: Sequence[str] = (), compaction: bool = False) -> Logged:
-    return Logged(tid, tuple(Part(*part) for part in added), tuple(removed), compaction)
+    return Logged(tid, tuple(LoggedPart(*part) for part in added), tuple(removed), compaction)

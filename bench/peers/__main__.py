@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bench.peers.measure import PEERS, measure
-from bench.workload import Pace
+from bench.workload import ClientPace
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--run-s", type=float, required=True)
     args = parser.parse_args()
     counts = [int(text) for text in args.clients.split(",")]
-    print(json.dumps(measure(args.name, args.folder, counts, Pace(args.warm_s, args.run_s))))
+    print(json.dumps(measure(args.name, args.folder, counts, ClientPace(args.warm_s, args.run_s))))
 
 
 if __name__ == "__main__":

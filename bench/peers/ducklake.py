@@ -68,8 +68,8 @@ def _roll_back(db: duckdb.DuckDBPyConnection) -> None:
 
 
 def _extension(name: str) -> Path:
-    found = importlib.util.find_spec(f"duckdb_extension_{name}")
-    if found is None or found.origin is None:
+    extension = importlib.util.find_spec(f"duckdb_extension_{name}")
+    if extension is None or extension.origin is None:
         raise RuntimeError(f"the extension {name} is not installed; `make bench` does that")
-    [file] = Path(found.origin).parent.rglob(f"{name}.duckdb_extension")
+    [file] = Path(extension.origin).parent.rglob(f"{name}.duckdb_extension")
     return file

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.peer import Peer
-from bench.workload import GAVE_UP, ROWS, Clients, Commit, Pace
+from bench.peers.peer import OtherFormat
+from bench.workload import GAVE_UP, ROWS, BenchClients, ClientPace, Commit
 from workloads.stats import Latencies
 
 #: Name -> module and class; imported only where they are used, since not all can be in one process.
@@ -23,16 +23,16 @@ PEERS: Final = {
 _STARTS_THREADS: Final = {"deltalake"}
 
 
-def measure(name: str, folder: Path, counts: Sequence[int], pace: Pace) -> dict[str, Any]:
+def measure(name: str, folder: Path, counts: Sequence[int], pace: ClientPace) -> dict[str, Any]:
     """Return what each number of clients showed, each on new tables."""
     runs = [_measure(name, folder / str(count), count, pace) for count in counts]
     peer = _peer(name)
     return {"peer": peer.name, "tables": peer.tables, "note": peer.note, "runs": runs}
 
 
-def _peer(name: str) -> Peer:
+def _peer(name: str) -> OtherFormat:
     module, kind = PEERS[name]
-    peer: Peer = getattr(importlib.import_module(module), kind)()
+    peer: OtherFormat = getattr(importlib.import_module(module), kind)()
     return peer
 
 
@@ -40,12 +40,12 @@ def _open(number: int, name: str, folder: Path) -> Commit:
     return _peer(name).open(number, folder)
 
 
-def _measure(name: str, folder: Path, count: int, pace: Pace) -> dict[str, Any]:
+def _measure(name: str, folder: Path, count: int, pace: ClientPace) -> dict[str, Any]:
     folder.mkdir(parents=True)
     peer = _peer(name)
     peer.prepare(folder)
     shared = [] if name in _STARTS_THREADS else [PEERS[name][0]]
-    running = Clients(functools.partial(_open, name=name, folder=folder), count, pace, shared)
+    running = BenchClients(functools.partial(_open, name=name, folder=folder), count, pace, shared)
     zero = running.begin()
     done = running.results().done
     committed = [item for item in done if item.csn != GAVE_UP]

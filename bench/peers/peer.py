@@ -13,7 +13,7 @@ from bench.workload import GAVE_UP, Commit
 PATIENCE_S: Final = 15.0
 
 
-class Peer(Protocol):
+class OtherFormat(Protocol):
     """A table format. Every method gets the folder that it keeps everything in."""
 
     name: str

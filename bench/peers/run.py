@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.measure import PEERS
-from bench.workload import Pace
+from bench.workload import ClientPace
 
 #: Folders of packages that only one peer sees, below the environment.
 _OWN_PACKAGES: Final = {"ducklake": Path(sys.prefix) / "ducklake"}
 _LONGEST_S: Final = 600.0
 
 
-def run(folder: Path, counts: Sequence[int], pace: Pace) -> list[dict[str, Any]]:
+def run(folder: Path, counts: Sequence[int], pace: ClientPace) -> list[dict[str, Any]]:
     """Measure every peer; one whose packages are not installed is left out, with the reason."""
     return [_peer(name, folder / name, counts, pace) for name in PEERS]
 
 
-def _peer(name: str, folder: Path, counts: Sequence[int], pace: Pace) -> dict[str, Any]:
+def _peer(name: str, folder: Path, counts: Sequence[int], pace: ClientPace) -> dict[str, Any]:
     own = _OWN_PACKAGES.get(name)
     if own is not None and not own.exists():
         return {"peer": name, "left_out": f"{own} does not exist; `make bench` makes it"}
@@ -40,5 +40,5 @@ def _peer(name: str, folder: Path, counts: Sequence[int], pace: Pace) -> dict[st
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return {"peer": name, "left_out": f"it failed: {last}"}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures

@@ -341,7 +341,7 @@ _FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
     Route(
         method="GET", path=f"{_V1}/audit", handler=AuditRoutes.audit, subject="audit",
-        response=audit.Report, errors=(StandbyError,), action=Action.LATEST,
+        response=audit.AuditAnswer, errors=(StandbyError,), action=Action.LATEST,
         query=(Query(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
     ),
     Route(

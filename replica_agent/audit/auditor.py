@@ -37,7 +37,7 @@ from tidelock.replica_agent.audit.znodes import Znodes
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.audit import CheckReport, Finding, Report, Severity
+from tidelock.wire.audit import AuditAnswer, AuditFinding, CheckReport, Severity
 
 _log = structlog.get_logger("audit")
 
@@ -76,7 +76,7 @@ class Auditor:
         self._running = False
         self._number = itertools.count(1)
 
-    async def run(self, *, deep: bool, abandoned: Callable[[], bool]) -> Report:
+    async def run(self, *, deep: bool, abandoned: Callable[[], bool]) -> AuditAnswer:
         """Audit this replica.
 
         Args:
@@ -105,7 +105,7 @@ class Auditor:
 
     async def _run(
         self, scratch: Scratch, begun: float, *, deep: bool, abandoned: Callable[[], bool]
-    ) -> Report:
+    ) -> AuditAnswer:
         settings = self._settings
 
         def stopped() -> bool:
@@ -128,7 +128,7 @@ class Auditor:
         for part, what in await asyncio.to_thread(self._damaged_parts, scratch, found):
             self._damaged(part, what)
         self._metrics.audit_findings.set(len(found))
-        report = Report(
+        report = AuditAnswer(
             replica=self._cluster.replica,
             csn=facts.end,
             log_from=facts.log_from,
@@ -165,7 +165,7 @@ class Auditor:
         await self._csn_log.barrier()
         return await Znodes(self._cluster.store, rules.LOG.check).csn(tree.TAIL)
 
-    def _damaged_parts(self, scratch: Scratch, found: Sequence[Finding]) -> list[tuple[PartId, str]]:
+    def _damaged_parts(self, scratch: Scratch, found: Sequence[AuditFinding]) -> list[tuple[PartId, str]]:
         """Return the parts whose bytes are wrong or missing, with the findings."""
         return [
             (PartId(part), finding.found)
@@ -210,7 +210,7 @@ async def settled(
     return looks
 
 
-def _about(one: Finding) -> Finding:
+def _about(one: AuditFinding) -> AuditFinding:
     """Return the subject of a finding, without its text: a bound in the text may change from look to look."""
     return msgspec.structs.replace(one, expected="", found="")
 
@@ -219,7 +219,7 @@ async def _look(check: Check) -> Look:
     try:
         return await check.look()
     except (CorruptError, sqlite3.DatabaseError) as error:
-        finding = Finding(
+        finding = AuditFinding(
             check=check.name,
             fault="unreadable",
             severity=Severity.ERROR,
@@ -230,14 +230,14 @@ async def _look(check: Check) -> Look:
         return Look(0, frozenset({finding}))
 
 
-def _subject(one: Finding) -> str:
+def _subject(one: AuditFinding) -> str:
     return f"{one.fault} {one.part or one.file or one.znode or one.tid or one.csn or ''}"
 
 
-def _in_order(findings: Sequence[Finding]) -> list[Finding]:
+def _in_order(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
     """Return the findings in order: errors first, then by check and subject."""
 
-    def key(one: Finding) -> tuple[bool, str, str, str, str, str]:
+    def key(one: AuditFinding) -> tuple[bool, str, str, str, str, str]:
         subject = (one.part or "", one.file or one.znode or "", one.tid or "")
         return one.severity is not Severity.ERROR, one.check, one.fault, *subject
 

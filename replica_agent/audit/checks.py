@@ -28,7 +28,7 @@ from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replica_agent.audit.znodes import Znodes
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES
 from tidelock.replication.core.lock_rules import LockInfo
-from tidelock.wire.audit import Finding, Severity
+from tidelock.wire.audit import AuditFinding, Severity
 
 #: Folders whose files are named by rows. Files in ``tmp`` are under way, and are deleted at each start.
 _TOPS: Final = ("parts", "packs")
@@ -137,11 +137,13 @@ class CatalogCheck:
             return Look(sum(scratch.count(sql) for sql in self._rules.counts), found)
 
 
-def _finding(check: str, rule: Rule, row: sqlite3.Row) -> Finding:
+def _finding(check: str, rule: Rule, row: sqlite3.Row) -> AuditFinding:
     fields: dict[str, Any] = dict(zip(row.keys(), row, strict=True))
     if fields.get("table") == "":  # a manifest
         del fields["table"]
-    return Finding(check=check, fault=rule.fault, severity=rule.severity, next_step=rule.next_step, **fields)
+    return AuditFinding(
+        check=check, fault=rule.fault, severity=rule.severity, next_step=rule.next_step, **fields
+    )
 
 
 def walk(data_dir: Path) -> Iterator[tuple[str, int]]:
@@ -413,7 +415,7 @@ class StructureCheck:
         sql = f"PRAGMA catalog.{self._pragma}({self._LINES_MAX})"
         lines = [str(row[0]) for row in self._scratch.rows(sql)]
         found = [
-            Finding(
+            AuditFinding(
                 check=self.name,
                 fault="damaged_catalog",
                 severity=Severity.ERROR,

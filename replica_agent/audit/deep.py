@@ -26,7 +26,7 @@ from tidelock.replica_agent.audit.scratch import Scratch
 from tidelock.replication.core.digest import BLOCK_BYTES
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
-from tidelock.wire.audit import Finding, Severity
+from tidelock.wire.audit import AuditFinding, Severity
 
 _log = structlog.get_logger("audit")
 
@@ -72,7 +72,7 @@ class DeepCheck:
         self._scratch, self._data_dir, self._bytes_per_s = scratch, data_dir, bytes_per_s
         self._findings_max, self._stopped, self._told = findings_max, stopped, read
         self._pace = _Pace(bytes_per_s)
-        self._found: list[Finding] = []
+        self._found: list[AuditFinding] = []
         self._parts = self._bytes = 0
         self._said_at = time.monotonic()
 
@@ -119,7 +119,7 @@ class DeepCheck:
         if again is None or wrong is None:
             return
         self._found.append(
-            Finding(
+            AuditFinding(
                 check=self.name,
                 fault="damaged_part",
                 severity=Severity.ERROR,
@@ -155,7 +155,7 @@ class DeepCheck:
         if not self._stopped():
             return False
         self._found.append(
-            Finding(
+            AuditFinding(
                 check=self.name,
                 fault="not_all_read",
                 severity=Severity.WARNING,

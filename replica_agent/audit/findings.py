@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from tidelock.wire.audit import Finding
+from tidelock.wire.audit import AuditFinding
 
 
 class Look(msgspec.Struct, frozen=True):
     """The result of one look of a check: the number of things, and the differences."""
 
     looked_at: int
-    findings: frozenset[Finding]
+    findings: frozenset[AuditFinding]

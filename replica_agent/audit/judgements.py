@@ -15,7 +15,7 @@ from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
 from tidelock.replication.core.lock_rules import LockInfo, OnePart, covers
-from tidelock.wire.audit import Finding, Severity
+from tidelock.wire.audit import AuditFinding, Severity
 
 LOCKS: Final = "locks"
 UNDECIDED: Final = "undecided"
@@ -83,7 +83,7 @@ def stale_locks(
     *,
     tail: Csn,
     silent: Collection[ReplicaId],
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Find locks of ended transactions, up to the tail, which hold nothing back any more.
 
     The locks of a silent replica remain until its next boot, or until another transaction needs them.
@@ -100,7 +100,7 @@ def stale_locks(
             case _:
                 stale = False
         if stale:
-            yield Finding(
+            yield AuditFinding(
                 check=LOCKS,
                 fault="stale_lock",
                 severity=Severity.ERROR,
@@ -114,7 +114,7 @@ def stale_locks(
             )
 
 
-def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) -> Iterator[Finding]:
+def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) -> Iterator[AuditFinding]:
     """Find removals without a lock: another transaction could remove the same part again (I7)."""
     held: dict[tuple[Tid, TableName], list[LockInfo]] = {}
     for lock in locks:
@@ -124,7 +124,7 @@ def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) ->
         if any(covers(lock.scope, scope) for lock in held.get((one.tid, one.table), ())):
             continue
         marked = one.csn is None
-        yield Finding(
+        yield AuditFinding(
             check=LOCKS,
             fault="mark_without_lock" if marked else "removal_without_lock",
             severity=Severity.ERROR,
@@ -141,7 +141,7 @@ def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) ->
 # ------------------------------------------------------------------------------------------------- undecided
 
 
-def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iterator[Finding]:
+def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iterator[AuditFinding]:
     """Find ended transactions whose parts, marks or notes here are not decided.
 
     Args:
@@ -157,7 +157,7 @@ def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iter
             case _:
                 over = False
         if over:
-            yield Finding(
+            yield AuditFinding(
                 check=UNDECIDED,
                 fault="undecided_leftover",
                 severity=Severity.ERROR if isinstance(outcome, Committed) else Severity.WARNING,
@@ -187,7 +187,7 @@ class Labelled:
 
 def dangling_labels(
     labels: Iterable[Label], outcomes: Mapping[str, Outcome | None], labelled: Mapping[str, Labelled]
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Find labels whose transaction is not committed, or is committed under another label.
 
     Args:
@@ -209,7 +209,7 @@ def dangling_labels(
             found = f"a transaction committed under the label {known.shown}"
         else:
             continue
-        yield Finding(
+        yield AuditFinding(
             check=LABELS,
             fault="dangling_label",
             severity=Severity.ERROR,
@@ -222,7 +222,7 @@ def dangling_labels(
         )
 
 
-def missing_labels(kept: Iterable[Labelled], labels: Iterable[Label]) -> Iterator[Finding]:
+def missing_labels(kept: Iterable[Labelled], labels: Iterable[Label]) -> Iterator[AuditFinding]:
     """Find labels of committed transactions that ZooKeeper lacks: a second run would count twice.
 
     Args:
@@ -234,7 +234,7 @@ def missing_labels(kept: Iterable[Labelled], labels: Iterable[Label]) -> Iterato
         znode = tree.label(one.label or "")
         label = known.get(znode)
         if label is None or (label.tid != one.tid and not _moved_on(one, label)):
-            yield Finding(
+            yield AuditFinding(
                 check=LABELS,
                 fault="missing_label",
                 severity=Severity.ERROR,
@@ -250,14 +250,14 @@ def _moved_on(one: Labelled, label: Label) -> bool:
     return one.batch is not None and label.batch is not None and label.batch > one.batch
 
 
-def repeated_batches(batches: Iterable[tuple[Labelled, Csn, int]]) -> Iterator[Finding]:
+def repeated_batches(batches: Iterable[tuple[Labelled, Csn, int]]) -> Iterator[AuditFinding]:
     """Find batches of a streaming query that count again, or after a later one.
 
     Args:
         batches: The transaction of such a batch, its CSN, and the batch that had counted before.
     """
     for one, csn, before in batches:
-        yield Finding(
+        yield AuditFinding(
             check=LABELS,
             fault="repeated_batch",
             severity=Severity.ERROR,
@@ -280,7 +280,7 @@ def stray_pins(
     known: Collection[str],
     horizon: Csn,
     end: Csn,
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Find pins without an owner, and pins that promise a CSN that is not kept.
 
     Args:
@@ -302,7 +302,7 @@ def stray_pins(
         if pin.csn > end:
             faults.append(("pin_beyond_end", f"a CSN up to the end of the log {end}", f"CSN {pin.csn}"))
         for fault, expected, found in faults:
-            yield Finding(
+            yield AuditFinding(
                 check=PINS,
                 fault=fault,
                 severity=Severity.WARNING if fault == "pin_of_nobody" else Severity.ERROR,
@@ -325,7 +325,7 @@ def false_progress(
     horizon: Csn,
     noted_tail: Csn,
     noted_horizon: Csn,
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Find promises of this replica, or deletions in ZooKeeper, beyond the state here (I9, I12).
 
     Args:
@@ -345,7 +345,7 @@ def false_progress(
     )
     for fault, so, expected, found in claims:
         if not so:
-            yield Finding(
+            yield AuditFinding(
                 check=PROGRESS,
                 fault=fault,
                 severity=Severity.ERROR,
@@ -360,7 +360,7 @@ def false_progress(
 
 def differing_tables(
     znodes: Mapping[TableName, Definition], catalog: Mapping[TableName, Definition], *, complete: bool
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Find tables that have different definitions in ZooKeeper and in the catalog.
 
     Args:
@@ -373,7 +373,7 @@ def differing_tables(
         there, here = znodes.get(table), catalog.get(table)
         if there == here or (there and not complete and (here is None or here.version < there.version)):
             continue
-        yield Finding(
+        yield AuditFinding(
             check=TABLES,
             fault="table_differs",
             severity=Severity.ERROR,

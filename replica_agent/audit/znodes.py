@@ -18,7 +18,7 @@ from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Node, Store
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent.audit.judgements import Definition, Label
-from tidelock.wire.audit import Finding, Severity
+from tidelock.wire.audit import AuditFinding, Severity
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Znodes:
 
     def __init__(self, store: Store, check: str) -> None:
         self._store, self._check = store, check
-        self.unreadable: list[Finding] = []
+        self.unreadable: list[AuditFinding] = []
 
     async def labels(self) -> list[Label]:
         """Return all labels."""
@@ -112,7 +112,7 @@ class Znodes:
             return decode(data)
         except CorruptError as error:
             self.unreadable.append(
-                Finding(
+                AuditFinding(
                     check=self._check,
                     fault="unreadable_znode",
                     severity=Severity.ERROR,

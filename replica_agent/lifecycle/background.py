@@ -112,7 +112,7 @@ class BackgroundTasks:
                 tx,
                 LeaseExpiredError(
                     f"transaction {tx.tid} was rolled back: no sign of life for its lease of "
-                    f"{tx.lease.seconds} s; begin a new one",
+                    f"{tx.lease.seconds:g} s; begin a new one",
                     tid=str(tx.tid),
                 ),
             )

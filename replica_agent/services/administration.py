@@ -29,7 +29,7 @@ from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_n
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
-from tidelock.wire.audit import Digests, Report
+from tidelock.wire.audit import AuditAnswer, Digests
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -156,7 +156,7 @@ class AdministrationService:
         """Raise unless the agent's state allows an audit."""
         self.condition.require(Action.LATEST)
 
-    async def audit(self, *, deep: bool, abandoned: Callable[[], bool]) -> Report:
+    async def audit(self, *, deep: bool, abandoned: Callable[[], bool]) -> AuditAnswer:
         """Audit this replica; see :meth:`Auditor.run`."""
         return await self.auditor.run(deep=deep, abandoned=abandoned)
 

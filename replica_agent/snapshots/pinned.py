@@ -108,7 +108,7 @@ class Snapshots:
         if not await self.waiters.wait(csn, self.settings.wait_bound_s):
             msg = (
                 f"replica {self.replica} is at CSN {self.waiters.reached} and did not reach {csn} "
-                f"within {self.settings.wait_bound_s} s"
+                f"within {self.settings.wait_bound_s:g} s"
             )
             raise StandbyError(msg, snapshot_csn=self.waiters.reached)
 

@@ -80,7 +80,7 @@ class Transactions:
         lease = self.settings.lease_s if lease_s is None else lease_s
         if not 0 < lease <= self.settings.lease_max_s:
             msg = (
-                f"lease_s={lease} is outside 0..{self.settings.lease_max_s} (lease_max_s); give seconds "
+                f"lease_s={lease:g} is outside 0..{self.settings.lease_max_s:g} (lease_max_s); give seconds "
                 "above 0, up to that"
             )
             raise BadRequestError(msg)

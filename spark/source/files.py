@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from tidelock.errors import CorruptError, StandbyError, TidelockError, UnavailableError, from_wire
+from tidelock.errors import CorruptError, StandbyError, TidelockError, UnavailableError, from_answer
 from tidelock.ranged_file import RangedFile
 
 #: Time to connect before the next replica is tried, in seconds.
@@ -92,11 +91,9 @@ class SnapshotFiles:
 
 def _refusal(status: int, body: bytes) -> TidelockError:
     """Return the error in an answer; StandbyError for a missing file, since another replica may have it."""
-    try:
-        wire: dict[str, Any] = json.loads(body)
-    except ValueError:
+    error = from_answer(status, body)
+    if error is None:
         return UnavailableError(f"HTTP {status} without an error of an agent")
-    error = from_wire(status, wire)
     missing = status == 404  # noqa: PLR2004 - HTTP's own number
     return StandbyError(error.message) if missing else error
 

@@ -77,9 +77,9 @@ def groups(ungrouped: Iterable[Piece], size: int) -> list[tuple[Piece, ...]]:
     return complete
 
 
-def require_rows(piece: Piece, found: int) -> None:
+def require_rows(piece: Piece, read_rows: int) -> None:
     """Raise CorruptError unless a part's file has as many rows as the catalog says."""
-    if found != piece.rows:
+    if read_rows != piece.rows:
         raise CorruptError(
-            f"part {piece.part} has {found} rows, but the catalog says {piece.rows}", part=piece.part
+            f"part {piece.part} has {read_rows} rows, but the catalog says {piece.rows}", part=piece.part
         )

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-import tenacity
-
+from tidelock.client.repetition import repeat
 from tidelock.errors import UnavailableError
 
 T = TypeVar("T")
@@ -23,10 +22,4 @@ def retry_while_unavailable(attempt: Callable[[], T]) -> T:
         UnavailableError: The error of the last attempt.
     """
     deadline = time.monotonic() + RETRY_TIMEOUT_S
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(UnavailableError),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
-        stop=lambda _: time.monotonic() >= deadline,
-        reraise=True,
-    )
-    return retrying(attempt)
+    return repeat(attempt, UnavailableError, deadline=deadline, first_s=0.1, max_s=5.0)

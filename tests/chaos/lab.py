@@ -21,7 +21,7 @@ from tests.support.project import source
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
-from workloads.history import End
+from workloads.history import CallEnd
 
 HOME: Final = "r1"
 PEER: Final = "r2"
@@ -161,12 +161,12 @@ class CrashLab:
                 lab.await_death(victim)
             self._start(victim, again)  # an agent that met a disk error may have stopped for good
             ending = told.result()
-            if cut and ending.end is End.OK:
+            if cut and ending.end is CallEnd.OK:
                 self.require_copies(attempt.tid)
             elif cut:
                 lab.cluster.kill(victim)
                 lab.cluster.start(victim)
-        assert ending.end in {End.OK, End.FAIL}, ending
+        assert ending.end in {CallEnd.OK, CallEnd.FAIL}, ending
         lab.require_settled(attempt, ending.csn)
         return ending
 
@@ -210,7 +210,7 @@ class CrashLab:
             lab.cluster.start(victim)
             ending = told.result()
         assert not wrong, "; ".join(wrong)
-        assert ending.end in {End.OK, End.FAIL}, ending
+        assert ending.end in {CallEnd.OK, CallEnd.FAIL}, ending
         lab.require_settled(attempt, ending.csn)
         return ending
 

@@ -13,7 +13,7 @@ from tests.chaos.lab import HOME, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Trap
 from tests.support.clusters.cluster import ClusterFactory
 from tidelock.errors import DiskFullError, UnavailableError
-from workloads.history import End
+from workloads.history import CallEnd
 
 #: The point at which the home's power is cut: the pack is stored, and no answer was sent.
 CUT_AT: Final = "agent.pack.after"
@@ -48,7 +48,7 @@ def test_a_failed_fsync_is_never_acknowledged(crash: CrashLab) -> None:
     trap = Trap("fsync", 1, errno.EIO, about=lambda call: "/data/tmp/" in call.subject)
     ending = crash.strike(HOME, trap)
     assert trap.hit is not None
-    assert (ending.end, type(ending.error)) == (End.FAIL, UnavailableError)
+    assert (ending.end, type(ending.error)) == (CallEnd.FAIL, UnavailableError)
 
 
 def test_a_full_disk_is_told(crash: CrashLab) -> None:
@@ -56,13 +56,13 @@ def test_a_full_disk_is_told(crash: CrashLab) -> None:
     trap = Trap("write", 2, errno.ENOSPC, lasting=True, about=crash.on_disk)
     ending = crash.strike(HOME, trap)
     assert trap.hit is not None
-    assert (ending.end, type(ending.error)) == (End.FAIL, DiskFullError)
+    assert (ending.end, type(ending.error)) == (CallEnd.FAIL, DiskFullError)
 
 
 def test_the_power_of_the_home_is_cut(crash: CrashLab) -> None:
     """The home's platter has all parts of its catalog; the home comes back without the commit."""
     ability.require(disks.unable())
-    assert crash.dark_at(HOME, CUT_AT).end is End.FAIL
+    assert crash.dark_at(HOME, CUT_AT).end is CallEnd.FAIL
 
 
 @pytest.mark.slow
@@ -71,6 +71,6 @@ def test_the_power_of_all_is_cut_at_the_answer(crash: CrashLab) -> None:
     ability.require(disks.unable())
     with crash.lab.transaction(HOME) as attempt, crash.still():
         ending = attempt.finish()
-        assert (ending.end, ending.error) == (End.OK, None)
+        assert (ending.end, ending.error) == (CallEnd.OK, None)
         crash.require_copies(attempt.tid)
     crash.lab.require_settled(attempt, ending.csn)

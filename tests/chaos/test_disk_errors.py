@@ -19,7 +19,7 @@ from tests.chaos.supervisor import Call, Trap, census
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.telling import Tell
 from tidelock.errors import DiskFullError, NotCommittedError, UnavailableError
-from workloads.history import End
+from workloads.history import CallEnd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -49,11 +49,11 @@ def test_an_error_at_every_call(
     """Commits are refused with the reason, or have durable copies; a peer's error delays no commit."""
     counted = Trap(kind, 0, about=crash.on_disk)
     crash.strike(victim, counted)
-    hits: dict[End, list[Call]] = {End.OK: [], End.FAIL: []}
+    hits: dict[CallEnd, list[Call]] = {CallEnd.OK: [], CallEnd.FAIL: []}
     for at in itertools.count(1):
         trap = Trap(kind, at, error, lasting=lasting, about=crash.on_disk)
         ending = crash.strike(victim, trap, cut=kind == "fsync")
-        if ending.end is not End.OK:
+        if ending.end is not CallEnd.OK:
             assert victim == HOME
             assert isinstance(ending.error, DiskFullError | NotCommittedError | UnavailableError)
         if trap.hit is not None:
@@ -62,6 +62,6 @@ def test_an_error_at_every_call(
             break
     assert any(hits.values())
     tell(
-        f"{errno.errorcode[error]}: refused after {census(hits[End.FAIL]) or 'none'}; "
-        f"committed after {census(hits[End.OK]) or 'none'}"
+        f"{errno.errorcode[error]}: refused after {census(hits[CallEnd.FAIL]) or 'none'}; "
+        f"committed after {census(hits[CallEnd.OK]) or 'none'}"
     )

@@ -19,7 +19,7 @@ from tests.chaos.lab import HOME, PEER, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap, census
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.telling import Tell
-from workloads.history import End
+from workloads.history import CallEnd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -42,7 +42,7 @@ def test_killed_at_every_call(crash: CrashLab, victim: str, kind: str, tell: Tel
 
     def strike(trap: Trap) -> None:
         ending = crash.strike(victim, trap)
-        assert victim == HOME or (ending.end, ending.error) == (End.OK, None)
+        assert victim == HOME or (ending.end, ending.error) == (CallEnd.OK, None)
 
     hits = every(kind, strike)
     assert hits or kind in NOT_BY_A_COMMIT
@@ -57,7 +57,7 @@ def test_killed_while_it_recovers(crash: CrashLab, kind: str, tell: Tell) -> Non
         first = Trap("rename", 1, about=lambda call: ".pack" in call.subject)
         ending = crash.strike(HOME, first, again=trap)
         assert first.hit is not None
-        assert ending.end is End.FAIL
+        assert ending.end is CallEnd.FAIL
 
     hits = every(kind, strike)
     assert hits

@@ -16,7 +16,7 @@ from tests.chaos.lab import AGENT, HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import BYSTANDER
-from workloads.history import End
+from workloads.history import CallEnd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -53,7 +53,7 @@ def forget_fsyncs(crash: CrashLab, forgotten: Callable[[Call], bool]) -> None:
         crash.supervisors[HOME].armed(trap()),
         crash.supervisors[PEER].armed(trap()),
     ):
-        assert attempt.finish().end is End.OK
+        assert attempt.finish().end is CallEnd.OK
         crash.require_copies(attempt.tid)
 
 
@@ -62,7 +62,7 @@ def acknowledge_early(crash: CrashLab) -> None:
     with crash.lab.transaction(HOME) as attempt, crash.still():
         for peer in (PEER, BYSTANDER):
             crash.lab.cluster.kill(peer, signal.SIGSTOP)
-        assert attempt.finish().end is End.OK
+        assert attempt.finish().end is CallEnd.OK
         crash.require_copies(attempt.tid)
 
 

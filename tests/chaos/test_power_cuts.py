@@ -22,7 +22,7 @@ from tests.support.histories.workload import ROWS
 from tests.support.telling import Tell
 from tests.support.waiting import eventually
 from tidelock.csnlog.core.ids import Csn, sequence_of
-from workloads.history import End
+from workloads.history import CallEnd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -66,7 +66,7 @@ def rare(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactor
 def test_at_every_point_of_a_commit(crash: CrashLab, victim: str, point: str, rows: int) -> None:
     """The platter has all parts of its catalog; the replica comes back with or without the commit."""
     ending = crash.dark_at(victim, point, rows=rows)
-    assert victim == HOME or (ending.end, ending.error) == (End.OK, None)
+    assert victim == HOME or (ending.end, ending.error) == (CallEnd.OK, None)
 
 
 def leave_room_in_the_epoch(rare: CrashLab) -> None:
@@ -84,7 +84,7 @@ def test_while_a_lost_reply_is_resolved(rare: CrashLab, point: str) -> None:
     """The commit is in the log although the home never knew: the home finds it there."""
     leave_room_in_the_epoch(rare)
     ending = rare.dark_at(HOME, point, also=LOSES_REPLIES)
-    assert ending.end is End.OK
+    assert ending.end is CallEnd.OK
 
 
 @pytest.mark.parametrize("point", OF_ROLLOVER)
@@ -112,7 +112,7 @@ def test_of_all_replicas_at_the_answer(crash: CrashLab, rows: int, tell: Tell) -
     """All lose their power when a client has its answer: the commit is on as many platters as promised."""
     with crash.lab.transaction(HOME, rows=rows) as attempt, crash.still():
         ending = attempt.finish()
-        assert (ending.end, ending.error) == (End.OK, None)
+        assert (ending.end, ending.error) == (CallEnd.OK, None)
         holders = crash.require_copies(attempt.tid)
     tell(f"{attempt.tid} was acknowledged and on the platters of {', '.join(holders)}")
     crash.lab.require_settled(attempt, ending.csn)

@@ -23,7 +23,7 @@ from tidelock.cluster import LocalCluster, process_groups
 from tidelock.cluster.agent_log import last_error
 from tidelock.errors import UnavailableError
 from workloads.agents import ask
-from workloads.history import End
+from workloads.history import CallEnd
 
 REPLICAS = ("r1", "r2", "r3")
 ROWS = pa.table({"k": [1, 2, 3]})
@@ -161,5 +161,5 @@ def test_a_rolling_restart_leaves_no_doubt(local: LocalCluster, tmp_path: Path) 
             local.start(replica)
         load.more_commits(3, *REPLICAS)
     history = verify(load, commits=36)
-    assert history.ended(End.INFO) == []
+    assert history.ended(CallEnd.INFO) == []
     assert len(lives(history)) == 2 * len(REPLICAS)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import verify
 from tests.support.histories.workload import Workload
-from workloads.history import End
+from workloads.history import CallEnd
 
 REPLICAS = ("r1", "r2", "r3")
 
@@ -33,8 +33,8 @@ def test_writers_and_readers_on_all_replicas(
         load.more_commits(40, *REPLICAS)
         load.more_reads(4, *REPLICAS)
     history = verify(load, commits=120)
-    assert history.ended(End.INFO) == []
+    assert history.ended(CallEnd.INFO) == []
     assert {"rolled back", "SchemaMismatchError"} <= {
-        write.error.partition("(")[0] for write in history.ended(End.FAIL)
+        write.error.partition("(")[0] for write in history.ended(CallEnd.FAIL)
     }
     assert all(count >= 4 for count in Counter(read.replica for read in history.reads).values())

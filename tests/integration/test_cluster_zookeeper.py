@@ -27,7 +27,7 @@ from tidelock.errors import UnavailableError
 from tidelock.replication.core.digest import checksum
 from tidelock.zookeeper import LocalZooKeeper
 from workloads.agents import ask
-from workloads.history import End
+from workloads.history import CallEnd
 
 REPLICAS = ("r1", "r2", "r3")
 SETTINGS = {**QUICK, "session_timeout_s": 3, "request_timeout_s": 3, "commit_timeout_s": 30}
@@ -199,7 +199,7 @@ def test_a_frozen_zookeeper_stops_commits_but_no_reads(
             processes.send(process, signal.SIGCONT)
         load.more_commits(5, *REPLICAS)
     history = verify(load, commits=30)
-    assert history.ended(End.INFO) + history.ended(End.FAIL)
+    assert history.ended(CallEnd.INFO) + history.ended(CallEnd.FAIL)
 
 
 def read_by_http(local: LocalCluster, replica: str, csn: int, table: str) -> int:

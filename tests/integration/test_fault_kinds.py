@@ -21,7 +21,7 @@ from tidelock.client import TransactionState
 from tidelock.csnlog.core.ids import epoch_of
 from tidelock.errors import DiskFullError, NotCommittedError, TidelockError
 from workloads.agents import ask
-from workloads.history import End
+from workloads.history import CallEnd
 
 HOME, PEER = "r1", "r2"
 MAX_LAG: Final = 20
@@ -75,14 +75,14 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
 
 def require_committed(ending: Ending) -> int:
     """Return the CSN of a commit that was acknowledged."""
-    assert (ending.end, ending.error) == (End.OK, None)
+    assert (ending.end, ending.error) == (CallEnd.OK, None)
     assert ending.csn is not None
     return ending.csn
 
 
 def refusal(ending: Ending) -> TidelockError:
     """Return why a transaction was refused."""
-    assert ending.end is End.FAIL
+    assert ending.end is CallEnd.FAIL
     assert ending.error is not None
     return ending.error
 
@@ -220,7 +220,7 @@ def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
         lab.writer.more_commits()
         lab.cluster.start(home)
         ending = told.result()
-    assert ending.end in {End.OK, End.FAIL}
+    assert ending.end in {CallEnd.OK, CallEnd.FAIL}
     lab.require_settled(attempt, ending.csn)
     assert epoch_of(lab.converged()) == before + 1
 

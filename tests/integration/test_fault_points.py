@@ -20,7 +20,7 @@ from tests.support.faults.lab import LARGE_ROWS, Lab, laboratory, points
 from tests.support.histories.workload import ROWS
 from tidelock.csnlog import faults
 from tidelock.errors import CommitUnknownError, RefusedError
-from workloads.history import End
+from workloads.history import CallEnd
 
 HOME, PEER = "r1", "r2"
 
@@ -124,7 +124,7 @@ def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
             assert meanwhile == {("running", None)}
         lab.cluster.start(HOME)
         ending = told.result()
-    assert ending.end is (End.OK if committed else End.FAIL)
+    assert ending.end is (CallEnd.OK if committed else CallEnd.FAIL)
     lab.require_settled(attempt, csn)
 
 
@@ -137,7 +137,7 @@ def test_a_peer_dies_and_the_commit_has_other_copies(lab: Lab, case: Case) -> No
             told = lab.beside(attempt, filled=not case.large)
             lab.await_death(PEER)
         ending = told.result()
-        assert (ending.end, ending.error) == (End.OK, None)
+        assert (ending.end, ending.error) == (CallEnd.OK, None)
         lab.writer.more_commits()
         lab.cluster.start(PEER)
     lab.require_settled(attempt, ending.csn)
@@ -149,10 +149,10 @@ def test_a_client_that_does_not_wait_is_told_unknown(lab: Lab) -> None:
         with lab.still(), lab.gates.open(HOME, "csnlog.commit.before"):
             ending = attempt.finish(timeout_s=1.0)
             lab.await_death(HOME)
-        assert (ending.end, type(ending.error)) == (End.INFO, CommitUnknownError)
+        assert (ending.end, type(ending.error)) == (CallEnd.INFO, CommitUnknownError)
         lab.writer.more_commits()
         lab.cluster.start(HOME)
         again = attempt.commit()
-        assert again.end is End.FAIL
+        assert again.end is CallEnd.FAIL
         assert isinstance(again.error, RefusedError)
     lab.require_settled(attempt, None)

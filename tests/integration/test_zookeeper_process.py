@@ -24,13 +24,13 @@ from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
 from tidelock import java, processes, zookeeper
 from tidelock.errors import UnavailableError
 from tidelock.ports import HOST
-from tidelock.zookeeper import LocalZooKeeper, Server
+from tidelock.zookeeper import LocalZooKeeper, ZooKeeperServer
 
 #: Numbers of operations in ZooKeeper's protocol.
 CREATE, CLOSE = 1, -11
 
 
-def znode_count(server: Server) -> int | None:
+def znode_count(server: ZooKeeperServer) -> int | None:
     """Return the number of znodes of a server; None while it does not serve."""
     found = re.search(r"^Node count: (\d+)$", server.ask("srvr") or "", re.MULTILINE)
     return int(found[1]) if found else None

@@ -29,7 +29,7 @@ from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRow
 from tidelock.replica_agent.sql.pool import SqlRequest, select_statement
 from tidelock.replica_agent.transactions.transaction import Isolation
 from tidelock.wire.statements import Literal, RemoveResult
-from workloads.history import End
+from workloads.history import CallEnd
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -175,13 +175,13 @@ class Changer(SimSession):
         self.csn = max(self.csn, tid.snapshot)
         for statement in statements:
             if not await self._run(life, tid, statement):
-                self._end(life, End.FAIL, over=await self._give_up(tid, home))
+                self._end(life, CallEnd.FAIL, over=await self._give_up(tid, home))
                 return life
             if self.chance.random() < 0.2:
                 await self._rest(tid, home)
         fate = 1.0 if commits else self.chance.random()
         if fate < 0.15:
-            self._end(life, End.FAIL, "given up", over=await self._give_up(tid, home))
+            self._end(life, CallEnd.FAIL, "given up", over=await self._give_up(tid, home))
         else:
             await self._commit(life, tid, home)
         return life
@@ -271,16 +271,16 @@ class Changer(SimSession):
             self._refused(life, error, began_ns)
         life.csn = csn
         self._end(life, end, why or "")
-        if csn is not None and end is End.OK:
+        if csn is not None and end is CallEnd.OK:
             self.csn = max(self.csn, csn)
             self.world.acknowledged = max(self.world.acknowledged, csn)
-        if end is End.INFO:
+        if end is CallEnd.INFO:
             self.renew()
 
-    def _end(self, life: Life, end: End, error: str = "", *, over: bool = True) -> None:
+    def _end(self, life: Life, end: CallEnd, error: str = "", *, over: bool = True) -> None:
         life.end, life.error = end, error or life.error
         # In a run with faults nobody can say when the locks of what has failed are given back.
-        known = end is End.OK or (over and self.world.plan.is_calm)
+        known = end is CallEnd.OK or (over and self.world.plan.is_calm)
         life.ended_ns = self.world.now_ns if known else 0
         self.world.trace.note("end", life.name, end, life.csn)
         self.world.oracle.did[f"changes {end}"] += 1

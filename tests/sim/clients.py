@@ -40,7 +40,7 @@ from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.model import Location
-from workloads.history import End
+from workloads.history import CallEnd
 
 if TYPE_CHECKING:
     from tests.sim.world import SimWorld
@@ -205,7 +205,7 @@ async def create_tables(world: SimWorld) -> None:
 class ProposalEnd(NamedTuple):
     """The answer to a commit: its CSN, or the error with which it was refused."""
 
-    end: End
+    end: CallEnd
     csn: Csn | None = None
     why: str | None = None
     error: TidelockError | None = None
@@ -235,7 +235,7 @@ class SimSession:
         dst = at or self.chance.choice(self.world.hosts).name
         return await self.world.network.call(self.name, dst, what, serve, timeout_s=timeout_s)
 
-    def note(self, kind: End | str, f: str, **fields: Any) -> None:
+    def note(self, kind: CallEnd | str, f: str, **fields: Any) -> None:
         """Write a line of the history."""
         self.world.note(kind, f, self.process, **fields)
 
@@ -256,22 +256,22 @@ class SimSession:
                 lost, why = True, repr(error)
             except RefusedError as error:
                 if not isinstance(error, _FORGOTTEN) and not (lost and isinstance(error, BadRequestError)):
-                    return ProposalEnd(End.FAIL, None, repr(error), error)
+                    return ProposalEnd(CallEnd.FAIL, None, repr(error), error)
                 why = repr(error)
             except TidelockError as error:
                 lost, why = lost or not isinstance(error, RefusedConnectionError), repr(error)
             else:
                 if done is None:  # it has changed nothing
-                    return ProposalEnd(End.OK)
+                    return ProposalEnd(CallEnd.OK)
                 self.world.oracle.promised(done.csn, wait)
-                return ProposalEnd(End.OK, done.csn)
+                return ProposalEnd(CallEnd.OK, done.csn)
             match await self._told(tid):
                 case Committed(csn):
-                    return ProposalEnd(End.OK, csn)
+                    return ProposalEnd(CallEnd.OK, csn)
                 case Aborted():
-                    return ProposalEnd(End.FAIL, None, f"aborted after {why}")
+                    return ProposalEnd(CallEnd.FAIL, None, f"aborted after {why}")
             await asyncio.sleep(self.chance.uniform(0.05, 1.0))
-        return ProposalEnd(End.INFO, None, why)
+        return ProposalEnd(CallEnd.INFO, None, why)
 
     async def _told(self, tid: Tid) -> Outcome | None:
         replica = self.chance.choice(self.world.hosts).name
@@ -304,13 +304,13 @@ class SimWriter(SimSession):
         if tid is None:
             return
         if fate < 0.05:
-            self.note(End.FAIL, "write", key=key, tid=str(tid), error="given up")
+            self.note(CallEnd.FAIL, "write", key=key, tid=str(tid), error="given up")
         elif fate < 0.15:
             try:
                 await self.ask("rollback", lambda at: rollback(at, tid), at=home)
             except TidelockError as error:
                 self.world.trace.comment(f"{key} not rolled back: {error!r}")
-            self.note(End.FAIL, "write", key=key, tid=str(tid), error="rolled back")
+            self.note(CallEnd.FAIL, "write", key=key, tid=str(tid), error="rolled back")
         else:
             await self._commit(key, tid, home)
 
@@ -338,7 +338,7 @@ class SimWriter(SimSession):
             await self.ask("insert", lambda at: insert(at, tid, TABLES[0], first), at=home)
             await self.ask("insert", lambda at: insert(at, tid, TABLES[1], second), at=home)
         except TidelockError as error:
-            self.note(End.FAIL, "write", key=key, tid=tid and str(tid), error=repr(error))
+            self.note(CallEnd.FAIL, "write", key=key, tid=tid and str(tid), error=repr(error))
             return None
         return tid
 
@@ -346,10 +346,10 @@ class SimWriter(SimSession):
         self.note("invoke", "commit", key=key, tid=str(tid), snapshot=tid.snapshot)
         end, csn, error, _ = await self.decided(tid, home)
         self.note(end, "write", key=key, tid=str(tid), csn=csn, error=error)
-        if csn is not None and end is End.OK:
+        if csn is not None and end is CallEnd.OK:
             self.csn = max(self.csn, csn)
             self.world.acknowledged = max(self.world.acknowledged, csn)
-        if end is End.INFO:
+        if end is CallEnd.INFO:
             self.renew()
 
 
@@ -362,7 +362,7 @@ def note_outcome(session: SimSession, replica: str, tid: Tid, found: Outcome) ->
             told = {"outcome": "aborted"}
         case _:
             return
-    session.note(End.OK, "outcome", replica=replica, tid=str(tid), **told)
+    session.note(CallEnd.OK, "outcome", replica=replica, tid=str(tid), **told)
 
 
 class SimReader(SimSession):
@@ -382,7 +382,7 @@ class SimReader(SimSession):
             except CorruptError as error:
                 self.world.oracle.violated("I9 HONEST", error.message)
             except TidelockError as error:
-                self.note(End.FAIL, "read", error=repr(error))
+                self.note(CallEnd.FAIL, "read", error=repr(error))
 
     async def _read(self, old: Csn | None) -> None:
         replica = self.chance.choice(self.world.hosts).name
@@ -438,10 +438,10 @@ class _Held:
 
 def note_read(session: SimSession, replica: str, csn: Csn, found: Lists, *, exact: bool) -> None:
     """Write down a read: rows and lists."""
-    session.note(End.OK, "read", replica=replica, csn=csn, exact=exact, rows=balances(found))
+    session.note(CallEnd.OK, "read", replica=replica, csn=csn, exact=exact, rows=balances(found))
     for table, rows in found.items():
         parts = [[row.part, row.path, row.rows, row.length, row.checksum] for row, _ in rows]
-        session.note(End.OK, "parts", replica=replica, csn=csn, table=table, parts=parts)
+        session.note(CallEnd.OK, "parts", replica=replica, csn=csn, table=table, parts=parts)
     tables = {table: _changed_rows(found[full_name(table)]) for table in CHANGED}
     session.world.oracle.story.seen.append(Seen(replica, csn, tables))
 

@@ -32,7 +32,7 @@ from tidelock.errors import SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.lifecycle.agent import Agent
 from tidelock.replication.core.digest import checksum
 from workloads.checker import check
-from workloads.history import End, LogLine, parse
+from workloads.history import CallEnd, LogLine, parse
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -123,7 +123,7 @@ async def _removes(world: SimWorld, replica: str) -> None:
     while True:
         number += 1
         life = await changer.transaction(number, replica, statements, commits=True)
-        if life is not None and life.end is End.OK:
+        if life is not None and life.end is CallEnd.OK:
             return
         if world.loop.time() > until_s:
             world.oracle.violated("I14 LIVE", f"{replica} does not remove after all is healed: {life}")
@@ -254,23 +254,25 @@ async def _read_everywhere(world: SimWorld, end: Csn) -> None:
         for rows in found.values():
             for row, data in rows:
                 session.note(
-                    End.OK, "bytes", replica=host.name, csn=end, part=row.part, listed=row.checksum,
+                    CallEnd.OK, "bytes", replica=host.name, csn=end, part=row.part, listed=row.checksum,
                     found=checksum(data),
                 )  # fmt: skip
 
 
 def judge(world: SimWorld) -> None:
     """Judge the clients' history by the log."""
-    world.note(End.OK, "log", "the end", records=[_line(world, csn) for csn in sorted(world.oracle.records)])
+    world.note(
+        CallEnd.OK, "log", "the end", records=[_line(world, csn) for csn in sorted(world.oracle.records)]
+    )
     story = world.oracle.story
     history = replace(parse(world.lines), elsewhere=frozenset(life.tid for life in story.lives))
     story.created = world.oracle.tables_made()
     story.log = tuple(_of_story(world, line) for line in history.log)
     for what in replay.judge(story):
         world.oracle.violated("I3 to I7, by replay", what)
-    world.oracle.did["ok"] = len(history.ended(End.OK))
-    world.oracle.did["fail"] = len(history.ended(End.FAIL))
-    world.oracle.did["info"] = len(history.ended(End.INFO))
+    world.oracle.did["ok"] = len(history.ended(CallEnd.OK))
+    world.oracle.did["fail"] = len(history.ended(CallEnd.FAIL))
+    world.oracle.did["info"] = len(history.ended(CallEnd.INFO))
     for violation in check(history):
         world.oracle.violated(violation.invariant, violation.what)
     _labels(world)

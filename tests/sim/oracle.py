@@ -22,7 +22,7 @@ from tidelock.errors import CorruptError
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
-from workloads.checker import SHOWN, Violation
+from workloads.checker import SHOWN, InvariantViolation
 
 if TYPE_CHECKING:
     from tests.sim.life import AgentLife
@@ -41,7 +41,7 @@ class Oracle:
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
-        self.violations: list[Violation] = []
+        self.violations: list[InvariantViolation] = []
         self.found = asyncio.Event()
         #: All commit records, in the order in which they came to be.
         self.records: dict[Csn, Record] = {}
@@ -65,7 +65,7 @@ class Oracle:
         self._world.trace.note("VIOLATED", invariant, what)
         self.found.set()
         if sum(known.invariant == invariant for known in self.violations) < SHOWN:
-            self.violations.append(Violation(invariant, what))
+            self.violations.append(InvariantViolation(invariant, what))
 
     def began(self, life: replay.Life) -> None:
         """A client has begun a transaction in which it removes."""

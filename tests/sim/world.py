@@ -31,8 +31,8 @@ from tests.sim.trace import Trace
 from tests.sim.zookeeper import SimEnsemble
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.testing.memory_store import MemoryStore
-from workloads.checker import Violation
-from workloads.history import End
+from workloads.checker import InvariantViolation
+from workloads.history import CallEnd
 
 #: Virtual seconds that a run may take in all; a healthy one takes about two minutes.
 HORIZON_S: Final = 900.0
@@ -54,7 +54,7 @@ class Result:
     """
 
     plan: RunPlan
-    violations: tuple[Violation, ...]
+    violations: tuple[InvariantViolation, ...]
     trace: str
     virtual_s: float
     counts: dict[str, int] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class SimWorld:
         """Take an error that nothing may end with."""
         self.oracle.violated("I17 TRUTHFUL", f"unforeseen in {what}: {type(error).__name__}: {error}")
 
-    def note(self, kind: End | str, f: str, process: str, **fields: Any) -> None:
+    def note(self, kind: CallEnd | str, f: str, process: str, **fields: Any) -> None:
         """Write a line of the clients' history."""
         given = {name: value for name, value in fields.items() if value is not None}
         self.lines.append({"type": str(kind), "f": f, "process": process, "ns": self.now_ns, **given})

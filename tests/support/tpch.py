@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from workloads.tpch.data import Source, generate
+from workloads.tpch.data import TpchRows, generate
 
 #: 15,000 orders.
 SCALE_FACTOR = 0.01
 
 
 @pytest.fixture(scope="session")
-def tpch_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+def tpch_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TpchRows]:
     """The eight generated tables."""
     folder = tmp_path_factory.mktemp("tpch")
     generate(folder, SCALE_FACTOR)
-    with Source(folder) as source:
+    with TpchRows(folder) as source:
         yield source

@@ -11,26 +11,26 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tidelock.cli import output
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import TidelockError
 
 #: Value of a partition column that means null, as in the folder's name.
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 #: Pause between two checks of the progress of the work.
-_LOOK_S: Final = 1.0
+_PROGRESS_INTERVAL_S: Final = 1.0
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    group = typer.Typer(no_args_is_help=True, help="Look after a cluster: optimize, horizon.")
+    group = typer.Typer(no_args_is_help=True, help="Operate a cluster: optimize, horizon.")
     group.command()(on_target(optimize))
     group.command()(on_target(horizon))
     app.add_typer(group, name="admin", rich_help_panel="Operating")
 
 
 def optimize(
-    target: Target,
+    target: ClusterOptions,
     table: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
     partition: Annotated[
         list[str] | None,
@@ -59,11 +59,13 @@ def optimize(
         f"{done['groups']:,} merges of {output.size(done['bytes'])}"
     )
     if not done["done"]:
-        output.hint("the time was over before everything was merged; run it again, or with a larger --limit")
+        output.hint(
+            "the time limit ended before everything was merged; run it again, or with a larger --limit"
+        )
 
 
 def horizon(
-    target: Target,
+    target: ClusterOptions,
     csn: Annotated[
         int | None, typer.Option(help="Raise it to this CSN; default: as far as it goes.", min=0)
     ] = None,
@@ -72,7 +74,7 @@ def horizon(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Give history up: below the horizon nothing can be read, and removed parts are deleted."""
+    """Raise the horizon: below it nothing can be read, and removed parts are deleted."""
     with target.connect() as db:
         moved = db.raise_horizon(csn, drop_pins=drop_pins)
     if as_json:
@@ -86,9 +88,9 @@ def horizon(
 
 
 def _value(text: str) -> tuple[str, str | None]:
-    column, found, value = text.partition("=")
-    if not found or not column:
-        raise typer.BadParameter(f"{text!r} is not of the form COL=VALUE", param_hint="--partition")
+    column, equals, value = text.partition("=")
+    if not equals or not column:
+        raise typer.BadParameter(f"expected the form COL=VALUE, found {text!r}", param_hint="--partition")
     return column, None if value == NULL else value
 
 
@@ -104,15 +106,15 @@ def _progress(db: Database, table: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"{table}: merging")
 
-        def look() -> None:
-            while not ended.wait(_LOOK_S):
+        def show_progress() -> None:
+            while not ended.wait(_PROGRESS_INTERVAL_S):
                 with contextlib.suppress(TidelockError):
                     progress.update(task, description=f"{table}: {db.table(table)['parts']:,} parts")
 
-        watcher = threading.Thread(target=look, name="progress", daemon=True)
+        watcher = threading.Thread(target=show_progress, name="progress", daemon=True)
         watcher.start()
         try:
             yield
         finally:
             ended.set()
-            watcher.join(_LOOK_S)
+            watcher.join(_PROGRESS_INTERVAL_S)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidelock.cli import admin, auditing, exits, local, looking, output, querying, writing
+from tidelock.cli import admin, auditing, exits, inspecting, local, output, querying, writing
 from tidelock.errors import TidelockError
 
 
@@ -31,7 +31,7 @@ class _Root(TyperGroup):
             if ctx.params["debug"] or isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):
                 raise
             output.complain(
-                f"fault: {type(error).__name__}: {error}; please report it with what `tidelock --debug` shows"
+                f"internal error: {type(error).__name__}: {error}; report it with the traceback of `--debug`"
             )
             raise typer.Exit(exits.Exit.INTERNAL) from error
 
@@ -59,7 +59,7 @@ def version() -> None:
     output.say(metadata.version("tidelock"))
 
 
-for group in (local, looking, writing, querying, auditing, admin):
+for group in (local, inspecting, writing, querying, auditing, admin):
     group.add_to(app)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from tidelock.cli import output
 from tidelock.cli.exits import Exit
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client.audit import AuditReport, Finding
 
 
@@ -19,32 +19,32 @@ def add_to(app: typer.Typer) -> None:
 
 
 def audit(
-    target: Target,
+    target: ClusterOptions,
     deep: Annotated[bool, typer.Option("--deep", help="Read the bytes of all parts too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Prove that files, catalog, log and locks of every replica agree, or tell where they do not."""
-    with target.connect() as db, output.err().status("auditing; replicas log how far they are"):
-        found = db.audit(deep=deep)
+    """Check that files, catalog, log and locks of every replica agree, and report each difference."""
+    with target.connect() as db, output.err().status("auditing; each replica logs its progress"):
+        report = db.audit(deep=deep)
     if as_json:
-        output.print_json({**dataclasses.asdict(found), "clean": found.clean})
+        output.print_json({**dataclasses.asdict(report), "clean": report.clean})
     else:
-        _print(found)
-    if found.findings:
+        _print(report)
+    if report.findings:
         raise typer.Exit(Exit.FOUND)
-    if not found.clean:
+    if not report.clean:
         raise typer.Exit(Exit.UNAVAILABLE)
 
 
-def _print(found: AuditReport) -> None:
-    checks = list(dict.fromkeys(check for told in found.replicas.values() for check in told.checks))
+def _print(report: AuditReport) -> None:
+    checks = list(dict.fromkeys(check for one in report.replicas.values() for check in one.checks))
     output.print_table(
-        ["looked at", *found.replicas],
-        [[check, *(told.checks.get(check) for told in found.replicas.values())] for check in checks],
+        ["examined", *report.replicas],
+        [[check, *(one.checks.get(check) for one in report.replicas.values())] for check in checks],
     )
-    if found.csn is not None:
-        output.say(f"compared with each other at CSN {found.csn}")
-    if found.findings:
+    if report.csn is not None:
+        output.say(f"compared with each other at CSN {report.csn}")
+    if report.findings:
         output.print_table(
             ["", "replicas", "what", "about", "expected", "found", "next step"],
             [
@@ -52,19 +52,19 @@ def _print(found: AuditReport) -> None:
                     one.severity, ", ".join(one.replicas), f"{one.check}: {one.fault}", _about(one),
                     one.expected, one.found, one.next_step,
                 ]
-                for one in found.findings
+                for one in report.findings
             ],
             title="findings",
         )  # fmt: skip
-    left_out = sum(told.left_out for told in found.replicas.values())
+    left_out = sum(one.left_out for one in report.replicas.values())
     if left_out:
-        output.say(f"and {left_out} more findings, or more than that")
-    for replica, reason in found.silent.items():
+        output.say(f"at least {left_out} more findings are not shown")
+    for replica, reason in report.silent.items():
         output.complain(f"replica {replica} was not audited: {reason}")
-    if found.not_compared is not None:
-        output.complain(f"the replicas were not compared with each other: {found.not_compared}")
-    if found.clean:
-        output.say(f"nothing found on {', '.join(found.replicas)}")
+    if report.not_compared is not None:
+        output.complain(f"the replicas were not compared with each other: {report.not_compared}")
+    if report.clean:
+        output.say(f"nothing found on {', '.join(report.replicas)}")
 
 
 def _about(finding: Finding) -> str:

@@ -28,10 +28,10 @@ class Exit(IntEnum):
         3,
         "no agent or ZooKeeper can answer now; nothing was decided, the same command may be repeated",
     )
-    UNKNOWN = 4, "a commit was asked for and its outcome is not known; `tidelock outcome TID` tells"
+    UNKNOWN = 4, "a commit was requested and its outcome is not known; `tidelock outcome TID` shows it"
     CORRUPT = 5, "data or state contradicts a checksum; nothing doubtful was shown"
-    FOUND = 6, "`tidelock audit` has found what should not be; nothing was changed"
-    INTERNAL = 70, "a fault of tidelock itself; `tidelock --debug ...` shows where"
+    FOUND = 6, "`tidelock audit` has found a difference; nothing was changed"
+    INTERNAL = 70, "an internal error of tidelock; `tidelock --debug ...` shows its traceback"
     INTERRUPTED = 130, "interrupted (Ctrl-C)"
 
     def __new__(cls, code: int, meaning: str) -> Self:

@@ -20,7 +20,7 @@ from tidelock.cluster.local import READY_TIMEOUT_S, STOP_GRACE_S
 from tidelock.errors import UnavailableError
 
 #: How often the foreground process checks that its ZooKeeper still runs, in seconds.
-_LOOK_INTERVAL_S: Final = 0.5
+_CHECK_INTERVAL_S: Final = 0.5
 
 Where = Annotated[Path, typer.Option("--data-dir", help="Folder of the cluster.")]
 
@@ -46,14 +46,14 @@ def up(
     ] = None,
     zk: Annotated[
         str | None,
-        typer.Option("--zk", help="A ZooKeeper that runs, host:port/root; default: an embedded one."),
+        typer.Option("--zk", help="A running ZooKeeper, host:port/root; default: an embedded one."),
     ] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds for each step.")
     ] = READY_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Start a cluster on this machine, or what does not run of it; it survives this terminal."""
+    """Start a cluster on this machine, or its stopped processes; it survives this terminal."""
     cluster = LocalCluster.create(folder, replicas=replicas, copies=copies, zk=zk)
     steps = len(cluster.replicas) + (cluster.layout.zk is None)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -76,11 +76,11 @@ def down(
         float, typer.Option("--grace", min=0, help="Seconds to drain before an agent is killed.")
     ] = STOP_GRACE_S,
 ) -> None:
-    """End the cluster of a folder; its data stays, `tidelock up` goes on with it."""
+    """Stop the cluster of a folder; its data is kept, and `tidelock up` starts it again."""
     cluster = LocalCluster.open(folder)
-    with output.err().status("ending"):
+    with output.err().status("stopping"):
         cluster.down(grace_s=grace_s)
-    output.say(f"the cluster in {folder} is down; its data stays")
+    output.say(f"the cluster in {folder} is stopped; its data is kept")
 
 
 def agent(context: typer.Context) -> None:
@@ -105,13 +105,13 @@ def zookeeper(
         ensemble.start(timeout_s=timeout_s)
         output.say(ensemble.connect_string)
         while all(server.alive for server in ensemble.servers):
-            time.sleep(_LOOK_INTERVAL_S)
+            time.sleep(_CHECK_INTERVAL_S)
     except KeyboardInterrupt:
         return
     finally:
         ensemble.stop()
-    said = "; ".join(server.last_words() for server in ensemble.servers)
-    raise UnavailableError(f"the ZooKeeper in {folder} has ended by itself: {said}")
+    reasons = "; ".join(server.last_words() for server in ensemble.servers)
+    raise UnavailableError(f"the ZooKeeper in {folder} has ended by itself: {reasons}")
 
 
 def _interrupt(*_: object) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidelock.cli import output
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Snapshot
 from tidelock.client.arguments import seconds
 
@@ -41,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def sql(
-    target: Target,
+    target: ClusterOptions,
     statement: Annotated[str, typer.Argument(help="One SELECT, in DuckDB's SQL.", show_default=False)],
     params: Annotated[
         list[str] | None,
@@ -65,9 +65,11 @@ def sql(
 
 
 def changes(
-    target: Target,
+    target: ClusterOptions,
     table: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
-    from_csn: Annotated[int, typer.Option("--from", help="The changes behind this CSN.", show_default=False)],
+    from_csn: Annotated[
+        int, typer.Option("--from", help="Show the changes after this CSN.", show_default=False)
+    ],
     to_csn: Annotated[
         int | None, typer.Option("--to", help="Up to this CSN; default: the newest.", show_default=False)
     ] = None,
@@ -76,8 +78,8 @@ def changes(
 ) -> None:
     """Show which rows of a table commits have inserted, deleted and updated."""
     with target.connect() as db, db.changes(table, from_csn, to_csn) as feed:
-        told = (row for batch in feed.to_batches() for row in batch.to_pylist())
-        rows = list(told if as_json else itertools.islice(told, rows_shown + 1))
+        changed = (row for batch in feed.to_batches() for row in batch.to_pylist())
+        rows = list(changed if as_json else itertools.islice(changed, rows_shown + 1))
     if as_json:
         output.print_json(rows)
         return
@@ -86,11 +88,11 @@ def changes(
     shown = rows[:rows_shown]
     output.print_table(list(columns.values()), [[row[name] for name in columns] for row in shown])
     more = "; there are more (--rows, --json)" if len(rows) > rows_shown else ""
-    output.hint(f"{len(shown):,} changed rows behind CSN {from_csn}, up to {feed.to_csn}{more}")
+    output.hint(f"{len(shown):,} changed rows after CSN {from_csn}, up to {feed.to_csn}{more}")
 
 
 def create(
-    target: Target,
+    target: ClusterOptions,
     csn: Csn = None,
     at: At = None,
     lease: Annotated[str, typer.Option(help="How long it stays readable, e.g. 10m, 2h.")] = "10m",
@@ -103,7 +105,7 @@ def create(
 
 
 def show(
-    target: Target,
+    target: ClusterOptions,
     csn: Annotated[int, typer.Argument(help="The CSN.", show_default=False)],
     as_json: Json = False,
 ) -> None:

@@ -36,7 +36,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ClusterOptions:
     """The cluster that the options name."""
 
     folder: Path | None
@@ -89,7 +89,7 @@ def on_target(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        target = Target(**{name: values.pop(name) for name in options})
+        target = ClusterOptions(**{name: values.pop(name) for name in options})
         command(target=target, **values)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

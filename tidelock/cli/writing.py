@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidelock.cli import output
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Transaction
 from tidelock.client.data import open_rows, parquet_files
 from tidelock.client.transaction import Wait
@@ -46,7 +46,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def create_table(
-    target: Target,
+    target: ClusterOptions,
     name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
     columns: Annotated[
         list[str] | None,
@@ -75,7 +75,9 @@ def create_table(
     ] = None,
     derived_sql: Annotated[
         str | None,
-        typer.Option(help="SELECT that makes rows of this table of those `inserted`.", show_default=False),
+        typer.Option(
+            help="SELECT that makes rows of this table from the `inserted` rows.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -101,7 +103,7 @@ def create_table(
 
 
 def insert(
-    target: Target,
+    target: ClusterOptions,
     rows: Annotated[
         list[str],
         typer.Argument(
@@ -135,11 +137,11 @@ def insert(
 
 
 def kill(
-    target: Target,
+    target: ClusterOptions,
     tid: Annotated[str, typer.Argument(help="Transaction id; `txns` lists them.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Roll back an open transaction of any client; one whose commit was asked for is refused."""
+    """Roll back an open transaction of any client; one whose commit was requested is refused."""
     with target.connect() as db:
         db.kill(tid)
     if as_json:
@@ -153,7 +155,7 @@ def parse_column(text: str) -> pa.Field:
     name, _, rest = text.partition(":")
     kind, _, null = rest.partition(":")
     if not name or not kind or null not in {"", "null"}:
-        raise typer.BadParameter(f"{text!r} is no column; expected name:type or name:type:null")
+        raise typer.BadParameter(f"expected name:type or name:type:null, found {text!r}")
     arrow = TYPES.get(kind.lower())
     if arrow is None and (match := _DECIMAL.fullmatch(kind.lower())):
         try:
@@ -161,7 +163,7 @@ def parse_column(text: str) -> pa.Field:
         except ValueError as error:
             raise typer.BadParameter(f"{text!r}: {error}") from error
     if arrow is None:
-        raise typer.BadParameter(f"{kind!r} is no type; expected one of {', '.join(TYPES)}, decimal(p,s)")
+        raise typer.BadParameter(f"expected a type, one of {', '.join(TYPES)}, decimal(p,s); found {kind!r}")
     return pa.field(name, arrow, nullable=bool(null))
 
 
@@ -184,9 +186,9 @@ def _work(arguments: list[str]) -> dict[str, list[Path]]:
 
 
 def _split(text: str, separator: str, form: str) -> tuple[str, str]:
-    before, found, after = text.partition(separator)
-    if not found or not before or not after:
-        raise typer.BadParameter(f"{text!r} is not of the form {form}")
+    before, match, after = text.partition(separator)
+    if not match or not before or not after:
+        raise typer.BadParameter(f"expected the form {form}, found {text!r}")
     return before, after
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -9,9 +11,21 @@ from decimal import Decimal
 from typing import Any
 
 from tidelock.errors import BadRequestError
+from tidelock.wire.statements import Literal, Value
+
+#: New values by column. A string is SQL; None, bool, int, float, Decimal, date, datetime and bytes are
+#: values.
+Values = Mapping[str, Any]
+
+DEFAULT_NAMESPACE = "default"
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def full_name(table: str) -> str:
+    """Return `namespace.table` for a name with or without namespace."""
+    return table if "." in table else f"{DEFAULT_NAMESPACE}.{table}"
 
 
 def seconds(duration: str | float | None) -> float | None:
@@ -21,9 +35,9 @@ def seconds(duration: str | float | None) -> float | None:
     match = _DURATION.fullmatch(duration)
     if match is None:
         raise BadRequestError(
-            f"{duration!r} is no duration; expected e.g. '500ms', '60s', '5m', '1h', or seconds"
+            f"expected a duration, e.g. '500ms', '60s', '5m', '1h', or seconds; found {duration!r}"
         )
-    return float(match[1]) * _UNIT_S[match[2]]
+    return round(float(match[1]) * _UNIT_S[match[2]], 6)  # 6.6, not 6.6000000000000005
 
 
 def milliseconds(at: datetime | int | None) -> int | None:
@@ -40,3 +54,36 @@ def plain(partition: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: str(value) if isinstance(value, date | Decimal) else value for name, value in partition.items()
     }
+
+
+def values_or_flag(values: Values | bool | None) -> dict[str, Value] | bool:
+    """Return new values in the agent's form, or a flag as bool."""
+    return literals(values) if isinstance(values, Mapping) else bool(values)
+
+
+def literals(values: Values) -> dict[str, Value]:
+    """Return new values by column in the agent's form; BadRequestError for a value of another type."""
+    return {column: _literal(column, value) for column, value in values.items()}
+
+
+def _literal(column: str, value: Any) -> Value:
+    """Return a new value in the agent's form: SQL unchanged, anything else as a literal."""
+    match value:
+        case str():
+            return value
+        case float() if not math.isfinite(value):
+            return Literal(str(value))
+        case None | bool() | int() | float():
+            return Literal(value)
+        case Decimal():
+            return Literal(f"{value:f}")
+        case date():  # a datetime is one too
+            return Literal(str(value))
+        case bytes() | bytearray():
+            return Literal(base64.b64encode(value).decode("ascii"), base64=True)
+        case _:
+            raise BadRequestError(
+                f"the new value of {column} is a {type(value).__name__}; give SQL, or None, bool, int, "
+                "float, Decimal, date, datetime or bytes",
+                column=column,
+            )

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from tidelock.client.connection import Connection
-from tidelock.client.members import Member
+from tidelock.client.members import KnownMember
 from tidelock.client.snapshot import Snapshot
 from tidelock.errors import SnapshotTooOldError, StandbyError, UnavailableError
-from tidelock.wire.audit import Digests, Report
-from tidelock.wire.audit import Finding as Told
+from tidelock.wire.audit import AuditAnswer, AuditFinding, Digests
 from tidelock.wire.cluster import StatusAnswer
 from tidelock.wire.tables import PartInfo
 
@@ -118,23 +117,23 @@ def audit(
     """
     members = connection.members.in_order()
     silent: dict[str, str] = {}
-    told: dict[str, Report] = {}
+    answers: dict[str, AuditAnswer] = {}
     call = connection.transport.call
 
-    def ask(member: Member) -> Report:
+    def ask(member: KnownMember) -> AuditAnswer:
         query = {"deep": int(deep)}
-        return call(member.api, "GET", "/audit", answer=Report, query=query, timeout_s=timeout_s)
+        return call(member.api, "GET", "/audit", answer=AuditAnswer, query=query, timeout_s=timeout_s)
 
     for member, answer in zip(members, _of_all(ask, members), strict=True):
         if isinstance(answer, UnavailableError):
             connection.members.note(member, answer)
             silent[member.id] = answer.message
         else:
-            told[member.id] = answer
-    if not told:
+            answers[member.id] = answer
+    if not answers:
         raise UnavailableError(f"no replica could be audited ({'; '.join(silent.values())})")
-    findings = [_finding(row, name) for name, answer in told.items() for row in answer.findings]
-    answered = [member for member in members if member.id in told]
+    findings = [_finding(row, name) for name, answer in answers.items() for row in answer.findings]
+    answered = [member for member in members if member.id in answers]
     csn = not_compared = None
     if len(answered) > 1:
         try:
@@ -145,17 +144,17 @@ def audit(
     return AuditReport(
         csn=csn,
         deep=deep,
-        replicas={name: _told(answer) for name, answer in sorted(told.items())},
+        replicas={name: _replica_audit(answer) for name, answer in sorted(answers.items())},
         silent=silent,
         not_compared=not_compared,
         findings=_merged(findings),
     )
 
 
-def _of_all(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T | UnavailableError]:
+def _of_all(ask: Callable[[KnownMember], T], members: Sequence[KnownMember]) -> list[T | UnavailableError]:
     """Send a request to all replicas at the same time."""
 
-    def one(member: Member) -> T | UnavailableError:
+    def one(member: KnownMember) -> T | UnavailableError:
         try:
             return ask(member)
         except UnavailableError as error:
@@ -165,12 +164,12 @@ def _of_all(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T | U
         return list(threads.map(one, members))
 
 
-def _told(answer: Report) -> ReplicaAudit:
+def _replica_audit(answer: AuditAnswer) -> ReplicaAudit:
     checks = {row.check: row.looked_at for row in answer.checks}
     return ReplicaAudit(answer.csn, answer.log_from, answer.seconds, checks, answer.left_out)
 
 
-def _finding(row: Told, replica: str) -> Finding:
+def _finding(row: AuditFinding, replica: str) -> Finding:
     named = {name: getattr(row, name) for name in _NAMED}
     return Finding(
         check=row.check,
@@ -205,11 +204,11 @@ def _merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _compare(
-    connection: Connection, pin: Callable[[int], Snapshot], members: Sequence[Member]
+    connection: Connection, pin: Callable[[int], Snapshot], members: Sequence[KnownMember]
 ) -> tuple[int, list[Finding]]:
     """Compare replicas at the largest CSN that all have applied; return that CSN with the differences."""
 
-    def applied(member: Member) -> int:
+    def applied(member: KnownMember) -> int:
         return connection.small("GET", "/status", answer=StatusAnswer)(member).snapshot_csn
 
     csn = min(_each(applied, members))
@@ -224,19 +223,19 @@ def _compare(
         return csn, [*comparison.tables(), *comparison.outcomes()]
 
 
-def _each(ask: Callable[[Member], T], members: Sequence[Member]) -> list[T]:
-    found: list[T] = []
+def _each(ask: Callable[[KnownMember], T], members: Sequence[KnownMember]) -> list[T]:
+    answers: list[T] = []
     for answer in _of_all(ask, members):
         if isinstance(answer, UnavailableError):
             raise answer
-        found.append(answer)
-    return found
+        answers.append(answer)
+    return answers
 
 
 class _Comparison:
     """The comparison of replicas at one CSN."""
 
-    def __init__(self, connection: Connection, members: Sequence[Member], csn: int) -> None:
+    def __init__(self, connection: Connection, members: Sequence[KnownMember], csn: int) -> None:
         self._connection, self._members, self._csn = connection, members, csn
         self._digests = self._ask("/audit/digests", Digests, csn=csn)
         self._floor = max(answer.outcome_floor for answer in self._digests.values())
@@ -244,7 +243,7 @@ class _Comparison:
     def _ask(self, path: str, answer: type[T], **query: Any) -> dict[str, T]:
         """Send a request to all replicas; return the answers by replica id."""
 
-        def ask(member: Member) -> T:
+        def ask(member: KnownMember) -> T:
             transport = self._connection.transport
             timeout_s = transport.timeouts.query_s
             return transport.call(member.api, "GET", path, answer=answer, query=query, timeout_s=timeout_s)
@@ -256,12 +255,12 @@ class _Comparison:
     def tables(self) -> list[Finding]:
         """Compare the parts of all tables."""
         names = sorted({name for answer in self._digests.values() for name in answer.tables})
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for name in names:
-            told = [answer.tables.get(name) for answer in self._digests.values()]
-            if any(one != told[0] for one in told):
-                found += self._parts(name)
-        return found
+            digests = [answer.tables.get(name) for answer in self._digests.values()]
+            if any(one != digests[0] for one in digests):
+                findings += self._parts(name)
+        return findings
 
     def _parts(self, table: str) -> list[Finding]:
         """Return findings for the parts that not all replicas show alike."""
@@ -274,7 +273,7 @@ class _Comparison:
             for part in sorted({part for parts in shown.values() for part in parts})
             if len({parts.get(part) for parts in shown.values()}) > 1
         ]
-        found = [
+        findings = [
             self._difference(
                 "parts_differ",
                 {name: parts.get(part) for name, parts in shown.items()},
@@ -284,27 +283,27 @@ class _Comparison:
             for part in differing[:_PARTS_NAMED]
         ]
         # The parts are equal, the digests differ in what lists do not show, e.g. the tid that made a part.
-        return found or [self._difference("parts_differ", self._digests_of(table), table=table)]
+        return findings or [self._difference("parts_differ", self._digests_of(table), table=table)]
 
     def _digests_of(self, table: str) -> dict[str, Any]:
-        told = {name: answer.tables.get(table) for name, answer in self._digests.items()}
-        return {name: digest and digest.digest for name, digest in told.items()}
+        digests = {name: answer.tables.get(table) for name, answer in self._digests.items()}
+        return {name: digest and digest.digest for name, digest in digests.items()}
 
     def outcomes(self) -> list[Finding]:
         """Compare the outcomes that all replicas keep."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         ranges: list[tuple[int, int]] = [(self._floor, self._csn)]
-        while ranges and len(found) < _OUTCOMES_NAMED:
+        while ranges and len(findings) < _OUTCOMES_NAMED:
             above, to = ranges.pop()
-            told = self._outcomes(above, to)
-            if len(set(told.values())) <= 1:
+            digests = self._outcomes(above, to)
+            if len(set(digests.values())) <= 1:
                 continue
             if to - above == 1:
-                found.append(self._difference("outcomes_differ", told, csn=to))
+                findings.append(self._difference("outcomes_differ", digests, csn=to))
             else:
                 middle = (above + to) // 2
                 ranges += [(middle, to), (above, middle)]
-        return found
+        return findings
 
     def _outcomes(self, above: int, to: int) -> dict[str, str]:
         """Request digests of a range of outcomes; of less, or nothing, if a replica drops some meanwhile."""
@@ -320,15 +319,15 @@ class _Comparison:
             for name, answer in answers.items()
         }
 
-    def _difference(self, fault: str, told: Mapping[str, Any], **about: Any) -> Finding:
+    def _difference(self, fault: str, shown: Mapping[str, Any], **about: Any) -> Finding:
         """Return a finding that states what most replicas show, and which replicas differ."""
-        (most, _), *_ = Counter(told.values()).most_common(1)
-        others = {name: value for name, value in told.items() if value != most}
+        (most, _), *_ = Counter(shown.values()).most_common(1)
+        others = {name: value for name, value in shown.items() if value != most}
         return Finding(
             check=REPLICAS,
             fault=fault,
             severity="error",
-            expected=f"as on {', '.join(name for name in told if name not in others)}: {_text(most)}",
+            expected=f"as on {', '.join(name for name in shown if name not in others)}: {_text(most)}",
             found="; ".join(f"{name}: {_text(value)}" for name, value in others.items()),
             next_step=_REPORT,
             replicas=tuple(sorted(others)),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tidelock.client import forks
 from tidelock.client.leases import Leases
-from tidelock.client.members import First, Member, Members
+from tidelock.client.members import First, KnownMember, KnownMembers
 from tidelock.client.transport import Transport
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class HighestCsn:
 class Connection:
     """Transport, members, heartbeat and the highest CSN of one client."""
 
-    def __init__(self, transport: Transport, members: Members) -> None:
+    def __init__(self, transport: Transport, members: KnownMembers) -> None:
         self.transport = transport
         self.members = members
         self.leases = Leases()
@@ -55,14 +55,14 @@ class Connection:
 
     def ask_and_tell(
         self, method: str, path: str, *, answer: type[T], first: First = None, **options: Any
-    ) -> tuple[Member, T]:
+    ) -> tuple[KnownMember, T]:
         """Like `ask`; also return which replica answered."""
         call = self.small(method, path, answer=answer, **options)
         return self.members.ask(lambda member: (member, call(member)), first=first)
 
     def small(
         self, method: str, path: str, *, answer: type[T], timeout_s: float | None = None, **options: Any
-    ) -> Callable[[Member], T]:
+    ) -> Callable[[KnownMember], T]:
         """Return a request that an agent answers at once, after its waiting bound or within `timeout_s`."""
         return lambda member: self.transport.call(
             member.api,
@@ -79,7 +79,7 @@ class Connection:
         self.transport.close()
 
 
-def _restored(transport: Transport, members: Members, seen_csn: int | None) -> Connection:
+def _restored(transport: Transport, members: KnownMembers, seen_csn: int | None) -> Connection:
     connection = Connection(transport, members)
     connection.highest_csn.note(seen_csn)
     return connection

@@ -55,8 +55,8 @@ def open_rows(data: Data) -> pa.RecordBatchReader:
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     raise BadRequestError(
-        f"cannot take rows from {type(data).__name__}; expected a pyarrow Table, RecordBatch or "
-        "RecordBatchReader, a pandas DataFrame, or the path of Parquet files"
+        f"expected a pyarrow Table, RecordBatch or RecordBatchReader, a pandas DataFrame, or the path of "
+        f"Parquet files; found {type(data).__name__}"
     )
 
 
@@ -119,10 +119,10 @@ def parquet_files(paths: Sequence[str | Path]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found = sorted(item for item in path.rglob("*.parquet") if not _hidden(item.relative_to(path)))
-            if not found:
+            below = sorted(item for item in path.rglob("*.parquet") if not _hidden(item.relative_to(path)))
+            if not below:
                 raise BadRequestError(f"folder {path} holds no file *.parquet", path=str(path))
-            files += found
+            files += below
         else:
             files.append(path)
     if not files:
@@ -162,4 +162,4 @@ def _schema(path: Path) -> pa.Schema:
     except FileNotFoundError as error:
         raise BadRequestError(f"there is no file {path}", path=str(path)) from error
     except (OSError, pa.ArrowInvalid) as error:
-        raise BadRequestError(f"{path} is no readable Parquet file: {error}", path=str(path)) from error
+        raise BadRequestError(f"expected a Parquet file at {path}: {error}", path=str(path)) from error

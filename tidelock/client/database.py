@@ -5,21 +5,21 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
 import pyarrow as pa
 
-from tidelock.client.alone import AutocommitStatements
 from tidelock.client.arguments import milliseconds, plain, seconds
 from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
+from tidelock.client.autocommit import AutocommitStatements
 from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
 from tidelock.client.feed import Changes
 from tidelock.client.joined import Joining
-from tidelock.client.members import Members
+from tidelock.client.members import KnownMembers
 from tidelock.client.results import LabelStatus, Outcome, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
@@ -34,7 +34,7 @@ from tidelock.errors import (
 )
 from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
-from tidelock.wire.tables import CreateTableRequest
+from tidelock.wire.tables import CreatedTable, CreateTableRequest
 from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def connect(
     timeouts = Timeouts(connect_s=connect_timeout_s, answer_s=timeout_s, query_s=query_timeout_s)
     transport = Transport(scheme=scheme, token=token, timeouts=timeouts)
     try:
-        return Database(Connection(transport, Members(transport, addresses, replica=replica)))
+        return Database(Connection(transport, KnownMembers(transport, addresses, replica=replica)))
     except TidelockError:
         transport.close()
         raise
@@ -138,15 +138,16 @@ class Database(AutocommitStatements, Joining):
         member, *_ = self._connection.members.in_order()
         call = self._connection.transport.call
         try:
-            table = call(member.api, "POST", "/tables", answer=dict[str, Any], body=body)
+            table = call(member.api, "POST", "/tables", answer=CreatedTable, body=body)
         except NoAnswerError as error:
             self._connection.members.note(member, error)
             raise CommitUnknownError(
                 f"it is not known whether table {name} was created ({error.message}); "
-                f"look with table({name!r})"
+                f"check with table({name!r})"
             ) from error
-        self._connection.highest_csn.note(table["csn"])
-        return table
+        self._connection.highest_csn.note(table.csn)
+        created: dict[str, Any] = msgspec.to_builtins(table)
+        return created
 
     def begin(
         self,
@@ -306,11 +307,11 @@ class Database(AutocommitStatements, Joining):
             BadRequestError: The label is empty.
             UnavailableError: No replica can answer now.
         """
-        found = self._connection.ask("GET", f"/labels/{segment(label)}", answer=LabelAnswer)
-        if found.tid is None:
+        answer = self._connection.ask("GET", f"/labels/{segment(label)}", answer=LabelAnswer)
+        if answer.tid is None:
             return None
-        self._connection.highest_csn.note(found.csn)
-        return LabelStatus(label, found.batch, found.tid, found.csn, instant(found.time_ms))
+        self._connection.highest_csn.note(answer.csn)
+        return LabelStatus(label, answer.batch, answer.tid, answer.csn, instant(answer.time_ms))
 
     def status(self) -> dict[str, Any]:
         """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status).
@@ -322,7 +323,7 @@ class Database(AutocommitStatements, Joining):
 
     def transactions(self) -> list[dict[str, Any]]:
         """Return open and recently ended transactions of all replicas that answer, each with its `home`."""
-        found: list[dict[str, Any]] = []
+        transactions: list[dict[str, Any]] = []
         failed: list[UnavailableError] = []
         members = self._connection.members.in_order()
         for member in members:
@@ -333,10 +334,10 @@ class Database(AutocommitStatements, Joining):
                 self._connection.members.note(member, error)
                 failed.append(error)
                 continue
-            found += [{**row, "home": member.id} for row in rows]
+            transactions += [{**row, "home": member.id} for row in rows]
         if len(failed) == len(members) and failed:
             raise failed[0]
-        return found
+        return transactions
 
     def kill(self, tid: str) -> None:
         """Roll back an open transaction of any client; harmless when it is rolled back already.
@@ -446,9 +447,7 @@ class Database(AutocommitStatements, Joining):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _at_csn(self, path: str, csn: int | None, kind: type[T]) -> T:
@@ -482,7 +481,7 @@ def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:
             addresses.append(parts.netloc)
         else:
             raise BadRequestError(
-                f"{url!r} is no address of a cluster; expected http://host:port of an agent, or zk://host:port/root"
+                f"expected http://host:port of an agent, or zk://host:port/root; found {url!r}"
             )
     if len(schemes) != 1:
         raise BadRequestError(f"expected addresses of one kind, found {', '.join(urls) or 'none'}")

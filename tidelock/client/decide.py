@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 import msgspec
-import tenacity
 
 from tidelock.client.connection import Connection
-from tidelock.client.members import Member
+from tidelock.client.members import KnownMember
+from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult, Decision, Outcome, commit_result, instant
 from tidelock.client.transport import NoConnectionError, segment
 from tidelock.errors import (
@@ -30,9 +30,6 @@ from tidelock.errors import (
 )
 from tidelock.wire.transactions import CommitAnswer, CommitRequest, OutcomeAnswer
 
-#: Pause before a repeat, with full jitter, in seconds.
-PAUSE_FIRST_S = 0.05
-PAUSE_MAX_S = 2.0
 #: One attempt may take this part of the whole time, so that a silent home leaves time to try the others.
 ATTEMPTS_MIN = 3
 
@@ -47,7 +44,7 @@ def home_of(tid: str) -> str:
     fields = tid.split("-")
     if len(fields) != 4:  # noqa: PLR2004 - see the message
         raise BadRequestError(
-            f"{tid!r} is no tid; expected <snapshot csn>-<replica>-<boot>-<counter>", tid=tid
+            f"expected a tid, <snapshot csn>-<replica>-<boot>-<counter>; found {tid!r}", tid=tid
         )
     return fields[1]
 
@@ -74,7 +71,7 @@ def ask_outcome(connection: Connection, tid: str, *, applied_on: str | None = No
 
 def decide(
     connection: Connection,
-    home: Member,
+    home: KnownMember,
     tid: str,
     *,
     wait: str,
@@ -94,14 +91,8 @@ def decide(
         batch: The batch of that label.
     """
     decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s)
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_UndecidedError),
-        wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-        stop=lambda _: time.monotonic() >= decider.deadline,
-        reraise=True,
-    )
     try:
-        return retrying(decider.attempt)
+        return repeat(decider.attempt, _UndecidedError, deadline=decider.deadline)
     except _UndecidedError as undecided:
         raise undecided.final(tid, timeout_s) from undecided.__cause__
 
@@ -116,7 +107,7 @@ class _UndecidedError(Exception):
             return cause
         return CommitUnknownError(
             f"the outcome of {tid} is not known after {timeout_s:.0f} s ({cause}); "
-            "repeat commit(), or ask outcome(tid)",
+            "repeat commit(), or call outcome(tid)",
             tid=tid,
         )
 
@@ -127,7 +118,7 @@ class _Decider:
     def __init__(
         self,
         connection: Connection,
-        home: Member,
+        home: KnownMember,
         request: CommitRequest,
         tid: str,
         timeout_s: float,
@@ -193,7 +184,7 @@ class _Decider:
                 ) from cause
             case Decision.TOO_OLD:
                 raise CommitUnknownError(
-                    f"{self._tid} is older than the outcomes that replicas keep; look at the rows themselves",
+                    f"{self._tid} is older than the outcomes that replicas keep; read the rows instead",
                     tid=self._tid,
                 ) from cause
             case Decision.RUNNING:

@@ -18,7 +18,7 @@ def agents(connect: str, *, timeout_s: float) -> list[str]:
             root.
         UnavailableError: ZooKeeper does not answer, or no replica has an address yet.
     """
-    found: list[str] = importlib.import_module("tidelock.csnlog.cluster.discovery").agents(
+    addresses: list[str] = importlib.import_module("tidelock.csnlog.cluster.discovery").agents(
         connect, timeout_s=timeout_s
     )
-    return found
+    return addresses

@@ -7,13 +7,12 @@ import functools
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Self, TypeVar
 
 import pyarrow as pa
 
 from tidelock.client.connection import Connection
-from tidelock.client.members import Member
+from tidelock.client.members import KnownMember
 from tidelock.client.results import instant
 from tidelock.client.snapshot import Snapshot
 from tidelock.client.stream import BatchStream
@@ -162,26 +161,24 @@ class Changes:
         self._held = self._pinned()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _streams(self, read: Callable[[int, int, Member], T]) -> Generator[T, None, None]:
+    def _streams(self, read: Callable[[int, int, KnownMember], T]) -> Generator[T, None, None]:
         """Read the rows page by page: at least one page, which names the columns."""
-        after, told = self.from_csn, False
+        after, any_read = self.from_csn, False
         for page in self._pages(None, None):
-            if page.sets or (page.complete and not told):
+            if page.sets or (page.complete and not any_read):
                 yield self._connection.members.ask(functools.partial(read, after, page.to))
-                told = True
+                any_read = True
             after = page.to
 
-    def _open(self, after: int, to: int, member: Member) -> BatchStream:
+    def _open(self, after: int, to: int, member: KnownMember) -> BatchStream:
         path = f"/tables/{segment(self.table)}/changes/rows"
         response = self._connection.transport.stream(member.api, path, ChangedRowsRequest(after, to))
         return BatchStream(response, member.api)
 
-    def _read(self, after: int, to: int, member: Member) -> pa.Table:
+    def _read(self, after: int, to: int, member: KnownMember) -> pa.Table:
         return self._open(after, to, member).read_all()
 
     def _pages(self, files_max: int | None, bytes_max: int | None) -> Iterator[ChangePage]:
@@ -206,5 +203,5 @@ class Changes:
             return None
 
 
-def _change_set(told: ChangeSetAnswer) -> ChangeSet:
-    return ChangeSet(told.csn, instant(told.time_ms), told.tids, told.added, told.removed)
+def _change_set(answer: ChangeSetAnswer) -> ChangeSet:
+    return ChangeSet(answer.csn, instant(answer.time_ms), answer.tids, answer.added, answer.removed)

@@ -17,14 +17,13 @@ import time
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
-import pyarrow as pa
-import tenacity
-
 from tidelock.client.connection import Connection
-from tidelock.client.data import Data, ipc_stream, open_rows
-from tidelock.client.decide import FORGOTTEN, OF_THE_REQUEST, PAUSE_FIRST_S, PAUSE_MAX_S, home_of
+from tidelock.client.data import Data
+from tidelock.client.decide import FORGOTTEN, OF_THE_REQUEST, home_of
+from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult, InsertResult, TransactionState, commit_result
-from tidelock.client.scan import Params, Reader
+from tidelock.client.scan import RowReader
+from tidelock.client.statements import HomeRequests
 from tidelock.client.stream import BatchStream
 from tidelock.client.transaction import Transaction
 from tidelock.client.transport import NoConnectionError, Timeouts, Transport, segment
@@ -60,7 +59,7 @@ def tid_of(token: str) -> str:
             return str(fields["t"])
     except (ValueError, KeyError, TypeError, binascii.Error):
         pass
-    raise TokenForgedError("this is no token of a transaction; take it from tx.token()")
+    raise TokenForgedError("the text is not a token of a transaction; expected the result of tx.token()")
 
 
 def join(
@@ -80,7 +79,7 @@ def join(
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
-        raise BadRequestError(f"{url!r} is no address of an agent; expected http://host:port")
+        raise BadRequestError(f"expected the address of an agent, http://host:port; found {url!r}")
     timeouts = Timeouts(connect_s=connect_timeout_s, answer_s=timeout_s)
     return JoinedTransaction(
         Transport(scheme=parts.scheme, token=token, timeouts=timeouts), parts.netloc, token
@@ -116,18 +115,18 @@ class Joining:
         """
         home = self._connection.members.find(home_of(tid))
         path = f"/transactions/{segment(tid)}/heartbeat"
-        found = self._connection.small("POST", path, answer=LeaseAnswer)(home)
-        if found.state != TransactionState.OPEN:
+        answer = self._connection.small("POST", path, answer=LeaseAnswer)(home)
+        if answer.state != TransactionState.OPEN:
             raise TransactionClosedError(
-                f"transaction {tid} is {found.state} and cannot be resumed; ask outcome(tid) how it ends",
+                f"transaction {tid} is {answer.state} and cannot be resumed; call outcome(tid)",
                 tid=tid,
-                state=found.state,
+                state=answer.state,
             )
-        begun = Begun(tid, int(tid.partition("-")[0]), found.lease_s)
+        begun = Begun(tid, int(tid.partition("-")[0]), answer.lease_s)
         return Transaction(self._connection, home, begun)
 
 
-class JoinedTransaction(Reader):
+class JoinedTransaction(RowReader, HomeRequests):
     """A transaction of another process; made by `join` and `Database.join`. Any number of threads may use it.
 
     Reading (`read`, `scan`, `sql`) requires the right "read".
@@ -145,8 +144,7 @@ class JoinedTransaction(Reader):
     def __init__(self, transport: Transport, home: str, token: str) -> None:
         self.tid = tid_of(token)
         self._transport = transport
-        self._home = home
-        self._path = f"/transactions/{segment(self.tid)}"
+        self._address = home
 
     def __repr__(self) -> str:
         return f"<JoinedTransaction {self.tid}>"
@@ -157,8 +155,7 @@ class JoinedTransaction(Reader):
         If the answer is lost, the rows may be staged nevertheless. The transaction must then be rolled back,
         since a repetition would add the rows twice.
         """
-        path = f"{self._path}/rows/{segment(table)}"
-        return self._transport.upload(self._home, path, ipc_stream(open_rows(data)), answer=InsertResult)
+        return self._send_rows(f"rows/{segment(table)}", data, InsertResult)
 
     def definition(self, table: str) -> dict[str, Any]:
         """Return a table as the transaction sees it: columns, `partition_by`, `sort_by`; any right.
@@ -166,28 +163,18 @@ class JoinedTransaction(Reader):
         Raises:
             UnknownTableError: The table does not exist at the snapshot of the transaction.
         """
-        return self._call("GET", f"/tables/{segment(table)}", answer=dict[str, Any])
-
-    def sql(self, sql: str, params: Params = ()) -> pa.Table:
-        """Run one SELECT inside the transaction, over the tables of the token; right "read".
-
-        Raises as `Transaction.sql`; a wrong statement leaves the transaction unchanged.
-        """
-        return self.collect({"sql": sql, "params": list(params)})
+        return self._call(f"tables/{segment(table)}", answer=dict[str, Any], method="GET")
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
-        """Run a query inside the transaction (see `scan.Reader`)."""
+        """Run a query inside the transaction (see `scan.RowReader`)."""
+        path = f"/transactions/{segment(self.tid)}/query"
         return BatchStream(
-            self._transport.stream(self._home, f"{self._path}/query", QueryRequest(**request)), self._home
+            self._transport.stream(self._address, path, QueryRequest(**request)), self._address
         )
-
-    def collect(self, request: dict[str, Any]) -> pa.Table:
-        """Run a query inside the transaction and return all rows (see `scan.Reader`)."""
-        return self.stream(request).read_all()
 
     def heartbeat(self, timeout_s: float | None = None) -> float:
         """Renew the lease and return its length in seconds; right "heartbeat"."""
-        return self._call("POST", "/heartbeat", answer=LeaseAnswer, timeout_s=timeout_s).lease_s
+        return self._call("heartbeat", answer=LeaseAnswer, timeout_s=timeout_s).lease_s
 
     def commit(self, *, wait: str = "home", timeout_s: float | None = None) -> CommitResult:
         """Commit the transaction; right "commit". May be repeated, and then returns the same.
@@ -210,7 +197,7 @@ class JoinedTransaction(Reader):
             try:
                 limit = left_s + self._transport.timeouts.connect_s
                 body = CommitRequest(wait, left_s)
-                done = self._call("POST", "/commit", answer=CommitAnswer, body=body, timeout_s=limit)
+                done = self._call("commit", answer=CommitAnswer, body=body, timeout_s=limit)
                 return commit_result(done)
             except NoConnectionError:
                 raise
@@ -218,14 +205,8 @@ class JoinedTransaction(Reader):
                 lost = True
                 raise
 
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((UnavailableError, CommitUnknownError)),
-            wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-            stop=lambda _: time.monotonic() >= deadline,
-            reraise=True,
-        )
         try:
-            return retrying(attempt)
+            return repeat(attempt, (UnavailableError, CommitUnknownError), deadline=deadline)
         except CommitUnknownError:
             raise
         except TidelockError as error:
@@ -235,13 +216,13 @@ class JoinedTransaction(Reader):
 
     def _unknown(self, error: TidelockError) -> CommitUnknownError:
         return CommitUnknownError(
-            f"the outcome of {self.tid} is not known ({error.message}); ask Database.outcome(tid)",
+            f"the outcome of {self.tid} is not known ({error.message}); call Database.outcome(tid)",
             tid=self.tid,
         )
 
     def rollback(self) -> None:
         """Roll the transaction back; right "commit"."""
-        self._call("POST", "/rollback", answer=EndAnswer)
+        self._call("rollback", answer=EndAnswer)
 
     def close(self) -> None:
         """Close the connections; the transaction goes on without this process."""
@@ -252,9 +233,6 @@ class JoinedTransaction(Reader):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _call(self, method: str, path: str, *, answer: type[T], **options: Any) -> T:
-        return self._transport.call(self._home, method, self._path + path, answer=answer, **options)
 
 
 def _certain(error: TidelockError, *, lost: bool) -> bool:

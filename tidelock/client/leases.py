@@ -24,7 +24,7 @@ RETRIES_PER_LEASE = 10
 _log = logging.getLogger(__name__)
 
 
-class Lease(Protocol):
+class RenewableLease(Protocol):
     """A lease that the heartbeat renews."""
 
     @property
@@ -49,7 +49,7 @@ class Leases:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due_s: dict[weakref.ref[Lease], float] = {}
+        self._due_s: dict[weakref.ref[RenewableLease], float] = {}
         self._thread: threading.Thread | None = None
         forks.register(self)
 
@@ -64,7 +64,7 @@ class Leases:
         """Return whether the thread runs."""
         return self._thread is not None
 
-    def add(self, lease: Lease, *, at_once: bool = False) -> None:
+    def add(self, lease: RenewableLease, *, at_once: bool = False) -> None:
         """Renew a lease from now on; `at_once`: immediately, since the start of the lease is not known."""
         first_s = 0.0 if at_once else lease.lease_s / RENEWALS_PER_LEASE
         with self._changed:
@@ -74,7 +74,7 @@ class Leases:
                 self._thread.start()
             self._changed.notify_all()
 
-    def remove(self, lease: Lease) -> None:
+    def remove(self, lease: RenewableLease) -> None:
         """Stop renewing a lease; harmless if it was not renewed."""
         with self._changed:
             self._due_s.pop(weakref.ref(lease), None)
@@ -92,7 +92,7 @@ class Leases:
             # A name that stays bound during the wait would keep a lease alive that the program has dropped.
             del due
 
-    def _wait_for_due(self) -> list[tuple[weakref.ref[Lease], Lease]] | None:
+    def _wait_for_due(self) -> list[tuple[weakref.ref[RenewableLease], RenewableLease]] | None:
         """Wait for leases that are due and return them; None: no lease is left, and the thread has to end.
 
         It may return an empty list. Its frame ends with each call, so no name of it outlives the wait.
@@ -110,7 +110,7 @@ class Leases:
             now = time.monotonic()
             return [(ref, lease) for ref, at in list(self._due_s.items()) if at <= now and (lease := ref())]
 
-    def _renew(self, due: list[tuple[weakref.ref[Lease], Lease]]) -> None:
+    def _renew(self, due: list[tuple[weakref.ref[RenewableLease], RenewableLease]]) -> None:
         """Renew the due leases; at most one a round on a silent replica, or it would starve the others."""
         silent: set[str] = set()
         for ref, lease in due:
@@ -127,7 +127,9 @@ class Leases:
                 self.remove(lease)
                 continue
             except Exception:  # or the thread would end, and with it all other leases
-                _log.exception("a lease at %s could not be renewed; it is tried again", lease.holder)
+                _log.exception(
+                    "a lease at %s could not be renewed; the renewal will be repeated", lease.holder
+                )
                 again_s = lease.lease_s / RETRIES_PER_LEASE
             with self._changed:
                 if ref in self._due_s:

@@ -30,7 +30,7 @@ ANSWER_MARGIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class KnownMember:
     """One replica: its id and its addresses (`host:port`).
 
     Attributes:
@@ -46,7 +46,7 @@ class Member:
     published: str
 
 
-class Members:
+class KnownMembers:
     """The replicas of the cluster as this client sees them; thread-safe.
 
     Args:
@@ -63,7 +63,7 @@ class Members:
         self._seeds = tuple(seeds)
         self._pinned = replica
         self._lock = threading.Lock()
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, KnownMember] = {}
         self._order: tuple[str, ...] = ()
         self._reached_at: dict[
             str, str
@@ -94,7 +94,7 @@ class Members:
         with self._lock:
             known = [self._members[replica].api for replica in self._order if replica in self._members]
         seeds = tuple(dict.fromkeys([*self._seeds, *known]))
-        return functools.partial(Members, replica=self._pinned), (self._transport, seeds)
+        return functools.partial(KnownMembers, replica=self._pinned), (self._transport, seeds)
 
     @property
     def patience_s(self) -> float:
@@ -103,7 +103,7 @@ class Members:
             return self._transport.timeouts.answer_s
         return min(self._transport.timeouts.answer_s, self.wait_bound_s + ANSWER_MARGIN_S)
 
-    def find(self, replica: str) -> Member:
+    def find(self, replica: str) -> KnownMember:
         """Return a replica by its id; BadRequestError if no replica has it."""
         with self._lock:
             member = self._members.get(replica)
@@ -120,7 +120,7 @@ class Members:
             ids = list(self._members)
         return tuple(sorted(ids, key=lambda item: hashlib.sha256(f"{text}\0{item}".encode()).digest()))
 
-    def in_order(self, first: First = None) -> list[Member]:
+    def in_order(self, first: First = None) -> list[KnownMember]:
         """Return the replicas to try, `first` before all others unless it has just failed to answer."""
         now = time.monotonic()
         ranks = {item: rank for rank, item in enumerate((first,) if isinstance(first, str) else first or ())}
@@ -133,7 +133,7 @@ class Members:
             ids.sort(key=lambda item: self._suspect_until_s.get(item, 0.0) > now)
             return [self._members[item] for item in ids if item in self._members]
 
-    def ask(self, call: Callable[[Member], T], *, first: First = None) -> T:
+    def ask(self, call: Callable[[KnownMember], T], *, first: First = None) -> T:
         """Return the first answer; after a replica that is unavailable or behind the next one is tried.
 
         Only for calls that may run twice.
@@ -144,7 +144,7 @@ class Members:
             TidelockError: The error of the first replica that could decide.
         """
         failed: dict[str, UnavailableError] = {}
-        tried: set[Member] = set()
+        tried: set[KnownMember] = set()
         while True:
             for member in self.in_order(first):
                 if member in tried:
@@ -161,7 +161,7 @@ class Members:
             if not self._learn_again(tried):
                 raise _summary(failed)
 
-    def note(self, member: Member, error: UnavailableError | None) -> None:
+    def note(self, member: KnownMember, error: UnavailableError | None) -> None:
         """Record whether a replica answered; a replica that did not answer is tried last for a while."""
         silent = isinstance(error, NoConnectionError | NoAnswerError)
         with self._lock:
@@ -170,7 +170,7 @@ class Members:
             else:
                 self._suspect_until_s.pop(member.id, None)
 
-    def _learn_again(self, tried: set[Member]) -> bool:
+    def _learn_again(self, tried: set[KnownMember]) -> bool:
         """Read the addresses again; return whether a replica is now known that was not tried."""
         try:
             self._learn()
@@ -217,9 +217,9 @@ class Members:
             self._order = tuple(row.id for row in rows)
             self.wait_bound_s = status.wait_bound_s
 
-    def _member(self, row: ReplicaStatus) -> Member:
+    def _member(self, row: ReplicaStatus) -> KnownMember:
         reached = self._reached_at.get(row.id, row.api)
-        return Member(row.id, reached, row.data, row.api or reached)
+        return KnownMember(row.id, reached, row.data, row.api or reached)
 
 
 def _summary(failed: Mapping[str, UnavailableError]) -> UnavailableError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelock.client.arguments import full_name
 from tidelock.client.stream import BatchStream
 
 #: Values for the `?` of a statement: None, bool, int, float or str. Others are passed as text and cast in
@@ -16,7 +17,7 @@ from tidelock.client.stream import BatchStream
 Params = Sequence[Any]
 
 
-class Reader(ABC):
+class RowReader(ABC):
     """A place where queries run: inside a transaction, or at a snapshot's CSN."""
 
     def read(
@@ -40,13 +41,30 @@ class Reader(ABC):
         """
         return Scan(self, table, None if columns is None else tuple(columns), where, tuple(params))
 
+    def sql(self, sql: str, params: Params = ()) -> pa.Table:
+        """Run one SELECT (DuckDB's SQL) over all tables: at the snapshot's CSN, on a replica's host.
+
+        Inside a transaction it sees the transaction's own changes, and INSERT INTO table [(columns)] SELECT
+        ... is accepted too: the rows are staged for the table and never leave the home; the result is one row
+        with `rows_inserted` and `parts_added`. A wrong statement leaves a transaction open for rollback()
+        only, and one that was joined by a token unchanged.
+
+        Raises:
+            BadRequestError, UnknownTableError: The statement is wrong; at a snapshot, or it is not a query.
+            UnsupportedInTransactionError: Inside a transaction: the statement is neither.
+            TooLargeError: It needs more memory or time than a replica allows for one statement.
+            UnavailableError: The home of the transaction does not answer, or no replica can serve the
+                snapshot now; a SELECT may be repeated.
+        """
+        return self.collect({"sql": sql, "params": list(params)})
+
     @abstractmethod
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query and return its rows as they arrive."""
 
-    @abstractmethod
     def collect(self, request: dict[str, Any]) -> pa.Table:
         """Run a query and return all its rows."""
+        return self.stream(request).read_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +76,7 @@ class Scan:
     match their checksum).
     """
 
-    reader: Reader
+    reader: RowReader
     table: str
     columns: tuple[str, ...] | None
     where: str | None
@@ -98,5 +116,4 @@ class Scan:
 
 def quoted(table: str) -> str:
     """Return a table's full name, quoted for SQL: a name may be any word, also a reserved word of SQL."""
-    table = table if "." in table else f"default.{table}"
-    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+    return ".".join('"' + part.replace('"', '""') + '"' for part in full_name(table).split("."))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from tidelock.client.connection import Connection
-from tidelock.client.members import Member
-from tidelock.client.scan import Params, Reader
+from tidelock.client.members import KnownMember
+from tidelock.client.scan import RowReader
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import segment
 from tidelock.errors import TidelockError, TransactionClosedError, UnavailableError
@@ -20,7 +19,7 @@ from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, Snaps
 T = TypeVar("T")
 
 
-class Snapshot(Reader):
+class Snapshot(RowReader):
     """All tables at one CSN, pinned; made by `Database.snapshot`.
 
     Until it is closed, every replica keeps the parts that it needs. A background thread renews the pin; if
@@ -33,7 +32,7 @@ class Snapshot(Reader):
         lease_s: How long the pin outlives the last sign of life of this client.
     """
 
-    def __init__(self, connection: Connection, holder: Member, pin: SnapshotPin) -> None:
+    def __init__(self, connection: Connection, holder: KnownMember, pin: SnapshotPin) -> None:
         self.csn = pin.csn
         self.lease_s = pin.ttl_s
         self._connection = connection
@@ -84,16 +83,6 @@ class Snapshot(Reader):
         self._require_open()
         return self._ask_here("/parts", list[dict[str, Any]], table=table)
 
-    def sql(self, sql: str, params: Params = ()) -> pa.Table:
-        """Run one SELECT (DuckDB's SQL) over all tables on a replica's host and return its rows.
-
-        Raises:
-            BadRequestError: The statement is wrong, or is not a query.
-            TooLargeError: The statement needs more memory or time than a replica allows for one statement.
-            UnavailableError: No replica can serve it now.
-        """
-        return self.collect({"sql": sql, "params": list(params)})
-
     @property
     def root(self) -> str:
         """The folder of all tables at this CSN, on the replica that holds the pin."""
@@ -109,7 +98,7 @@ class Snapshot(Reader):
         return f"{self.root}/{namespace}/{name}"
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
-        """Run a query at this CSN (see `scan.Reader`)."""
+        """Run a query at this CSN (see `scan.RowReader`)."""
         return self._ask(lambda member: self._open(member, request))
 
     def collect(self, request: dict[str, Any]) -> pa.Table:
@@ -137,7 +126,7 @@ class Snapshot(Reader):
         self._give_back(holder, pin)
 
     def renew(self, timeout_s: float) -> None:
-        """Renew the pin, or make a new one at the same CSN if the pin is lost (see `leases.Lease`)."""
+        """Renew the pin, or make a new one at the same CSN if the pin is lost."""
         path = f"/snapshots/{segment(self._pin)}/renew"
         try:
             self._connection.transport.call(
@@ -157,7 +146,7 @@ class Snapshot(Reader):
                 return
         self._give_back(holder, pin.id)
 
-    def _give_back(self, holder: Member, pin: str) -> None:
+    def _give_back(self, holder: KnownMember, pin: str) -> None:
         try:
             self._connection.small("DELETE", f"/snapshots/{segment(pin)}", answer=SnapshotClosed)(holder)
         except UnavailableError as error:
@@ -168,12 +157,10 @@ class Snapshot(Reader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, member: Member, request: dict[str, Any]) -> BatchStream:
+    def _open(self, member: KnownMember, request: dict[str, Any]) -> BatchStream:
         body = QueryRequest(**{**request, "csn": self.csn})
         response = self._connection.transport.stream(member.api, "/query", body)
         return BatchStream(response, member.api)
@@ -182,7 +169,7 @@ class Snapshot(Reader):
         query["csn"] = self.csn
         return self._connection.ask("GET", path, answer=answer, query=query, first=self.holder)
 
-    def _ask(self, call: Callable[[Member], T]) -> T:
+    def _ask(self, call: Callable[[KnownMember], T]) -> T:
         self._require_open()
         return self._connection.members.ask(call, first=self.holder)
 

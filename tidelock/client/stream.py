@@ -91,8 +91,8 @@ class BatchStream(Iterator[pa.RecordBatch]):
         except (HTTPError, OSError) as error:
             self.close()
             raise UnavailableError(
-                f"the answer of the agent at {self._address} was cut ({type(error).__name__}); "
-                "the rows read so far are not all of them, read again"
+                f"the answer of the agent at {self._address} was truncated ({type(error).__name__}); "
+                "rows are missing, read again"
             ) from error
         except pa.ArrowException as error:
             self.close()

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
-from urllib.parse import quote
 
 import msgspec
-import pyarrow as pa
 
-from tidelock.client.arguments import plain
-from tidelock.client.changes import Changes
 from tidelock.client.connection import Connection
-from tidelock.client.data import Data, ipc_stream, open_rows
 from tidelock.client.decide import decide, undecided_csn
-from tidelock.client.members import Member
-from tidelock.client.results import CommitResult, InsertResult, RemoveResult, TransactionState
-from tidelock.client.scan import Params, Reader
-from tidelock.client.staging import Staging
+from tidelock.client.members import KnownMember
+from tidelock.client.results import CommitResult, TransactionState
+from tidelock.client.scan import RowReader
+from tidelock.client.statements import Statements
 from tidelock.client.stream import BatchStream
-from tidelock.client.transport import NoAnswerError, segment
+from tidelock.client.transport import NoAnswerError
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -41,7 +35,6 @@ from tidelock.errors import (
 )
 from tidelock.wire.failure import Failure
 from tidelock.wire.reads import QueryRequest
-from tidelock.wire.statements import MoveRequest, PartitionRequest
 from tidelock.wire.transactions import Begun, EndAnswer, LeaseAnswer
 
 T = TypeVar("T")
@@ -54,7 +47,7 @@ _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 
 
-class Transaction(Reader, Staging, Changes):
+class Transaction(RowReader, Statements):
     """An open transaction; made by `Database.begin`.
 
     As a context manager it commits at the end of the block, and rolls back when the block raises. While it is
@@ -69,13 +62,15 @@ class Transaction(Reader, Staging, Changes):
         csn: CSN of the commit; None before the commit, and for a transaction that changed nothing.
     """
 
-    def __init__(self, connection: Connection, home: Member, begun: Begun) -> None:
+    def __init__(self, connection: Connection, home: KnownMember, begun: Begun) -> None:
         self.tid = begun.tid
         self.snapshot_csn = begun.snapshot_csn
         self.lease_s = begun.lease_s
         self.csn: int | None = None
         self._connection = connection
+        self._transport = connection.transport
         self._home = home
+        self._address = home.api
         self._lock = threading.Lock()
         self._state = TransactionState.OPEN
         self._why: TidelockError | None = None  # the error that made it fail or end
@@ -97,115 +92,13 @@ class Transaction(Reader, Staging, Changes):
         """Its home: the replica where it was begun, the only one that can commit it."""
         return self._home.id
 
-    def insert(self, table: str, data: Data) -> InsertResult:
-        """Stage rows; no other transaction sees them before the commit.
-
-        Args:
-            table: `name` or `namespace.name`.
-            data: pyarrow Table, RecordBatch or RecordBatchReader, pandas DataFrame, any object with
-                `__arrow_c_stream__`, or the path (or a list of paths) of Parquet files and of folders with
-                them. Files and readers are sent piece by piece and never held in memory as a whole.
-
-        Raises:
-            UnknownTableError: The table does not exist at this transaction's snapshot.
-            SchemaMismatchError: The rows do not fit the table.
-            DuplicateKeyError: The table has a unique key and refuses duplicates; `key` (one, as text) and
-                `keys` (their number) are in its details.
-            SerializationConflictError: The table has a unique key, and another transaction adds, or has added
-                since this one's snapshot, rows whose keys may be among these.
-            TooLargeError: A limit of the agent was exceeded.
-            DiskFullError: The home's disk is full.
-            BadRequestError: `data` holds no rows that can be sent.
-            TransactionClosedError: The transaction accepts no statements (LeaseExpiredError: its lease ran
-                out).
-            UnavailableError: The home did not answer; if rows had left, the transaction accepts rollback()
-                only.
-        """
-        return self._insert(table, data, None)
-
-    def _insert(self, table: str, data: Data, partition: str | None) -> InsertResult:
-        path = f"/transactions/{segment(self.tid)}/rows/{segment(table)}"
-        if partition is not None:
-            path += f"?partition={quote(partition, safe='')}"
-
-        def send() -> InsertResult:
-            chunks = ipc_stream(open_rows(data))
-            return self._connection.transport.upload(self._home.api, path, chunks, answer=InsertResult)
-
-        return self._statement(send, reads=False)
-
-    def drop_partition(self, table: str, partition: Mapping[str, Any]) -> RemoveResult:
-        """Remove the rows of one partition that this transaction sees; no file is read or written.
-
-        Args:
-            table: `name` or `namespace.name`.
-            partition: Every partition column with its value; None is null.
-
-        Raises:
-            SerializationConflictError: Another transaction removes rows of the partition, or has done so
-                since this one's snapshot (`part`, `holder` in its details).
-            UnknownTableError, BadRequestError: The table does not exist, or `partition` names no partition.
-            TransactionClosedError: As in `insert`. After each of these errors: rollback() only.
-        """
-        return self._remove("drop_partition", table, PartitionRequest(plain(partition)))
-
-    def truncate(self, table: str) -> RemoveResult:
-        """Remove all rows of a table that this transaction sees; errors as `drop_partition`."""
-        return self._remove("truncate", table, None)
-
-    def move_partition(self, table: str, partition: Mapping[str, Any], into: str) -> RemoveResult:
-        """Move the rows of one partition into another table of equal schema, without rewriting them.
-
-        Raises:
-            BadRequestError: The tables differ in columns, partitions or sort order.
-            TidelockError: Other errors, as `drop_partition`.
-        """
-        return self._remove("move_partition", table, MoveRequest(plain(partition), into))
-
-    def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
-        """Replace the rows of one partition by other rows, which must all belong to it.
-
-        Raises:
-            SchemaMismatchError: The rows do not fit the table, or are of another partition.
-            TidelockError: Other errors, as `drop_partition` and `insert`.
-        """
-        self.drop_partition(table, partition)
-        return self._insert(table, data, json.dumps(plain(partition)))
-
-    def _remove(self, statement: str, table: str, body: msgspec.Struct | None) -> RemoveResult:
-        path = f"/transactions/{segment(self.tid)}/{statement}/{segment(table)}"
-        call = self._connection.transport.call
-        return self._statement(
-            lambda: call(self._home.api, "POST", path, answer=RemoveResult, body=body), reads=False
-        )
-
-    def sql(self, sql: str, params: Params = ()) -> pa.Table:
-        """Run one SELECT (DuckDB's SQL) over all tables at this transaction's snapshot, with its own changes.
-
-        INSERT INTO table [(columns)] SELECT ... is accepted too: the rows are staged for the table and never
-        leave the home; the result is one row with `rows_inserted` and `parts_added`.
-
-        Raises:
-            UnsupportedInTransactionError: The statement is neither; the transaction can only be rolled back.
-            BadRequestError, UnknownTableError: The statement is wrong; the transaction can only be rolled
-                back.
-            TooLargeError: It needs more memory or time than a replica allows for one statement.
-            UnavailableError: The home does not answer; a SELECT may be repeated.
-        """
-        return self.collect({"sql": sql, "params": list(params)})
-
     def stream(self, request: dict[str, Any]) -> BatchStream:
-        """Run a query inside the transaction (see `scan.Reader`)."""
-        transport = self._connection.transport
+        """Run a query inside the transaction (see `scan.RowReader`)."""
         body = QueryRequest(**{**request, "tid": self.tid})
         return self._statement(
-            lambda: BatchStream(transport.stream(self._home.api, "/query", body), self._home.api),
+            lambda: BatchStream(self._transport.stream(self._address, "/query", body), self._address),
             reads=_INSERT.match(body.sql or "") is None,
         )
-
-    def collect(self, request: dict[str, Any]) -> pa.Table:
-        """Run a query inside the transaction and return all rows (see `scan.Reader`)."""
-        return self.stream(request).read_all()
 
     def commit(
         self,
@@ -239,7 +132,7 @@ class Transaction(Reader, Staging, Changes):
             if self._state is TransactionState.OPEN:
                 self._state = TransactionState.SEALED
         self._connection.leases.remove(self)  # from here on the lease does not count any more
-        timeouts = self._connection.transport.timeouts
+        timeouts = self._transport.timeouts
         try:
             result = decide(
                 self._connection,
@@ -260,7 +153,7 @@ class Transaction(Reader, Staging, Changes):
             if unseen and again:  # nor does that tell anything of the calls before
                 msg = (
                     f"the outcome of {self.tid} is not known, and this call was refused ({error.message}); "
-                    "repeat commit() as it was called first, or ask outcome(tid)"
+                    "repeat commit() as it was called first, or call outcome(tid)"
                 )
                 raise CommitUnknownError(msg, tid=self.tid) from error
             if unseen or error.details.get("state") == TransactionState.FAILED:
@@ -310,12 +203,9 @@ class Transaction(Reader, Staging, Changes):
         self.renew(self._connection.members.patience_s)
 
     def renew(self, timeout_s: float) -> None:
-        """Renew the lease (see `leases.Lease`)."""
-        path = f"/transactions/{segment(self.tid)}/heartbeat"
+        """Renew the lease (see `leases.RenewableLease`)."""
         try:
-            answer = self._connection.transport.call(
-                self._home.api, "POST", path, answer=LeaseAnswer, timeout_s=timeout_s
-            )
+            answer = self._call("heartbeat", answer=LeaseAnswer, timeout_s=timeout_s)
         except UnavailableError as error:
             self._connection.members.note(self._home, error)
             raise
@@ -339,10 +229,10 @@ class Transaction(Reader, Staging, Changes):
 
     def _ended(self, state: str, why: Failure | None) -> TransactionClosedError:
         """Return the error for a transaction that its home has ended meanwhile."""
-        told = why and from_wire(TransactionClosedError.http_status, msgspec.structs.asdict(why))
-        if isinstance(told, TransactionClosedError):
-            return told
-        reason = f" ({told.message})" if told else ""
+        error = why and from_wire(TransactionClosedError.http_status, msgspec.structs.asdict(why))
+        if isinstance(error, TransactionClosedError):
+            return error
+        reason = f" ({error.message})" if error else ""
         return TransactionClosedError(
             f"{self.tid} is {state}{reason}; begin a new transaction", tid=self.tid, state=state
         )
@@ -370,8 +260,7 @@ class Transaction(Reader, Staging, Changes):
             raise closed
 
     def _roll_back_at_home(self) -> None:
-        path = f"/transactions/{segment(self.tid)}/rollback"
-        self._connection.small("POST", path, answer=EndAnswer)(self._home)
+        self._call("rollback", answer=EndAnswer, timeout_s=self._connection.members.patience_s)
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         """Run a statement; if it is refused or may be half done, only a rollback is left."""

@@ -24,7 +24,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from tidelock.client import forks
-from tidelock.errors import BadRequestError, TidelockError, UnavailableError, from_wire
+from tidelock.errors import BadRequestError, TidelockError, UnavailableError, from_answer, from_wire
 
 T = TypeVar("T")
 
@@ -78,8 +78,8 @@ class Transport:
     def __init__(self, *, scheme: str, token: str | None, timeouts: Timeouts) -> None:
         if token and not (token.isascii() and token.isprintable() and token == token.strip()):
             raise BadRequestError(
-                "the token travels in an HTTP header: expected printable ASCII characters, no space at its "
-                "ends; check it"
+                "expected a token of printable ASCII characters without a space at its ends, since an HTTP "
+                "header contains it; check the token"
             )
         self.timeouts = timeouts
         self._token = token
@@ -138,7 +138,8 @@ class Transport:
             timeout_s: How long to wait for the answer; default: `answer_s`.
 
         Raises:
-            BadRequestError: The body holds a value that JSON cannot express.
+            BadRequestError: The body holds a value that JSON cannot express, or the answer to a GET is no
+                JSON, so that the address is probably wrong.
             NoConnectionError: The request certainly did not leave.
             NoAnswerError: No whole answer in time, or an answer of another form.
             TidelockError: The error that the agent answered.
@@ -151,7 +152,7 @@ class Transport:
             content_type="application/json",
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
         )
-        return _decoded(response, address, answer)
+        return _decoded(response, address, answer, changes=method != "GET")
 
     def upload(
         self,
@@ -170,7 +171,7 @@ class Transport:
             address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM,
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
         )  # fmt: skip
-        return _decoded(response, address, answer)
+        return _decoded(response, address, answer, changes=True)
 
     def stream(self, address: str, path: str, body: msgspec.Struct) -> urllib3.BaseHTTPResponse:
         """Send a JSON body and return the unread answer, which has status 200; errors as in `call`.
@@ -279,7 +280,7 @@ def _whole_or_chunks(chunks: Iterable[bytes | memoryview]) -> bytes | Iterable[b
 
 def _no_answer(address: str, error: Exception) -> NoAnswerError:
     return NoAnswerError(
-        f"no whole answer from the agent at {address} ({_cause(error)}); it may have done what it was asked",
+        f"no whole answer from the agent at {address} ({_cause(error)}); it may have carried out the request",
         address=address,
     )
 
@@ -319,35 +320,27 @@ def _no_json(value: object) -> Any:
     )
 
 
-def _decoded(response: urllib3.BaseHTTPResponse, address: str, answer: type[T]) -> T:
-    if 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's own numbers
-        try:
-            return msgspec.json.decode(response.data, type=answer)
-        except msgspec.ValidationError as error:
+def _decoded(response: urllib3.BaseHTTPResponse, address: str, answer: type[T], *, changes: bool) -> T:
+    if not 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's own numbers
+        raise _refusal(response.status, response.data, address)
+    try:
+        return msgspec.json.decode(response.data, type=answer)
+    except ValueError as error:
+        # A proxy may have replaced the answer of an agent that has done what was requested.
+        if changes or isinstance(error, msgspec.ValidationError):
             raise NoAnswerError(
-                f"{address} answered in another form than an agent ({error}); it may have done what it was "
-                "asked. Is that an agent's API address?",
+                f"{address} answered in another form than an agent ({error}); it may have carried out the "
+                "request. Is that an agent's API address?",
                 address=address,
             ) from error
-        except ValueError as error:
-            raise BadRequestError(
-                f"{address} answered something that is no JSON; is that an agent's API address?",
-                address=address,
-            ) from error
-    raise _refusal(response.status, response.data, address)
+        raise BadRequestError(
+            f"expected JSON from {address}, found something else; is that an agent's API address?",
+            address=address,
+        ) from error
 
 
 def _refusal(status: int, text: bytes, address: str) -> TidelockError:
     """Return the error in an answer; the error page of a proxy becomes the nearest class for its status."""
-    try:
-        wire = json.loads(text)
-    except ValueError:
-        wire = None
-    if not isinstance(wire, dict) or "error" not in wire:
-        gateway = status in {502, 504}
-        wire = {
-            "error": "UnavailableError" if gateway else "",
-            "message": f"{address} answered HTTP {status}, but no error of an agent; "
-            "is that an agent's API address?",
-        }
-    return from_wire(status, wire)
+    name = "UnavailableError" if status in {502, 504} else ""  # of a gateway
+    message = f"{address} answered HTTP {status}, but no error of an agent; is that an agent's API address?"
+    return from_answer(status, text) or from_wire(status, {"error": name, "message": message})

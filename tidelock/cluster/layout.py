@@ -48,7 +48,7 @@ class ClusterLayout:
         """Lay out a new cluster on ports that are free now."""
         count = REPLICAS_DEFAULT if replicas is None else replicas
         if count < 1:
-            raise ConfigError(f"{count} replicas make no cluster; give 1 or more")
+            raise ConfigError(f"expected 1 or more replicas, found {count}")
         if copies is not None and not 1 <= copies <= count:
             raise ConfigError(f"{count} replicas cannot keep {copies} copies; give 1 to {count} copies")
         ports = free_ports(2 * count)
@@ -97,14 +97,14 @@ class ClusterLayout:
         epoch_limit: int | None,
     ) -> None:
         """Raise ConfigError unless the cluster has these values; None accepts any value."""
-        for name, wanted, found in (
+        for name, wanted, actual in (
             ("replicas", replicas, len(self.replicas)),
             ("copies", copies, self.copies),
             ("zk", zk, self.zk),
             ("epoch_limit", epoch_limit, self.epoch_limit),
         ):
-            if wanted not in {None, found}:
+            if wanted not in {None, actual}:
                 raise ConfigError(
-                    f"the cluster in {folder} has {name}={found}, not {wanted}; "
+                    f"the cluster in {folder} has {name}={actual}, not {wanted}; "
                     "omit the setting, or use another folder"
                 )

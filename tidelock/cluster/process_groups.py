@@ -7,7 +7,6 @@ the group as long as the group has a member.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -16,12 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from tidelock import processes
-from tidelock.processes import Identity
+from tidelock.processes import ENDED, GROUP, SESSION, START_TICKS, STATE, Identity
 
 _POLL_S: Final = 0.02
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Fields of /proc/<pid>/stat after the command's name (proc(5): pgrp is field 5, session 6, starttime 22).
-_STATE, _GROUP, _SESSION, _START_TICKS = 0, 2, 3, 19
 
 
 def send(leader: Identity, signum: signal.Signals) -> bool:
@@ -61,18 +57,13 @@ def kill(leader: Identity) -> None:
 
 def _members(leader: Identity) -> Iterator[int]:
     """Yield the pids of a group's running processes; none if the number identifies another group now."""
-    if _BOOT_ID.read_text(encoding="ascii").strip() != leader.boot_id:
+    if processes.boot_id() != leader.boot_id:
         return
     members = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            fields = (
-                (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            )
-            if int(fields[_GROUP]) == leader.pid and fields[_STATE] not in {"Z", "X"}:
-                members.append((int(folder.name), int(fields[_SESSION]), int(fields[_START_TICKS])))
+    for pid in (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()):
+        fields = processes.stat_of(pid)
+        if fields and int(fields[GROUP]) == leader.pid and fields[STATE] not in ENDED:
+            members.append((pid, int(fields[SESSION]), int(fields[START_TICKS])))
     for pid, session, start_ticks in members:
         if session != leader.pid or start_ticks < leader.start_ticks:
             return

@@ -18,7 +18,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuditFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One difference that an audit has found.
 
     Attributes:
@@ -58,7 +58,7 @@ class CheckReport(msgspec.Struct, frozen=True):
     findings: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class AuditAnswer(msgspec.Struct, frozen=True):
     """The audit of one replica.
 
     Attributes:
@@ -80,7 +80,7 @@ class Report(msgspec.Struct, frozen=True):
     deep: bool
     seconds: float
     checks: tuple[CheckReport, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     left_out: int
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import duckdb
@@ -54,13 +53,13 @@ def generate(folder: Path, scale_factor: float) -> None:
 def find_generator() -> str:
     """The path of the generator; ConfigError when it is not installed."""
     beside = Path(sys.executable).with_name(_GENERATOR)  # the environment need not be on the PATH
-    found = str(beside) if beside.exists() else shutil.which(_GENERATOR)
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which(_GENERATOR)
+    if program is None:
         raise ConfigError(f"the demo needs {_GENERATOR}, which makes TPC-H data; `pip install {_GENERATOR}`")
-    return found
+    return program
 
 
-class Source:
+class TpchRows:
     """The generated files as rows of the tables; a context manager."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,9 +73,7 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._duckdb.close()
 
     def rows(self, table: TpchTable) -> pa.RecordBatchReader:
@@ -112,7 +109,7 @@ def create_tables(db: Database) -> None:
         )
 
 
-def load(db: Database, source: Source) -> CommitResult:
+def load(db: Database, source: TpchRows) -> CommitResult:
     """Insert all rows of all tables as one transaction; errors as in `Transaction.insert` and `commit`."""
     with db.begin() as tx:
         for table in TABLES:

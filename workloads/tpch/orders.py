@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TpchScale:
     """How many customers, parts, suppliers and clerks there are to be named."""
 
     customers: int
@@ -55,7 +55,7 @@ class Scale:
     clerks: int
 
     @classmethod
-    def of(cls, factor: float) -> Scale:
+    def of(cls, factor: float) -> TpchScale:
         """The numbers at a scale factor."""
 
         def scaled(at_one: int) -> int:
@@ -67,7 +67,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class OrderBatch:
     """Orders of one year with their line items.
 
     Attributes:
@@ -95,7 +95,7 @@ class Batch:
         return [(1, count) for count in self.lines]
 
 
-def new_batch(random: Random, scale: Scale, first_key: int, count: int) -> Batch:
+def new_batch(random: Random, scale: TpchScale, first_key: int, count: int) -> OrderBatch:
     """Draw a batch of `count` orders."""
     year = random.randint(FIRST_DATE.year, LAST_DATE.year)
     orders: list[Row] = []
@@ -109,7 +109,7 @@ def new_batch(random: Random, scale: Scale, first_key: int, count: int) -> Batch
         orders.append(_order(random, scale, key, date, items))
         lineitem += items
         lines.append(len(items))
-    return Batch(
+    return OrderBatch(
         year=year,
         first_key=first_key,
         lines=tuple(lines),
@@ -133,7 +133,7 @@ def retail_price_cents(part: int) -> int:
     return 90_000 + part // 10 % 20_001 + 100 * (part % 1_000)
 
 
-def _order(random: Random, scale: Scale, key: int, date: dt.date, items: Sequence[Row]) -> Row:
+def _order(random: Random, scale: TpchScale, key: int, date: dt.date, items: Sequence[Row]) -> Row:
     total = sum(
         charge_cents(_cents(item["l_extendedprice"]), _cents(item["l_discount"]), _cents(item["l_tax"]))
         for item in items
@@ -153,7 +153,7 @@ def _order(random: Random, scale: Scale, key: int, date: dt.date, items: Sequenc
     }
 
 
-def _line(random: Random, scale: Scale, key: int, number: int, date: dt.date) -> Row:
+def _line(random: Random, scale: TpchScale, key: int, number: int, date: dt.date) -> Row:
     part = random.randint(1, scale.parts)
     quantity = random.randint(1, 50)
     shipped = date + dt.timedelta(days=random.randint(1, 121))
@@ -184,14 +184,14 @@ def _date_in(random: Random, year: int) -> dt.date:
     return dt.date.fromordinal(random.randint(dt.date(year, 1, 1).toordinal(), last.toordinal()))
 
 
-def _customer(random: Random, scale: Scale) -> int:
+def _customer(random: Random, scale: TpchScale) -> int:
     """A customer; every third one never orders anything."""
     while (key := random.randint(1, scale.customers)) % 3 == 0:
         pass
     return key
 
 
-def _supplier(random: Random, scale: Scale, part: int) -> int:
+def _supplier(random: Random, scale: TpchScale, part: int) -> int:
     """One of the four suppliers of a part."""
     count = scale.suppliers
     return (part + random.randrange(4) * (count // 4 + (part - 1) // count)) % count + 1

@@ -14,7 +14,7 @@ TABLES: Final = ("customer", "orders", "lineitem")
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class TpchQuery:
     """One query: a name for people, and its text with `//` for the division of integers."""
 
     name: str
@@ -31,7 +31,7 @@ class Query:
         return self.text.replace("//", "div")
 
 
-def orders_and_lines(last_loaded_key: int) -> Query:
+def orders_and_lines(last_loaded_key: int) -> TpchQuery:
     """Compare every order with its line items.
 
     Columns: `orderkey`, `copies` (rows in orders), `lines` (rows in lineitem), `cents_off` (o_totalprice less
@@ -44,7 +44,7 @@ def orders_and_lines(last_loaded_key: int) -> Query:
     them. Bits stand for the line numbers: n rows with the lowest n bits set between them are n different
     numbers.
     """
-    return Query(
+    return TpchQuery(
         "orders and lines",
         f"""
 with line as (
@@ -89,7 +89,7 @@ order by 1
     )
 
 
-Q1: Final = Query(
+Q1: Final = TpchQuery(
     "Q1",
     """
 select l_returnflag, l_linestatus,
@@ -108,7 +108,7 @@ order by l_returnflag, l_linestatus
 """,
 )
 
-Q3: Final = Query(
+Q3: Final = TpchQuery(
     "Q3",
     """
 select l_orderkey, sum(l_extendedprice * (1 - l_discount)) as revenue, o_orderdate, o_shippriority
@@ -122,7 +122,7 @@ limit 10
 """,
 )
 
-Q6: Final = Query(
+Q6: Final = TpchQuery(
     "Q6",
     """
 select sum(l_extendedprice * l_discount) as revenue
@@ -132,7 +132,7 @@ where l_shipdate >= date '1994-01-01' and l_shipdate < date '1995-01-01'
 """,
 )
 
-Q18: Final = Query(
+Q18: Final = TpchQuery(
     "Q18",
     """
 select c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity) as quantity

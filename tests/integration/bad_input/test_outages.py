@@ -220,7 +220,7 @@ def test_agent_that_does_not_answer(local: LocalCluster, db: Database) -> None:
                 with pytest.raises(UnavailableError, match="no whole answer from the agent at"):
                     call()
             check_state(reading, TransactionState.OPEN)  # a read may be repeated
-            with pytest.raises(UnavailableError, match="may have done what it was asked"):
+            with pytest.raises(UnavailableError, match="may have carried out the request"):
                 reading.insert("t", ROWS)
             check_state(reading, TransactionState.FAILED)
             with pytest.raises(CommitUnknownError):

@@ -254,7 +254,7 @@ def test_definitions_by_the_command_line(ground: Ground) -> None:
     for arguments, code, word in (
         (("create-table", *where, ground.table, "k:bigint"), Exit.REFUSED, "exists already"),
         (("create-table", *where, "Orders", "k:bigint"), Exit.USAGE, "is not a table name"),
-        (("create-table", *where, "t", "k:list"), Exit.USAGE, "is no type"),
+        (("create-table", *where, "t", "k:list"), Exit.USAGE, "expected a type"),
         (("create-table", *where, "t", "k:bigint", "--partition-by", "p"), Exit.USAGE, "not a column"),
     ):
         done = command(*arguments)

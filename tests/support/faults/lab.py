@@ -34,7 +34,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import CommitUnknownError, RefusedError, TidelockError
 from workloads.agents import ask
-from workloads.history import End
+from workloads.history import CallEnd
 
 #: Rows of a large part: more than `inline_part_bytes_max` below, so it has a file of its own and is fetched.
 LARGE_ROWS: Final = 6000
@@ -120,7 +120,7 @@ class Gates:
 class Ending:
     """The answer that a client got about its transaction."""
 
-    end: End
+    end: CallEnd
     csn: int | None = None
     error: TidelockError | None = None
 
@@ -143,7 +143,7 @@ class Attempt:
         try:
             self._tx: Transaction = db.begin()
         except TidelockError as error:
-            self._note(End.FAIL, "write", error=repr(error))
+            self._note(CallEnd.FAIL, "write", error=repr(error))
             raise
 
     @property
@@ -168,7 +168,7 @@ class Attempt:
         except TidelockError as error:
             with contextlib.suppress(TidelockError):
                 self._tx.rollback()
-            return self._ended(Ending(End.FAIL, error=error))
+            return self._ended(Ending(CallEnd.FAIL, error=error))
         self._note("invoke", "commit", tid=self.tid, snapshot=self._tx.snapshot_csn)
         return self.commit(timeout_s=timeout_s)
 
@@ -178,15 +178,15 @@ class Attempt:
             result = self._tx.commit(timeout_s=timeout_s)
         except TidelockError as error:
             refused = isinstance(error, RefusedError) and not isinstance(error, CommitUnknownError)
-            return self._ended(Ending(End.FAIL if refused else End.INFO, self._tx.csn, error))
-        return self._ended(Ending(End.OK, result.csn))
+            return self._ended(Ending(CallEnd.FAIL if refused else CallEnd.INFO, self._tx.csn, error))
+        return self._ended(Ending(CallEnd.OK, result.csn))
 
     def _ended(self, ending: Ending) -> Ending:
         error = None if ending.error is None else repr(ending.error)
         self._note(ending.end, "write", tid=self.tid, csn=ending.csn, error=error)
         return ending
 
-    def _note(self, kind: End | str, f: str, **fields: Any) -> None:
+    def _note(self, kind: CallEnd | str, f: str, **fields: Any) -> None:
         self._load.recorder.note(kind, f, f"client {self._key}", key=self._key, **fields)
 
 
@@ -232,7 +232,7 @@ class Background:
                     if self._stop.is_set():
                         return
                     attempt = Attempt(self._load, self._db, f"background-{number}")
-                    self._committed += attempt.finish(filled=False).end is End.OK
+                    self._committed += attempt.finish(filled=False).end is CallEnd.OK
                 self._stop.wait(_WRITER_PAUSE_S)
         except BaseException as error:
             self._error = error

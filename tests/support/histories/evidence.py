@@ -26,9 +26,9 @@ from tidelock.csnlog.reading import read_page
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import TidelockError
 from tidelock.replication.core.digest import checksum
-from workloads.agents import Agents, Part, ask
+from workloads.agents import Agents, ListedPart, ask
 from workloads.checker import check
-from workloads.history import End, History, Recorder, load
+from workloads.history import CallEnd, CallHistory, Recorder, load
 
 #: CSNs besides the last one at which all replicas are compared.
 SAMPLED_CSNS: Final = 4
@@ -41,7 +41,7 @@ _DOWNLOAD_THREADS: Final = 4
 _CHECKER: Final = "the end"
 
 
-def verify(workload: Workload, *, commits: int, log: str | None = None) -> History:
+def verify(workload: Workload, *, commits: int, log: str | None = None) -> CallHistory:
     """Gather the evidence and judge the history; returns it.
 
     Args:
@@ -67,17 +67,18 @@ def verify(workload: Workload, *, commits: int, log: str | None = None) -> Histo
     history = load(workload.recorder.path)
     violations = check(history)
     assert not violations, f"{workload.recorder.path}: {violations}"
-    assert len(history.ended(End.OK)) >= commits, "too few commits to say anything"
+    assert len(history.ended(CallEnd.OK)) >= commits, "too few commits to say anything"
     for replica in cluster.replicas:
         nothing_left(cluster.data_dir(replica))
     require_clean_audit(cluster)
     return history
 
 
-def lives(history: History) -> set[tuple[str, str]]:
+def lives(history: CallHistory) -> set[tuple[str, str]]:
     """Home and boot of every transaction that was acknowledged."""
     return {
-        (home, boot) for _, home, boot, _ in (str(write.tid).split("-") for write in history.ended(End.OK))
+        (home, boot)
+        for _, home, boot, _ in (str(write.tid).split("-") for write in history.ended(CallEnd.OK))
     }
 
 
@@ -202,15 +203,15 @@ def _note_log(recorder: Recorder, records: Iterable[LogRecord], tables: Sequence
             ]
             tids.append((tid.tid, facts, removed, not tid.data_change))
         lines.append((item.csn, item.record.kind is Kind.END, tids))
-    recorder.note(End.OK, "log", _CHECKER, records=lines)
+    recorder.note(CallEnd.OK, "log", _CHECKER, records=lines)
 
 
 def _outcomes(workload: Workload, recorder: Recorder) -> None:
     """Ask every replica for all unknown outcomes, until they are decided, and for some of the known ones."""
     history = load(workload.recorder.path)
     chosen = random.Random(len(history.writes))
-    asked = [write.tid for write in history.ended(End.INFO)]
-    for end in (End.OK, End.FAIL):
+    asked = [write.tid for write in history.ended(CallEnd.INFO)]
+    for end in (CallEnd.OK, CallEnd.FAIL):
         known = [write.tid for write in history.ended(end)]
         asked += chosen.sample(known, min(SAMPLED_TIDS, len(known)))
     for tid in asked:
@@ -220,7 +221,7 @@ def _outcomes(workload: Workload, recorder: Recorder) -> None:
                 what=f"{replica}'s answer to outcome({tid})",
             )
             recorder.note(
-                End.OK,
+                CallEnd.OK,
                 "outcome",
                 _CHECKER,
                 replica=replica,
@@ -242,9 +243,9 @@ def _read(workload: Workload, recorder: Recorder, replica: str, csn: int) -> Non
     process = f"{_CHECKER}, {replica}"
     with workload.cluster.connect(replica) as db, db.snapshot(csn) as snap:
         rows = balances(snap, workload.tables)
-    recorder.note(End.OK, "read", process, replica=replica, csn=csn, exact=True, rows=rows)
+    recorder.note(CallEnd.OK, "read", process, replica=replica, csn=csn, exact=True, rows=rows)
 
-    def note(kind: End | str, f: str, **fields: Any) -> None:
+    def note(kind: CallEnd | str, f: str, **fields: Any) -> None:
         recorder.note(kind, f, process, **fields)
 
     lists(workload, replica, csn, note)
@@ -261,7 +262,7 @@ def _download(workload: Workload, recorder: Recorder, replica: str, csn: int) ->
             answers = threads.map(lambda part: _checksum(agents, replica, csn, part), parts)
             for part, answer in zip(parts, answers, strict=True):
                 recorder.note(
-                    End.OK,
+                    CallEnd.OK,
                     "bytes",
                     _CHECKER,
                     replica=replica,
@@ -272,7 +273,7 @@ def _download(workload: Workload, recorder: Recorder, replica: str, csn: int) ->
                 )
 
 
-def _checksum(agents: Agents, replica: str, csn: int, part: Part) -> str:
+def _checksum(agents: Agents, replica: str, csn: int, part: ListedPart) -> str:
     """The checksum of a part's bytes as they are served, or why there are none."""
     try:
         return checksum(agents.read(replica, csn, part))

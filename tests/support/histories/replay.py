@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tests.support.histories.table_model import Read, Rows, Statement, Tables, View, removes, tables_of
 from tidelock.csnlog.core.ids import Tid
-from workloads.history import End, LogLine
+from workloads.history import CallEnd, LogLine
 
 #: So many violations are told; more of them say nothing new.
 SHOWN: Final = 8
@@ -81,7 +81,7 @@ class Life:
     ran: list[Ran] = field(default_factory=list)
     failed: Statement | None = None
     refusal: Refusal | None = None
-    end: End = End.INFO
+    end: CallEnd = CallEnd.INFO
     csn: int | None = None
     ended_ns: int = 0
     error: str = ""
@@ -144,7 +144,7 @@ def _truthful(story: Story) -> Iterator[str]:
     logged = {one.tid: line.csn for line in story.log for one in line.tids}
     for life in story.lives:
         csn = logged.get(life.tid)
-        if (life.end is End.OK and csn != life.csn) or (life.end is End.FAIL and csn is not None):
+        if (life.end is CallEnd.OK and csn != life.csn) or (life.end is CallEnd.FAIL and csn is not None):
             yield f"I17: {life}, and the log has it at {csn}"
 
 
@@ -190,7 +190,7 @@ class _Replay:
                 continue
             view = View()
             yield from self._statements(life, view)
-            if life.end is End.OK and view.changes != ({}, {}):
+            if life.end is CallEnd.OK and view.changes != ({}, {}):
                 yield f"I4: {life} was told that it changed nothing, and changes {view.changes}"
 
     def looks(self) -> Iterator[str]:

@@ -75,7 +75,7 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 from workloads.agents import ask
-from workloads.history import End, Logged, LogLine
+from workloads.history import CallEnd, Logged, LogLine
 
 #: The errors that a session may get at any time.
 _CONFLICTS: Final = (SerializationConflictError, HeadMovedError)
@@ -250,7 +250,7 @@ class Stage:
         self._follow_all(end)
         wrong = judge(story)
         assert not wrong, "\n".join(("", *wrong, command))
-        assert len([life for life in story.lives if life.end is End.OK]) >= commits, "too few commits"
+        assert len([life for life in story.lives if life.end is CallEnd.OK]) >= commits, "too few commits"
         for replica in cluster.replicas:
             nothing_left(cluster.data_dir(replica))
         require_clean_audit(cluster)
@@ -344,10 +344,10 @@ class _Session:
                     life.failed = None
                 case Commit():
                     life.csn = tx.commit().csn
-                    self._end(life, End.OK)
+                    self._end(life, CallEnd.OK)
                 case Rollback():
                     tx.rollback()
-                    self._end(life, End.FAIL, "rolled back")
+                    self._end(life, CallEnd.FAIL, "rolled back")
         except TidelockError as error:
             self._refused(tx, life, error, began_ns)
 
@@ -389,11 +389,11 @@ class _Session:
                 tx.rollback()
         if unknown and error.details.get("csn") is not None:  # committed, and not yet applied at home
             life.csn = error.details["csn"]
-            self._end(life, End.OK)
+            self._end(life, CallEnd.OK)
             return
-        self._end(life, End.INFO if unknown else End.FAIL, repr(error))
+        self._end(life, CallEnd.INFO if unknown else CallEnd.FAIL, repr(error))
 
-    def _end(self, life: Life, end: End, error: str = "") -> None:
+    def _end(self, life: Life, end: CallEnd, error: str = "") -> None:
         life.end, life.error, life.ended_ns = end, error, time.monotonic_ns()
         self._tx = self._life = None
         if life.csn is not None:

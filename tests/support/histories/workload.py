@@ -23,7 +23,7 @@ from tidelock.client import Database, Snapshot, Transaction, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import CommitUnknownError, RefusedError, TidelockError, UnavailableError
 from workloads.agents import ask
-from workloads.history import End, Recorder
+from workloads.history import CallEnd, Recorder
 
 #: Rows of one write in both tables.
 ROWS: Final = (1, 2)
@@ -180,7 +180,7 @@ class _Client:
         if self._db is not None:
             self._db.close()
 
-    def note(self, kind: End | str, f: str, **fields: Any) -> None:
+    def note(self, kind: CallEnd | str, f: str, **fields: Any) -> None:
         """Write a line of the history."""
         self.load.recorder.note(kind, f, self.process, **fields)
 
@@ -198,7 +198,7 @@ class _Writer(_Client):
             with contextlib.suppress(TidelockError):
                 if tx is not None:
                     tx.rollback()
-            self.note(End.FAIL, "write", key=key, tid=tx and tx.tid, error=repr(error))
+            self.note(CallEnd.FAIL, "write", key=key, tid=tx and tx.tid, error=repr(error))
             return _PAUSE_S if isinstance(error, RefusedError) else _PAUSE_AFTER_ERROR_S
         return self._roll_back(tx, key) if self.number % ROLLBACK_EACH == 0 else self._commit(tx, key)
 
@@ -221,7 +221,7 @@ class _Writer(_Client):
             tx.rollback()
         except TidelockError as failed:
             error = repr(failed)
-        self.note(End.FAIL, "write", key=key, tid=tx.tid, error=error)
+        self.note(CallEnd.FAIL, "write", key=key, tid=tx.tid, error=error)
         return _PAUSE_S
 
     def _commit(self, tx: Transaction, key: str) -> float:
@@ -230,10 +230,10 @@ class _Writer(_Client):
             result = tx.commit()
         except TidelockError as error:
             certain = isinstance(error, RefusedError) and not isinstance(error, CommitUnknownError)
-            end = End.FAIL if certain else End.INFO
+            end = CallEnd.FAIL if certain else CallEnd.INFO
             self.note(end, "write", key=key, tid=tx.tid, csn=tx.csn, error=repr(error))
             return _PAUSE_AFTER_ERROR_S
-        self.note(End.OK, "write", key=key, tid=result.tid, csn=result.csn)
+        self.note(CallEnd.OK, "write", key=key, tid=result.tid, csn=result.csn)
         self.load.committed(result.tid)
         self.last_csn = result.csn or self.last_csn
         return _PAUSE_S
@@ -273,11 +273,11 @@ class _Reader(_Client):
             with self.db.snapshot(old) as snap:
                 rows = balances(snap, self.load.tables)
                 replica = self.replica or f"any, pinned on {snap.holder}"
-                self.note(End.OK, "read", replica=replica, csn=snap.csn, exact=old is not None, rows=rows)
+                self.note(CallEnd.OK, "read", replica=replica, csn=snap.csn, exact=old is not None, rows=rows)
                 if self.replica is not None:
                     lists(self.load, self.replica, snap.csn, self.note)
         except UnavailableError as error:
-            self.note(End.FAIL, "read", error=repr(error))
+            self.note(CallEnd.FAIL, "read", error=repr(error))
             return _PAUSE_AFTER_ERROR_S
         self._seen = [*self._seen[-_REMEMBERED:], snap.csn]
         if self.replica is not None:
@@ -304,6 +304,6 @@ def lists(
     for table in load.tables:
         parts = ask(load.cluster, replica, f"/parts?csn={csn}&table={table}", timeout_s=load.timeout_s)
         facts = [[part[name] for name in ("part", "path", "rows", "length", "checksum")] for part in parts]
-        note(End.OK, "parts", replica=replica, csn=csn, table=table, parts=facts)
+        note(CallEnd.OK, "parts", replica=replica, csn=csn, table=table, parts=facts)
         found[table] = parts
     return found

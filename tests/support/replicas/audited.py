@@ -31,7 +31,7 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replication.core.model import Location, PartMeta
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.audit import Finding
+from tidelock.wire.audit import AuditFinding
 
 R1 = ReplicaId("r1")
 TABLE = TableName("default.t")
@@ -153,11 +153,11 @@ class AuditedReplica:
         """The log as an audit reads it."""
         return LogFacts(scratch, self.files, read=self._read, barrier=self._barrier)
 
-    async def audit(self) -> list[Finding]:
+    async def audit(self) -> list[AuditFinding]:
         """Run an audit once, with all rules."""
         with self.scratch() as scratch:
             facts = self.facts(scratch)
-            found: list[Finding] = []
+            found: list[AuditFinding] = []
             for one in RULE_SETS:
                 disk = self.path if one is rules.FILES else None
                 look = await CatalogCheck(scratch, one, facts, findings_max=100, disk=disk).look()

@@ -106,6 +106,7 @@ class FakeCluster:
                 "name": f"default.{name}",
                 "columns": [],
                 "partition_by": [],
+                "sort_by": [],
                 "properties": {},
             }
             self.rows[f"default.{name}"] = [] if rows is None else [(self.csn, rows)]
@@ -326,7 +327,7 @@ class FakeAgent:
             raise TableExistsError(f"there is a table default.{name}", table=name)
         pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
         self.cluster.add_table(name)
-        return {**self.cluster.definitions[f"default.{name}"], "csn": self.cluster.csn}
+        return {**self.cluster.definitions[f"default.{name}"], "csn": self.cluster.csn, "version": 0}
 
     def _snapshot(self, request: Request, parts: list[str]) -> dict[str, Any]:
         if request.method == "DELETE":

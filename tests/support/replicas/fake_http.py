@@ -25,6 +25,9 @@ class Fault(enum.Enum):
     LOST_REQUEST = enum.auto()
     #: The agent carries the request out, and the connection ends before the answer.
     LOST_ANSWER = enum.auto()
+    #: The agent does it, and a proxy answers 200 with a page of its own, or with JSON of its own.
+    PAGE = enum.auto()
+    OTHER_JSON = enum.auto()
     #: Rows: the connection ends after the first batch, between two chunks.
     CUT = enum.auto()
     #: Rows: the answer ends properly after the first batch, without the end mark of the Arrow stream.
@@ -122,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         if fault is Fault.LOST_ANSWER:
             self.close_connection = True
+        elif fault in {Fault.PAGE, Fault.OTHER_JSON}:
+            self._body_out(200, b"<html>" if fault is Fault.PAGE else b"{}")
         elif isinstance(answer, TidelockError):
             self._error(answer.http_status, type(answer).__name__, answer.message, answer.details)
         elif isinstance(answer, pa.Table):
@@ -146,7 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(status, {"error": name, "message": message, "details": details or {}})
 
     def _json(self, status: int, value: Any) -> None:
-        body = json.dumps(value).encode()
+        self._body_out(status, json.dumps(value).encode())
+
+    def _body_out(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

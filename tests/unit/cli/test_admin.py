@@ -42,7 +42,7 @@ def test_people_are_told_that_the_time_was_over(fake_cluster: FakeCluster) -> No
     told = run(fake_cluster, "t", "--limit", "0.5")
     assert told.exit_code == Exit.OK
     assert "7 after" in told.stdout
-    assert "the time was over" in told.stderr
+    assert "the time limit ended" in told.stderr
     assert asked(fake_cluster)[0]["timeout_s"] == 0.5
 
 

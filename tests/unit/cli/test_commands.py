@@ -148,7 +148,7 @@ def test_an_interrupt_ends_with_exit_code_130(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidelock.cli.looking.Target.connect", interrupted)
+    monkeypatch.setattr("tidelock.cli.inspecting.ClusterOptions.connect", interrupted)
     monkeypatch.setattr(sys, "argv", ["tidelock", "tables", "--url", "http://127.0.0.1:1"])
     with pytest.raises(SystemExit) as caught:
         cli.main()
@@ -303,7 +303,7 @@ def test_a_transaction_is_listed_and_asked_for_by_id(tidelock: Tidelock, rows: P
     assert "committed at CSN 3" in tidelock("outcome", tid).stdout
     assert told(tidelock("txns", "--json"))[0]["tid"] == tid
     assert tid in tidelock("txns").stdout
-    assert "no tid" in complaint(tidelock("outcome", "nonsense"), Exit.USAGE)
+    assert "expected a tid" in complaint(tidelock("outcome", "nonsense"), Exit.USAGE)
 
 
 def test_the_log_and_a_transactions_story_are_shown(tidelock: Tidelock, rows: Path) -> None:

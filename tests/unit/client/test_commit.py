@@ -56,6 +56,24 @@ def test_lost_answer_is_asked_for_again(fake_cluster: FakeCluster, fake_db: Data
     assert fake_db.read("t").num_rows == 3
 
 
+@pytest.mark.parametrize("fault", [Fault.PAGE, Fault.OTHER_JSON])
+def test_an_answer_that_is_none_is_no_refusal(
+    fake_cluster: FakeCluster, fake_db: Database, fault: Fault
+) -> None:
+    """A commit that the home has made is not reported refused because a proxy replaced its answer (I17)."""
+    tx = begun(fake_db)
+    fake_cluster["r1"].plan(COMMIT, *[fault] * 100)
+    for agent in fake_cluster.agents.values():
+        agent.plan("GET /outcomes/.*", *[Fault.LOST_REQUEST] * 100)
+    with pytest.raises(CommitUnknownError):
+        tx.commit(timeout_s=0.3)
+    assert tx.state is TransactionState.SEALED
+    for agent in fake_cluster.agents.values():
+        agent._plans.clear()
+    assert tx.commit().csn == fake_cluster.csn
+    assert fake_db.read("t").num_rows == 3
+
+
 def test_commit_twice_is_the_same_commit(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """A second commit() returns the first one's result and sends nothing."""
     tx = begun(fake_db)
@@ -250,7 +268,7 @@ def test_outcomes_are_told_by_the_home_first(fake_cluster: FakeCluster, fake_db:
     outcome = fake_db.outcome(tx.tid)
     assert (outcome.decision, outcome.csn, outcome.time) == (Decision.COMMITTED, result.csn, result.time)
     assert fake_db.outcome("5-r1-1-99").decision is Decision.ABORTED
-    with pytest.raises(BadRequestError, match="no tid"):
+    with pytest.raises(BadRequestError, match="expected a tid"):
         fake_db.outcome("nonsense")
 
 
@@ -286,6 +304,13 @@ def test_one_statement_insert_with_an_unknown_outcome_is_not_repeated(
     assert fake_cluster["r1"].count("POST /transactions") == 1
 
 
+def test_an_option_that_does_not_exist_is_refused(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """A misspelled label must not pass for none: the statement would take effect without it."""
+    with pytest.raises(TypeError, match="labl"):
+        fake_db.truncate("t", labl="a load")  # type: ignore[call-arg]
+    assert fake_cluster["r1"].count("POST /transactions") == 0
+
+
 # -- by a token ----------------------------------------------------------------------------------------------
 
 
@@ -313,6 +338,18 @@ def test_refused_repetition_by_a_token_denies_no_commit(
         other.commit()
     assert caught.value.tid == tx.tid
     assert fake_db.outcome(tx.tid).decision is Decision.COMMITTED
+
+
+@pytest.mark.parametrize("fault", [Fault.PAGE, Fault.OTHER_JSON])
+def test_an_answer_by_a_token_that_is_none_is_no_refusal(
+    fake_cluster: FakeCluster, fake_db: Database, fault: Fault
+) -> None:
+    """A process that joined a transaction reports the outcome as unknown, too."""
+    tx = begun(fake_db)
+    fake_cluster["r1"].plan(COMMIT, *[fault] * 100)
+    with joined(fake_cluster, tx) as other, pytest.raises(CommitUnknownError) as caught:
+        other.commit(timeout_s=0.3)
+    assert caught.value.tid == tx.tid
 
 
 @pytest.mark.parametrize(

@@ -160,9 +160,12 @@ def test_a_created_table_is_seen_at_once(fake_cluster: FakeCluster, fake_db: Dat
         fake_db.create_table("new", ROWS.schema)
 
 
-def test_lost_answer_of_create_table_is_unknown(fake_cluster: FakeCluster, fake_db: Database) -> None:
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.PAGE, Fault.OTHER_JSON])
+def test_lost_answer_of_create_table_is_unknown(
+    fake_cluster: FakeCluster, fake_db: Database, fault: Fault
+) -> None:
     """A create with a lost answer is not repeated: the first one would make the second one fail."""
-    fake_cluster["r1"].plan("POST /tables", Fault.LOST_ANSWER)
+    fake_cluster["r1"].plan("POST /tables", fault)
     with pytest.raises(CommitUnknownError, match=r"table\('new'\)"):
         fake_db.create_table("new", ROWS.schema)
     assert fake_db.table("new")["name"] == "default.new"

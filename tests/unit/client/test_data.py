@@ -118,7 +118,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, message in (
         (tmp_path / "missing.parquet", "there is no file"),
-        (tmp_path / "other.parquet", "no readable Parquet"),
+        (tmp_path / "other.parquet", "expected a Parquet file"),
         (tmp_path / "empty", "holds no file"),
         ([], "empty"),
     ):
@@ -160,8 +160,8 @@ def test_readers_and_streams_are_not_repeatable() -> None:
 
 def test_durations_are_texts_with_units_or_seconds() -> None:
     """Leases are given as text with a unit, or as seconds."""
-    values: list[str | float | None] = ["500ms", "60s", "1.5m", "2h", 7, 0.5, None]
-    assert [seconds(value) for value in values] == [0.5, 60, 90, 7200, 7, 0.5, None]
+    values: list[str | float | None] = ["500ms", "6600ms", "60s", "1.5m", "2h", 7, 0.5, None]
+    assert [seconds(value) for value in values] == [0.5, 6.6, 60, 90, 7200, 7, 0.5, None]
     for text in ("", "60", "s", "60 s", "-1s"):
         with pytest.raises(BadRequestError):
             seconds(text)

@@ -138,7 +138,7 @@ def test_lost_answer_of_an_insert_spoils_the_transaction(
     """After a lost answer the rows may be staged or not, so the transaction takes a rollback only."""
     fake_cluster["r1"].plan("POST /transactions/.*/rows/t", Fault.LOST_ANSWER)
     tx = fake_db.begin()
-    with pytest.raises(UnavailableError, match="may have done"):
+    with pytest.raises(UnavailableError, match="may have carried out"):
         tx.insert("t", ROWS)
     assert tx.state is TransactionState.FAILED
     tx.rollback()
@@ -207,5 +207,5 @@ def test_begin_sends_its_arguments(fake_cluster: FakeCluster, fake_db: Database)
     body = fake_cluster["r1"].requests[-1].json
     expected = {"label": "load 7", "lease_s": 1.5, "fresh": True, "meta": {"job": 7}}
     assert {name: body[name] for name in expected} == expected
-    with pytest.raises(BadRequestError, match="no duration"):
+    with pytest.raises(BadRequestError, match="expected a duration"):
         fake_db.begin(lease="a while")

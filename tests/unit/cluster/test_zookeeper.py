@@ -13,7 +13,7 @@ from tidelock.errors import ConfigError
 from tidelock.zookeeper import Options
 
 
-def settings(server: zookeeper.Server) -> dict[str, str]:
+def settings(server: zookeeper.ZooKeeperServer) -> dict[str, str]:
     """Return the settings in zoo.cfg."""
     text = (server.folder / "zoo.cfg").read_text(encoding="utf-8")
     return dict(line.split("=", 1) for line in text.splitlines())

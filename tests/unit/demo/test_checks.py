@@ -13,7 +13,7 @@ from demo import checks
 from demo.failure import Findings
 from workloads.checker import check
 from workloads.compare import Row
-from workloads.history import History, Listing, Part, parse
+from workloads.history import CallHistory, Listing, LoggedPart, parse
 from workloads.tpch.data import Loaded
 
 LOADED = Loaded(last_orderkey=100, rows={"orders": 100, "lineitem": 400})
@@ -66,7 +66,7 @@ def batch(tid: str, csn: int | None, first_key: int, lines: Sequence[int], ns: i
     ]
 
 
-def history(rows: Sequence[Row], csn: int, b_at: int | None = 7, log: Sequence[Any] = LOG) -> History:
+def history(rows: Sequence[Row], csn: int, b_at: int | None = 7, log: Sequence[Any] = LOG) -> CallHistory:
     """Return the history of the clients, with one round of Spark at a CSN."""
     load = {"process": "load", "key": checks.LOADED_KEY, "tid": "load", "ns": 0}
     lines: list[dict[str, Any]] = [
@@ -88,7 +88,7 @@ def history(rows: Sequence[Row], csn: int, b_at: int | None = 7, log: Sequence[A
     return replace(parse(lines), elsewhere=frozenset({"x"}))
 
 
-def violations(found: History) -> str:
+def violations(found: CallHistory) -> str:
     """Return all violations of the invariants in a history."""
     return "\n".join(f"{one.invariant}: {one.what}" for one in check(found))
 
@@ -132,13 +132,16 @@ def test_a_transaction_of_unknown_outcome_is_judged_by_the_log() -> None:
     [
         (LOG[:3], "I4 DURABLE: 103 was acknowledged at CSN 7, and the log does not have b"),
         ([*LOG, logged(8, "b")], "I1 UNIQUE: b stands in the log at \\[7, 8\\]"),
-        ([*LOG[:3], logged(7), logged(8, "b")], "I17 TRUTHFUL: 103 was told CSN 7; the log has b at 8"),
+        (
+            [*LOG[:3], logged(7), logged(8, "b")],
+            "I17 TRUTHFUL: 103 was acknowledged at CSN 7; the log has b at 8",
+        ),
         ([*LOG[:3], logged(7, "b", "z")], "I17 TRUTHFUL: the log has z at CSN 7, which no client"),
     ],
 )
 def test_a_log_that_contradicts_the_clients_is_found(log: list[Any], told: str) -> None:
     """Missing, doubled, displaced and unknown transactions of the log are found."""
-    listed = Listing("r1", 5, ORDERS, frozenset({Part(*LOADED_PART)}))
+    listed = Listing("r1", 5, ORDERS, frozenset({LoggedPart(*LOADED_PART)}))
     found = violations(replace(history(AT_5, 5, log=log), listings=(listed,)))
     assert re.search(told, found), found
 
@@ -152,9 +155,11 @@ def test_a_log_that_contradicts_the_clients_is_found(log: list[Any], told: str) 
     ],
     ids=["a part misses", "other bytes", "a part of the load misses"],
 )
-def test_replicas_that_differ_are_found(bend: Callable[[list[Part]], list[Part]], told: str) -> None:
+def test_replicas_that_differ_are_found(
+    bend: Callable[[list[LoggedPart]], list[LoggedPart]], told: str
+) -> None:
     """Every replica must list the parts of the log and of the load, with their checksums."""
-    parts = [Part(*LOADED_PART), Part(*NEW_PART)]
+    parts = [LoggedPart(*LOADED_PART), LoggedPart(*NEW_PART)]
     sound = replace(
         history(AT_7, 7), listings=tuple(Listing(one, 7, ORDERS, frozenset(parts)) for one in ("r1", "r2"))
     )

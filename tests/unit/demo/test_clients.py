@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from demo.client_process import Setup
-from demo.clients import Clients
+from demo.clients import ClientProcesses
 from demo.failure import DemoError
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.waiting import eventually
-from workloads.history import End, Write, load
+from workloads.history import CallEnd, Write, load
 from workloads.tpch.tables import LINEITEM, ORDERS
 
 
@@ -25,11 +25,11 @@ def cluster() -> Iterator[FakeCluster]:
         yield cluster
 
 
-def clients_of(cluster: FakeCluster, folder: Path) -> Clients:
+def clients_of(cluster: FakeCluster, folder: Path) -> ClientProcesses:
     """Return clients with one process for each agent."""
     urls = [agent.url for agent in cluster.agents.values()]
     keys = {"last_loaded": 100, "writers": 8, "orders": 10}
-    return Clients(
+    return ClientProcesses(
         [
             Setup(urls, replica, str(folder / "history.jsonl"), 0.01, keys, None, 60.0)
             for replica in cluster.agents
@@ -40,7 +40,7 @@ def clients_of(cluster: FakeCluster, folder: Path) -> Clients:
 
 def acknowledged(folder: Path) -> list[Write]:
     """Return the orders whose commits were acknowledged."""
-    return load(folder / "history.jsonl").ended(End.OK)
+    return load(folder / "history.jsonl").ended(CallEnd.OK)
 
 
 def homes_of(writes: list[Write]) -> dict[int, str]:

@@ -13,12 +13,12 @@ import pytest
 
 from demo import command
 from demo.failure import DemoError, Findings
-from demo.report import Report
+from demo.report import DemoReport
 from tests.unit.demo.test_report import a_report
 from tidelock.cluster import LocalCluster
 from tidelock.errors import ConfigError
 
-Play = Callable[[], Report]
+Play = Callable[[], DemoReport]
 
 
 @dataclass
@@ -39,7 +39,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         def __init__(self, cluster: LocalCluster, *_args: object, **_options: object) -> None:
             (cluster.folder / "demo").mkdir()
 
-        def run(self) -> Report:
+        def run(self) -> DemoReport:
             return calls.play()
 
     def up(_cluster: LocalCluster) -> None:
@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     def down(_cluster: LocalCluster) -> None:
         calls.downs += 1
 
-    monkeypatch.setattr(command, "Scenario", Played)
+    monkeypatch.setattr(command, "DemoScenario", Played)
     monkeypatch.setattr(LocalCluster, "up", up)
     monkeypatch.setattr(LocalCluster, "down", down)
     return calls
@@ -57,13 +57,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def fail(error: BaseException) -> Play:
     """A scenario that ends with an error."""
 
-    def play() -> Report:
+    def play() -> DemoReport:
         raise error
 
     return play
 
 
-def violated() -> Report:
+def violated() -> DemoReport:
     """A report with one failed check."""
     findings = Findings()
     findings.check("every order is whole", "order 7 is not")
@@ -151,7 +151,7 @@ def test_without_a_folder_a_temporary_one_is_used(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     seen: list[Path] = []
 
-    def play() -> Report:
+    def play() -> DemoReport:
         seen.extend(tmp_path.iterdir())
         return replace(a_report(Findings()), scale_factor=1.0)
 

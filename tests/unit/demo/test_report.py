@@ -12,42 +12,42 @@ from rich.console import Console
 
 from demo.failure import Findings
 from demo.nemesis import Strike
-from demo.report import Commits, Report, as_json, disturbance, next_steps, print_report
-from demo.rounds import Answer, Kind, Round
+from demo.report import CommitCounts, DemoReport, as_json, disturbance, next_steps, print_report
+from demo.rounds import FaultKind, Round, RoundAnswer
 from workloads.agents import Served
 from workloads.tpch.queries import Q3, Q18
 
 
-def a_round(number: int, kind: Kind = Kind.UNDISTURBED, duration_s: float = 2.0) -> Round:
+def a_round(number: int, kind: FaultKind = FaultKind.UNDISTURBED, duration_s: float = 2.0) -> Round:
     """Return a round whose last query took this time."""
-    answers = [Answer(Q3, [], 1.0), Answer(Q18, [], duration_s)]
+    answers = [RoundAnswer(Q3, [], 1.0), RoundAnswer(Q18, [], duration_s)]
     served = {"r1": Served(10, 1_000), "r2": Served(0, 0), "r3": Served(0, 0)}
     return Round(number, kind, 100 * number, answers, served)
 
 
-def struck(number: int, kind: Kind, *, left: int = 8, from_others: int = 5_000) -> Round:
+def struck(number: int, kind: FaultKind, *, left: int = 8, from_others: int = 5_000) -> Round:
     """A round with a strike."""
     item = a_round(number, kind, duration_s=11.5)
     item.served |= {"r2": Served(3, from_others)}
     item.strike = Strike(stage=4, tasks=12, done=3, left=left, opens=7, served=Served(10, 1_000))
-    item.calm = Answer(Q18, [], 2.5)
+    item.calm = RoundAnswer(Q18, [], 2.5)
     item.catch_up_s = 1.25
     return item
 
 
-def a_report(findings: Findings) -> Report:
+def a_report(findings: Findings) -> DemoReport:
     """A whole report of five rounds."""
     rounds = [
         a_round(0),
-        struck(1, Kind.KILLED),
+        struck(1, FaultKind.KILLED),
         a_round(2, duration_s=4.0),
-        struck(3, Kind.FROZEN),
+        struck(3, FaultKind.FROZEN),
         a_round(4, duration_s=2.5),
     ]
-    return Report(
+    return DemoReport(
         scale_factor=0.1,
         victim="r1",
-        commits=Commits(
+        commits=CommitCounts(
             writers=12,
             full_pace_s=20.0,
             at_full_pace=470,
@@ -68,7 +68,7 @@ def a_report(findings: Findings) -> Report:
     )
 
 
-def printed(report: Report, steps: list[str]) -> str:
+def printed(report: DemoReport, steps: list[str]) -> str:
     """The table as text, its line breaks inside cells mended."""
     text = io.StringIO()
     print_report(Console(file=text, width=400), report, steps)
@@ -85,17 +85,17 @@ def test_the_stall_is_measured_against_the_same_query_before() -> None:
 
 def test_a_query_that_was_faster_has_no_negative_stall() -> None:
     """A struck query that was fast has the stall 0, not a negative one."""
-    quick = struck(1, Kind.KILLED)
-    quick.answers[-1] = Answer(Q18, [], 1.0)
+    quick = struck(1, FaultKind.KILLED)
+    quick.answers[-1] = RoundAnswer(Q18, [], 1.0)
     assert disturbance(quick, "r1").stall_s == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
     ("item", "hit"),
     [
-        (struck(1, Kind.KILLED), True),
-        (struck(1, Kind.KILLED, left=0), False),
-        (struck(1, Kind.KILLED, from_others=0), False),
+        (struck(1, FaultKind.KILLED), True),
+        (struck(1, FaultKind.KILLED, left=0), False),
+        (struck(1, FaultKind.KILLED, from_others=0), False),
         (a_round(1), False),
     ],
     ids=["tasks left", "no task left", "nobody else served", "no strike"],
@@ -107,9 +107,9 @@ def test_what_counts_as_a_hit(item: Round, hit: bool) -> None:
 
 def test_signals_of_the_kinds() -> None:
     """A kill is SIGKILL, a freeze SIGSTOP."""
-    assert Kind.KILLED.signum is signal.SIGKILL
-    assert Kind.FROZEN.signum is signal.SIGSTOP
-    assert Kind.UNDISTURBED.signum is None
+    assert FaultKind.KILLED.signum is signal.SIGKILL
+    assert FaultKind.FROZEN.signum is signal.SIGSTOP
+    assert FaultKind.UNDISTURBED.signum is None
 
 
 def test_the_table_has_the_figures() -> None:

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from demo import writer
-from demo.writer import Keys, Pace, Writer
+from demo.writer import BatchWriter, OrderKeys, WriterPace
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tests.support.waiting import eventually
 from tidelock.client import connect
 from tidelock.errors import UnknownTableError
-from workloads.history import End, History, Recorder, load
-from workloads.tpch.orders import Scale
+from workloads.history import CallEnd, CallHistory, Recorder, load
+from workloads.tpch.orders import TpchScale
 from workloads.tpch.tables import LINEITEM, ORDERS
 
-KEYS = Keys(last_loaded=1000, writers=4, orders=10)
+KEYS = OrderKeys(last_loaded=1000, writers=4, orders=10)
 COMMIT = "POST /transactions/.*/commit"
 INSERT = "POST /transactions/.*/rows/lineitem"
 OUTCOME = "GET /outcomes/.*"
@@ -37,16 +37,16 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 @contextmanager
-def writing(cluster: FakeCluster, *, timeout_s: float = 5.0) -> Iterator[Writer]:
+def writing(cluster: FakeCluster, *, timeout_s: float = 5.0) -> Iterator[BatchWriter]:
     """Writer 1, whose home is r1."""
     with (
         connect(cluster["r1"].url, replica="r1", timeout_s=timeout_s) as home,
-        connect([cluster["r2"].url, cluster["r1"].url], timeout_s=timeout_s) as anyone,
+        connect([cluster["r2"].url, cluster["r1"].url], timeout_s=timeout_s) as all_replicas,
     ):
-        yield Writer(1, Scale.of(0.01), KEYS, home, anyone, Pace())
+        yield BatchWriter(1, TpchScale.of(0.01), KEYS, home, all_replicas, WriterPace())
 
 
-def write(cluster: FakeCluster, folder: Path, batches: int, *, timeout_s: float = 5.0) -> History:
+def write(cluster: FakeCluster, folder: Path, batches: int, *, timeout_s: float = 5.0) -> CallHistory:
     """Let the writer commit some batches, and return its history."""
     file = folder / "history.jsonl"
     with writing(cluster, timeout_s=timeout_s) as worker, Recorder(file) as history:
@@ -61,14 +61,16 @@ def visible(cluster: FakeCluster) -> dict[str, tuple[int, int]]:
     return {str(key): (orders.count(key), lines.count(key)) for key in sorted({*orders, *lines})}
 
 
-def noted(history: History) -> dict[str, tuple[int, int]]:
+def noted(history: CallHistory) -> dict[str, tuple[int, int]]:
     """Return the writes that should be visible according to the history."""
-    return {write.key: write.rows for write in history.ended(End.OK)}
+    return {write.key: write.rows for write in history.ended(CallEnd.OK)}
 
 
-def told(history: History) -> list[tuple[str | None, int | None]]:
+def told(history: CallHistory) -> list[tuple[str | None, int | None]]:
     """Return tid and CSN of each acknowledged transaction, in the order of the CSNs."""
-    return sorted({(write.tid, write.csn) for write in history.ended(End.OK)}, key=lambda pair: pair[1] or 0)
+    return sorted(
+        {(write.tid, write.csn) for write in history.ended(CallEnd.OK)}, key=lambda pair: pair[1] or 0
+    )
 
 
 def test_batches_are_committed_and_noted(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_an_outcome_that_nobody_knows_is_noted_as_unknown(
         agent.plan(OUTCOME, *[Fault.LOST_ANSWER] * 1000)
     cluster["r1"].plan(COMMIT, *[Fault.LOST_REQUEST] * 1000)
     writes = write(cluster, tmp_path, 1, timeout_s=0.3).writes
-    assert [(write.end, write.csn) for write in writes] == [(End.INFO, None)] * 10
+    assert [(write.end, write.csn) for write in writes] == [(CallEnd.INFO, None)] * 10
     assert all(write.tid for write in writes)
 
 
@@ -158,7 +160,7 @@ def test_a_stopped_writer_ends_without_a_further_batch(cluster: FakeCluster, tmp
         worker.pace.stop()
         thread.join()
         worker.run(history)
-    assert {write.end for write in load(history.path).writes} == {End.FAIL}
+    assert {write.end for write in load(history.path).writes} == {CallEnd.FAIL}
     assert visible(cluster) == {}
 
 
@@ -175,5 +177,5 @@ def test_keys_of_writers_never_meet() -> None:
 
 def test_the_pace_calms_down() -> None:
     """The pace has the calm interval from its time on."""
-    assert Pace(1.0, calm_after_s=1000.0, calm_interval_s=2.0).interval_s == pytest.approx(1.0)
-    assert Pace(1.0, calm_after_s=0.0, calm_interval_s=2.0).interval_s == pytest.approx(2.0)
+    assert WriterPace(1.0, calm_after_s=1000.0, calm_interval_s=2.0).interval_s == pytest.approx(1.0)
+    assert WriterPace(1.0, calm_after_s=0.0, calm_interval_s=2.0).interval_s == pytest.approx(2.0)

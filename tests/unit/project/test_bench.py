@@ -11,7 +11,7 @@ from bench.endurance import ratios
 from bench.lag import lags
 from bench.peers.peer import retrying
 from bench.report import Sheet, sheets
-from bench.workload import ROWS, SCHEMA, Done, batch
+from bench.workload import ROWS, SCHEMA, CommitTiming, batch
 from workloads.stats import Latencies, geometric_mean, percentile, reached
 
 LATENCY = {"p50_ms": 10.0, "p99_ms": 20.0, "max_ms": 30.0}
@@ -139,13 +139,13 @@ def test_a_csn_is_reached_by_the_first_moment_that_contains_it(csn: int, expecte
 def test_lag_is_that_of_the_slowest_replica_and_never_negative() -> None:
     """A commit that all had applied before its acknowledgement has no lag."""
     replicas = [[(0.0, 1), (1.0, 2)], [(0.0, 1), (3.0, 2)]]
-    assert lags([Done(5.0, 0.1, csn=1), Done(2.5, 0.1, csn=2)], replicas) == [0.0, 0.5]
+    assert lags([CommitTiming(5.0, 0.1, csn=1), CommitTiming(2.5, 0.1, csn=2)], replicas) == [0.0, 0.5]
 
 
 def test_a_replica_that_stays_behind_is_an_error() -> None:
     """The lag of a commit that never arrived is not left out of the figures."""
     with pytest.raises(RuntimeError, match="CSN 2"):
-        lags([Done(1.0, 0.1, csn=2)], [[(0.0, 1)]])
+        lags([CommitTiming(1.0, 0.1, csn=2)], [[(0.0, 1)]])
 
 
 def test_batches_have_the_schema_and_no_key_in_common() -> None:

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 
 from tidelock.errors import BadRequestError, UnavailableError, UnknownTableError, UnsupportedTypeError
-from tidelock.spark.options import ADDRESSES, Replica, Route, order, route
+from tidelock.spark.options import ADDRESSES, ReadRoute, Replica, order, route
 from tidelock.spark.schema import struct_of, type_of
 from tidelock.spark.tables import select, view_names
 
 THREE = [Replica("r1", "h1:1"), Replica("r_2", "h2:2"), Replica("r3", "h3:3")]
 
 
-def _addresses(found: Route) -> list[str]:
+def _addresses(found: ReadRoute) -> list[str]:
     """Return the addresses in the order in which Hadoop's client tries them."""
     names = found.options[f"dfs.ha.namenodes.{found.authority}"].split(",")
     return [found.options[f"dfs.namenode.http-address.{found.authority}.{name}"] for name in names]

@@ -35,7 +35,7 @@ from tests.support.histories.table_model import (
     effect,
     from_arrow,
 )
-from workloads.history import End, Logged, LogLine
+from workloads.history import CallEnd, Logged, LogLine
 
 A, B = "t_1", "t_2"
 ROWS: tuple[Row, ...] = ((1, 1, 10), (1, 2, 20), (None, 3, None))
@@ -49,7 +49,7 @@ def bag(*rows: Row) -> Rows:
 
 def life(name: str, tid: str, isolation: str, *ran: Ran, csn: int | None = None, at: int = 0) -> Life:
     """A committed transaction, or (without CSN) one that was rolled back; it lives from `at` for 10 ns."""
-    end, error = (End.OK, "") if csn else (End.FAIL, "rolled back")
+    end, error = (CallEnd.OK, "") if csn else (CallEnd.FAIL, "rolled back")
     snapshot = int(tid.split("-", maxsplit=1)[0])
     return Life(
         name, "r1", isolation, tid, snapshot, at, list(ran), end=end, csn=csn, ended_ns=at + 10, error=error
@@ -154,7 +154,7 @@ def a_commit_told_at_another_csn(story: Story) -> None:
 
 def rolled_back_and_in_the_log(story: Story) -> None:
     """The session got the answer that the transaction is not committed, and the log has it."""
-    story.lives[3].end = End.FAIL
+    story.lives[3].end = CallEnd.FAIL
 
 
 def a_commit_of_nobody(story: Story) -> None:

@@ -19,7 +19,7 @@ from tidelock.wire.failure import Failure
 
 TID = "7-r1-1-1"
 PART = changes.ChangedPart("r1-1-1", TID, "/snapshots/8/default/t/x.parquet", {"p": None}, 3, 900)
-FINDING = audit.Finding(
+FINDING = audit.AuditFinding(
     check="parts", fault="lost", severity=audit.Severity.ERROR, expected="a", found="b", next_step="c", csn=8
 )
 DEFINITION: dict[str, Any] = {

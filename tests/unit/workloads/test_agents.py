@@ -19,7 +19,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import CorruptError, StandbyError, UnavailableError
 from workloads.agents import Agents, Served
-from workloads.tpch.queries import Query
+from workloads.tpch.queries import TpchQuery
 from workloads.tpch.tables import CUSTOMER, LINEITEM, ORDERS, TpchTable
 
 METRICS = """\
@@ -132,7 +132,7 @@ def _rows(table: TpchTable, count: int) -> pa.Table:
     return pa.Table.from_arrays(columns, names=table.schema.names)
 
 
-ASKED = Query("rows", "select o_year, count(*) from orders group by o_year order by o_year")
+ASKED = TpchQuery("rows", "select o_year, count(*) from orders group by o_year order by o_year")
 
 
 def test_duckdb_answers_from_copies_of_the_listed_parts(
@@ -142,7 +142,7 @@ def test_duckdb_answers_from_copies_of_the_listed_parts(
     server, agents = served
     fill(server, 9)
     opinion = SecondOpinion(agents, "r2", tmp_path)
-    others = Query("others", "select (select count(*) from lineitem), (select count(*) from customer)")
+    others = TpchQuery("others", "select (select count(*) from lineitem), (select count(*) from customer)")
     assert opinion.answers(9, [ASKED, others]) == [[(1995, 3), (1996, 2)], [(4, 0)]]
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from tidelock.errors import ConfigError
 from workloads.tpch import data
-from workloads.tpch.data import Loaded, Source
+from workloads.tpch.data import Loaded, TpchRows
 from workloads.tpch.tables import LINEITEM, ORDERS, TABLES, TpchTable
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_rows_fit_the_table(tpch_source: Source, table: TpchTable) -> None:
+def test_rows_fit_the_table(tpch_source: TpchRows, table: TpchTable) -> None:
     """Every table's rows have its columns, no nulls, and come sorted by partition and key."""
     rows = tpch_source.rows(table).read_all()
     rows.validate(full=True)
@@ -26,7 +26,7 @@ def test_rows_fit_the_table(tpch_source: Source, table: TpchTable) -> None:
     assert rows.equals(rows.sort_by(order))
 
 
-def test_an_order_and_its_lines_lie_in_the_same_year(tpch_source: Source) -> None:
+def test_an_order_and_its_lines_lie_in_the_same_year(tpch_source: TpchRows) -> None:
     """o_year is the year of the order's date, and l_year that of the order, not of the line item."""
     orders = tpch_source.rows(ORDERS).read_all()
     assert pc.all(pc.equal(pc.year(orders["o_orderdate"]), orders["o_year"].cast(pa.int64()))).as_py()
@@ -35,7 +35,7 @@ def test_an_order_and_its_lines_lie_in_the_same_year(tpch_source: Source) -> Non
     assert [year_of[key] for key in lines["l_orderkey"]] == lines["l_year"]
 
 
-def test_loaded_counts_rows_and_knows_the_last_key(tpch_source: Source) -> None:
+def test_loaded_counts_rows_and_knows_the_last_key(tpch_source: TpchRows) -> None:
     """The content of the tables after a load is computed from the source alone."""
     loaded = tpch_source.loaded()
     assert isinstance(loaded, Loaded)
@@ -45,7 +45,7 @@ def test_loaded_counts_rows_and_knows_the_last_key(tpch_source: Source) -> None:
     assert loaded.rows["region"] == 5
 
 
-def test_two_tables_can_be_read_at_once(tpch_source: Source) -> None:
+def test_two_tables_can_be_read_at_once(tpch_source: TpchRows) -> None:
     """A reader that is not at its end is not disturbed by another one."""
     one, other = tpch_source.rows(ORDERS), tpch_source.rows(LINEITEM)
     assert one.read_next_batch().num_rows > 0

@@ -9,22 +9,22 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from workloads.tpch.data import Source
+from workloads.tpch.data import TpchRows
 from workloads.tpch.orders import (
     LAST_DATE,
     LINES_MAX,
-    Batch,
-    Scale,
+    OrderBatch,
+    TpchScale,
     charge_cents,
     new_batch,
     retail_price_cents,
 )
 from workloads.tpch.tables import LINEITEM, ORDERS, PART
 
-SCALE = Scale.of(0.01)
+SCALE = TpchScale.of(0.01)
 
 
-def batches(count: int = 40) -> list[Batch]:
+def batches(count: int = 40) -> list[OrderBatch]:
     """Batches of ten orders, drawn one after the other."""
     random = Random("test")
     return [new_batch(random, SCALE, 1_000 + 10 * number, 10) for number in range(count)]
@@ -49,14 +49,14 @@ def prices(orders: pa.Table) -> dict[int, int]:
     return {row["o_orderkey"]: cents(row["o_totalprice"]) for row in orders.to_pylist()}
 
 
-def test_the_price_formula_is_that_of_the_generator(tpch_source: Source) -> None:
+def test_the_price_formula_is_that_of_the_generator(tpch_source: TpchRows) -> None:
     """o_totalprice of every generated order is exactly the sum of `charge_cents` over its line items."""
     found = prices(tpch_source.rows(ORDERS).read_all())
     assert len(found) == 15_000
     assert charges(tpch_source.rows(LINEITEM).read_all()) == found
 
 
-def test_the_retail_price_is_that_of_the_generator(tpch_source: Source) -> None:
+def test_the_retail_price_is_that_of_the_generator(tpch_source: TpchRows) -> None:
     """p_retailprice of every generated part follows from its key."""
     parts = tpch_source.rows(PART).read_all().to_pylist()
     assert all(cents(part["p_retailprice"]) == retail_price_cents(part["p_partkey"]) for part in parts)
@@ -134,4 +134,4 @@ def test_the_same_seed_draws_the_same_batch() -> None:
 
 def test_a_tiny_scale_has_one_of_everything() -> None:
     """Nothing is drawn from an empty range."""
-    assert Scale.of(0.000_001) == Scale(customers=1, parts=1, suppliers=1, clerks=1)
+    assert TpchScale.of(0.000_001) == TpchScale(customers=1, parts=1, suppliers=1, clerks=1)

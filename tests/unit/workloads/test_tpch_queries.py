@@ -11,7 +11,7 @@ import pytest
 from demo.checks import every_order_is_whole
 from workloads.compare import Row
 from workloads.tpch import queries
-from workloads.tpch.orders import Scale, new_batch
+from workloads.tpch.orders import TpchScale, new_batch
 
 LAST_LOADED = 100
 #: Order keys: five that count as loaded, five new ones.
@@ -22,7 +22,7 @@ FIRST = 96
 def tables() -> duckdb.DuckDBPyConnection:
     """Ten orders with at least two line items each, half of them above the last loaded key."""
     random = Random(3)
-    while min((batch := new_batch(random, Scale.of(0.01), FIRST, 10)).lines) < 2:
+    while min((batch := new_batch(random, TpchScale.of(0.01), FIRST, 10)).lines) < 2:
         pass
     connection = duckdb.connect()
     for name, rows in (("orders", batch.orders), ("lineitem", batch.lineitem)):
@@ -89,7 +89,7 @@ def test_damage_is_found_and_names_its_order(
 
 
 @pytest.mark.parametrize("render", [lambda q: q.for_spark, lambda q: q.for_duckdb], ids=["spark", "duckdb"])
-def test_each_engine_divides_in_its_own_words(render: Callable[[queries.Query], str]) -> None:
+def test_each_engine_divides_in_its_own_words(render: Callable[[queries.TpchQuery], str]) -> None:
     """Spark writes the division of integers as `div`, DuckDB as `//`."""
     text = render(queries.orders_and_lines(1))
     assert ("//" in text) != (" div " in text)

@@ -14,7 +14,7 @@ from tidelock.csnlog.core.model import Kind
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.deep import DeepCheck
 from tidelock.replica_agent.storage import catalog_writes as jobs
-from tidelock.wire.audit import Finding
+from tidelock.wire.audit import AuditFinding
 
 #: Parts of the replica: the removed one and its neighbour in a pack, one in a file, one of a manifest.
 REMOVED, PACKED, LARGE, LISTED, MANIFEST = "r1-1-30", "r1-1-31", "r1-1-40", "r1-1-50", "r1-1-9"
@@ -172,7 +172,7 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
 }
 
 
-def _named(found: list[Finding]) -> set[tuple[str, str | None]]:
+def _named(found: list[AuditFinding]) -> set[tuple[str, str | None]]:
     return {(one.fault, one.part or one.file or one.tid) for one in found}
 
 
@@ -258,7 +258,7 @@ async def test_what_is_above_the_snapshot_is_not_judged(replica: AuditedReplica)
     assert await replica.audit() == []
 
 
-async def _deep(replica: AuditedReplica, *, stopped: bool = False) -> tuple[int, list[Finding], int]:
+async def _deep(replica: AuditedReplica, *, stopped: bool = False) -> tuple[int, list[AuditFinding], int]:
     read: list[int] = []
     with replica.scratch() as scratch:
         look = await DeepCheck(

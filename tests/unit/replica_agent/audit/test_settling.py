@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.auditor import settled
 from tidelock.replica_agent.audit.findings import Look
-from tidelock.wire.audit import Finding, Severity
+from tidelock.wire.audit import AuditFinding, Severity
 
 
 class Scripted:
@@ -24,8 +24,8 @@ class Scripted:
         self.looks += 1
         return Look(self.looks, frozenset(self._finding(file) for file in files))
 
-    def _finding(self, file: str) -> Finding:
-        return Finding(
+    def _finding(self, file: str) -> AuditFinding:
+        return AuditFinding(
             check=self.name, fault="x", severity=Severity.ERROR, expected=f"as in look {self.looks}",
             found="nothing", next_step="none", file=file,
         )  # fmt: skip

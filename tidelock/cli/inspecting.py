@@ -11,10 +11,10 @@ import typer
 
 from tidelock.cli import output
 from tidelock.cli.local import print_replicas
-from tidelock.cli.target import Json, Target, on_target
+from tidelock.cli.target import ClusterOptions, Json, on_target
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
-_PANEL = "Looking"
+_PANEL = "Inspecting"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -23,24 +23,24 @@ def add_to(app: typer.Typer) -> None:
         app.command(rich_help_panel=_PANEL)(on_target(command))
 
 
-def status(target: Target, as_json: Json = False) -> None:
-    """Show the replicas: where they are, what they do, how far they have got."""
+def status(target: ClusterOptions, as_json: Json = False) -> None:
+    """Show the replicas: addresses, states and snapshot CSNs."""
     cluster = target.local()
     if cluster is not None:
-        found = cluster.status()
+        cluster_status = cluster.status()
     else:
         with target.connect() as db:
-            found = _of_agents(db.status())
+            cluster_status = _of_agents(db.status())
     if as_json:
-        output.print_json(found)
+        output.print_json(cluster_status)
         return
-    print_replicas(found["replicas"])
-    zookeeper = found.get("zookeeper")
+    print_replicas(cluster_status["replicas"])
+    zookeeper = cluster_status.get("zookeeper")
     if zookeeper:
         output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
 
 
-def _of_agents(told: dict[str, Any]) -> dict[str, Any]:
+def _of_agents(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status that an agent reports, in the form of the status of a local cluster."""
     replicas = [
         {
@@ -51,22 +51,22 @@ def _of_agents(told: dict[str, Any]) -> dict[str, Any]:
             "snapshot_csn": row["snapshot_csn"],
             "pid": None,
         }
-        for row in told["replicas"]
+        for row in status["replicas"]
     ]
-    kept = ("cluster_id", "cluster_csn", "end_csn", "copies")
-    return {"replicas": replicas, **{name: told[name] for name in kept if name in told}}
+    names = ("cluster_id", "cluster_csn", "end_csn", "copies")
+    return {"replicas": replicas, **{name: status[name] for name in names if name in status}}
 
 
 def tables(
-    target: Target,
+    target: ClusterOptions,
     csn: Annotated[int | None, typer.Option(help="At this CSN; default: the newest.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the tables."""
     with target.connect() as db:
-        found = db.tables(csn=csn)
+        definitions = db.tables(csn=csn)
     if as_json:
-        output.print_json(found)
+        output.print_json(definitions)
         return
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "table": lambda table: table["name"],
@@ -79,56 +79,56 @@ def tables(
         "parts": lambda table: table["parts"],
     }
     for name in ("unique by", "derived from"):
-        if not any(columns[name](table) for table in found):
+        if not any(columns[name](table) for table in definitions):
             del columns[name]
-    output.print_table(list(columns), [[cell(table) for cell in columns.values()] for table in found])
+    output.print_table(list(columns), [[cell(table) for cell in columns.values()] for table in definitions])
 
 
-def txns(target: Target, as_json: Json = False) -> None:
+def txns(target: ClusterOptions, as_json: Json = False) -> None:
     """List open and recently ended transactions of all replicas that answer."""
     with target.connect() as db:
-        found = db.transactions()
+        transactions = db.transactions()
     if as_json:
-        output.print_json(found)
+        output.print_json(transactions)
         return
     names = ["tid", "state", "rows", "parts", "tables", "label", "lease_left_s"]
-    rows = [{**row, "tables": ", ".join(row.get("tables") or [])} for row in found]
+    rows = [{**row, "tables": ", ".join(row.get("tables") or [])} for row in transactions]
     output.print_table([*names[:-1], "lease left, s"], [[row.get(name) for name in names] for row in rows])
 
 
-def outcome(target: Target, tid: Tid, as_json: Json = False) -> None:
-    """Tell how a transaction ended: committed, aborted, running or too_old."""
+def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
+    """Show the outcome of a transaction: committed, aborted, running or too_old."""
     with target.connect() as db:
-        found = db.outcome(tid)
+        result = db.outcome(tid)
     if as_json:
         output.print_json(
-            {"tid": found.tid, "outcome": str(found.decision), "csn": found.csn, "time": _iso(found.time)}
+            {"tid": result.tid, "outcome": str(result.decision), "csn": result.csn, "time": _iso(result.time)}
         )
         return
-    where = f" at CSN {found.csn}" if found.csn is not None else ""
-    when = f", {_iso(found.time)}" if found.time is not None else ""
-    output.say(f"{tid} {found.decision}{where}{when}")
+    where = f" at CSN {result.csn}" if result.csn is not None else ""
+    when = f", {_iso(result.time)}" if result.time is not None else ""
+    output.say(f"{tid} {result.decision}{where}{when}")
 
 
 def label(
-    target: Target, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
+    target: ClusterOptions, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
 ) -> None:
-    """Tell what is committed under a label: by which transaction, which batch of a stream, at which CSN."""
+    """Show the newest commit under a label: its transaction, its batch in a stream, its CSN."""
     with target.connect() as db:
-        found = db.label(name)
+        newest = db.label(name)
     if as_json:
-        output.print_json(found and {**dataclasses.asdict(found), "time": _iso(found.time)})
+        output.print_json(newest and {**dataclasses.asdict(newest), "time": _iso(newest.time)})
         return
-    if found is None:
+    if newest is None:
         output.say(f"{name}: nothing is committed under this label")
         return
-    batch = f", batch {found.batch}" if found.batch is not None else ""
-    where = f" at CSN {found.csn}, {_iso(found.time)}" if found.csn is not None else ""
-    output.say(f"{name}: {found.tid}{batch}{where}")
+    batch = f", batch {newest.batch}" if newest.batch is not None else ""
+    where = f" at CSN {newest.csn}, {_iso(newest.time)}" if newest.csn is not None else ""
+    output.say(f"{name}: {newest.tid}{batch}{where}")
 
 
 def log(
-    target: Target,
+    target: ClusterOptions,
     from_csn: Annotated[
         int | None, typer.Option("--from", help="First CSN to show; default: the last ones.")
     ] = None,
@@ -163,14 +163,14 @@ def _tid_of(item: Any) -> str:
     return str(item.get("tid", item)) if isinstance(item, dict) else str(item)
 
 
-def explain(target: Target, tid: Tid, as_json: Json = False) -> None:
-    """Tell the story of a transaction: its state, record and parts, where they lie, what it waits for."""
+def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
+    """Show the hihistory of a transaction: its state, record and parts, their holders, what it waits for."""
     with target.connect() as db:
-        story = db.explain(tid)
+        history = db.explain(tid)
     if as_json:
-        output.print_json(story)
+        output.print_json(history)
         return
-    for name, value in story.items():
+    for name, value in history.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             columns = list(value[0])
             output.print_table(columns, [[row.get(key) for key in columns] for row in value], title=name)

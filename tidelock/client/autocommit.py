@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, TypedDict, Unpack
 
-import tenacity
-
-from tidelock.client.changes import Values
+from tidelock.client.arguments import Values
 from tidelock.client.connection import Connection
 from tidelock.client.data import Data, repeatable
-from tidelock.client.decide import PAUSE_FIRST_S, PAUSE_MAX_S
+from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult
 from tidelock.client.scan import Params
 from tidelock.client.transaction import Transaction, Wait
@@ -23,7 +22,7 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 
-T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Errors after which an autocommit statement begins again: its transaction is certainly not committed.
 _BEGIN_AGAIN: Final = (
@@ -35,8 +34,8 @@ _BEGIN_AGAIN: Final = (
 )
 
 
-class End(TypedDict, total=False):
-    """Options for the end of an autocommit statement.
+class CommitOptions(TypedDict, total=False):
+    """Options for the commit of an autocommit statement.
 
     Attributes:
         label: Unique name of this piece of work, see `Database.begin`.
@@ -75,49 +74,53 @@ class AutocommitStatements:
 
         Raises as `Transaction.insert` and `Transaction.commit`.
         """
-        return self._alone(
-            lambda tx: tx.insert(table, data),
-            again=repeatable(data),
-            label=label,
-            wait=wait,
-            timeout_s=timeout_s,
-        )
+        options = CommitOptions(label=label, wait=wait, timeout_s=timeout_s)
+        return self._run(options, repeatable(data), Transaction.insert, table, data)
 
-    def drop_partition(self, table: str, partition: Mapping[str, Any], **end: Unpack[End]) -> CommitResult:
+    def drop_partition(
+        self, table: str, partition: Mapping[str, Any], **options: Unpack[CommitOptions]
+    ) -> CommitResult:
         """As `Transaction.drop_partition`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.drop_partition(table, partition), again=True, **end)
+        return self._run(options, True, Transaction.drop_partition, table, partition)
 
-    def truncate(self, table: str, **end: Unpack[End]) -> CommitResult:
+    def truncate(self, table: str, **options: Unpack[CommitOptions]) -> CommitResult:
         """As `Transaction.truncate`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.truncate(table), again=True, **end)
+        return self._run(options, True, Transaction.truncate, table)
 
     def move_partition(
-        self, table: str, partition: Mapping[str, Any], into: str, **end: Unpack[End]
+        self, table: str, partition: Mapping[str, Any], into: str, **options: Unpack[CommitOptions]
     ) -> CommitResult:
         """As `Transaction.move_partition`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.move_partition(table, partition, into), again=True, **end)
+        return self._run(options, True, Transaction.move_partition, table, partition, into)
 
     def replace_partition(
-        self, table: str, partition: Mapping[str, Any], data: Data, **end: Unpack[End]
+        self, table: str, partition: Mapping[str, Any], data: Data, **options: Unpack[CommitOptions]
     ) -> CommitResult:
         """As `Transaction.replace_partition`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(
-            lambda tx: tx.replace_partition(table, partition, data), again=repeatable(data), **end
-        )
+        return self._run(options, repeatable(data), Transaction.replace_partition, table, partition, data)
 
-    def delete(self, table: str, where: str, params: Params = (), **end: Unpack[End]) -> CommitResult:
+    def delete(
+        self, table: str, where: str, params: Params = (), **options: Unpack[CommitOptions]
+    ) -> CommitResult:
         """As `Transaction.delete`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.delete(table, where, params), again=True, **end)
+        return self._run(options, True, Transaction.delete, table, where, params)
 
     def update(
-        self, table: str, values: Values, where: str | None = None, params: Params = (), **end: Unpack[End]
+        self,
+        table: str,
+        values: Values,
+        where: str | None = None,
+        params: Params = (),
+        **options: Unpack[CommitOptions],
     ) -> CommitResult:
         """As `Transaction.update`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.update(table, values, where, params), again=True, **end)
+        return self._run(options, True, Transaction.update, table, values, where, params)
 
-    def upsert(self, table: str, data: Data, *, on: Sequence[str], **end: Unpack[End]) -> CommitResult:
+    def upsert(
+        self, table: str, data: Data, *, on: Sequence[str], **options: Unpack[CommitOptions]
+    ) -> CommitResult:
         """As `Transaction.upsert`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(lambda tx: tx.upsert(table, data, on=on), again=repeatable(data), **end)
+        return self._run(options, repeatable(data), Transaction.upsert, table, data, on=on)
 
     def merge(
         self,
@@ -129,50 +132,40 @@ class AutocommitStatements:
         when_matched_delete: str | None = None,
         when_not_matched_insert: Values | bool | None = True,
         params: Params = (),
-        **end: Unpack[End],
+        **options: Unpack[CommitOptions],
     ) -> CommitResult:
         """As `Transaction.merge`, in a separate transaction, begun again as in `insert`."""
-        return self._alone(
-            lambda tx: tx.merge(
-                table,
-                data,
-                on=on,
-                when_matched_update=when_matched_update,
-                when_matched_delete=when_matched_delete,
-                when_not_matched_insert=when_not_matched_insert,
-                params=params,
-            ),
-            again=repeatable(data),
-            **end,
+        return self._run(
+            options,
+            repeatable(data),
+            Transaction.merge,
+            table,
+            data,
+            on=on,
+            when_matched_update=when_matched_update,
+            when_matched_delete=when_matched_delete,
+            when_not_matched_insert=when_not_matched_insert,
+            params=params,
         )
 
-    def _alone(
+    def _run(
         self,
-        statement: Callable[[Transaction], object],
-        *,
+        options: CommitOptions,
         again: bool,
-        label: str | None = None,
-        wait: Wait = "home",
-        timeout_s: float | None = None,
+        statement: Callable[Concatenate[Transaction, P], object],
+        *args: P.args,
+        **named: P.kwargs,
     ) -> CommitResult:
         """Run one statement as a transaction; `again`: repeat it while it certainly takes effect once."""
-        limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
 
-        def once() -> CommitResult:
+        def once(
+            label: str | None = None, wait: Wait = "home", timeout_s: float | None = None
+        ) -> CommitResult:
             with self.begin(label) as tx:
-                statement(tx)
+                statement(tx, *args, **named)
                 return tx.commit(wait=wait, timeout_s=timeout_s)
 
-        return _again(once, limit_s) if again else once()
-
-
-def _again(call: Callable[[], T], limit_s: float) -> T:
-    """Repeat a call until it succeeds, fails for good, or the time is over."""
-    deadline = time.monotonic() + limit_s
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_BEGIN_AGAIN),
-        wait=tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-        stop=lambda _: time.monotonic() >= deadline,
-        reraise=True,
-    )
-    return retrying(call)
+        call = functools.partial(once, **options)  # TypeError for an option that does not exist
+        timeout_s = options.get("timeout_s")
+        limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
+        return repeat(call, _BEGIN_AGAIN, deadline=time.monotonic() + limit_s) if again else call()

@@ -1,0 +1,337 @@
+"""The statements of a transaction, and the requests that they send to its home."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidelock.client.arguments import Values, full_name, literals, plain, values_or_flag
+from tidelock.client.data import Data, ipc_stream, open_rows
+from tidelock.client.members import KnownMember
+from tidelock.client.results import ChangeResult, InsertResult, RemoveResult
+from tidelock.client.scan import Params
+from tidelock.client.transport import Transport, json_text, segment
+from tidelock.wire.statements import (
+    DeleteRequest,
+    MergeSpec,
+    MoveRequest,
+    PartitionRequest,
+    UpdateRequest,
+)
+from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
+
+T = TypeVar("T")
+
+
+class HomeRequests:
+    """Requests about one transaction to its home, at `_address`; part of the classes of transactions."""
+
+    tid: str
+    _transport: Transport
+    _address: str
+
+    def _call(self, step: str, *, answer: type[T], method: str = "POST", **options: Any) -> T:
+        path = f"/transactions/{segment(self.tid)}/{step}"
+        return self._transport.call(self._address, method, path, answer=answer, **options)
+
+    def _send_rows(self, step: str, data: Data, answer: type[T], timeout_s: float | None = None) -> T:
+        path = f"/transactions/{segment(self.tid)}/{step}"
+        chunks = ipc_stream(open_rows(data))
+        return self._transport.upload(self._address, path, chunks, answer=answer, timeout_s=timeout_s)
+
+
+class Statements(HomeRequests):
+    """The statements of a transaction; part of `Transaction`."""
+
+    snapshot_csn: int
+    _home: KnownMember
+
+    def insert(self, table: str, data: Data) -> InsertResult:
+        """Stage rows; no other transaction sees them before the commit.
+
+        Args:
+            table: `name` or `namespace.name`.
+            data: pyarrow Table, RecordBatch or RecordBatchReader, pandas DataFrame, any object with
+                `__arrow_c_stream__`, or the path (or a list of paths) of Parquet files and of folders with
+                them. Files and readers are sent piece by piece and never held in memory as a whole.
+
+        Raises:
+            UnknownTableError: The table does not exist at this transaction's snapshot.
+            SchemaMismatchError: The rows do not fit the table.
+            DuplicateKeyError: The table has a unique key and refuses duplicates; `key` (one, as text) and
+                `keys` (their number) are in its details.
+            SerializationConflictError: The table has a unique key, and another transaction adds, or has added
+                since this one's snapshot, rows whose keys may be among these.
+            TooLargeError: A limit of the agent was exceeded.
+            DiskFullError: The home's disk is full.
+            BadRequestError: `data` holds no rows that can be sent.
+            TransactionClosedError: The transaction accepts no statements (LeaseExpiredError: its lease ran
+                out).
+            UnavailableError: The home did not answer; if rows had left, the transaction accepts rollback()
+                only.
+        """
+        return self._upload(f"rows/{segment(table)}", data, InsertResult)
+
+    def drop_partition(self, table: str, partition: Mapping[str, Any]) -> RemoveResult:
+        """Remove the rows of one partition that this transaction sees; no file is read or written.
+
+        Args:
+            table: `name` or `namespace.name`.
+            partition: Every partition column with its value; None is null.
+
+        Raises:
+            SerializationConflictError: Another transaction removes rows of the partition, or has done so
+                since this one's snapshot (`part`, `holder` in its details).
+            UnknownTableError, BadRequestError: The table does not exist, or `partition` names no partition.
+            TransactionClosedError: As in `insert`. After each of these errors: rollback() only.
+        """
+        return self._remove("drop_partition", table, PartitionRequest(plain(partition)))
+
+    def truncate(self, table: str) -> RemoveResult:
+        """Remove all rows of a table that this transaction sees; errors as `drop_partition`."""
+        return self._remove("truncate", table, None)
+
+    def move_partition(self, table: str, partition: Mapping[str, Any], into: str) -> RemoveResult:
+        """Move the rows of one partition into another table of equal schema, without rewriting them.
+
+        Raises:
+            BadRequestError: The tables differ in columns, partitions or sort order.
+            TidelockError: Other errors, as `drop_partition`.
+        """
+        return self._remove("move_partition", table, MoveRequest(plain(partition), into))
+
+    def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
+        """Replace the rows of one partition by other rows, which must all belong to it.
+
+        Raises:
+            SchemaMismatchError: The rows do not fit the table, or are of another partition.
+            TidelockError: Other errors, as `drop_partition` and `insert`.
+        """
+        self.drop_partition(table, partition)
+        path = f"rows/{segment(table)}?partition={segment(json.dumps(plain(partition)))}"
+        return self._upload(path, data, InsertResult)
+
+    def delete(self, table: str, where: str, params: Params = ()) -> ChangeResult:
+        """Delete the rows for which a condition is true; only parts with such rows are rewritten.
+
+        Args:
+            table: `name` or `namespace.name`.
+            where: A condition in SQL over the columns of the table, with `?` for each of `params`. Rows for
+                which it is NULL remain. Subqueries see all tables.
+            params: Values of its parameters.
+
+        Raises:
+            BadRequestError: The condition is wrong.
+            SerializationConflictError: Another transaction removes a part with such rows, or has done so
+                since this one's snapshot (`part`, `holder` in its details).
+            UnknownTableError: The table does not exist at this transaction's snapshot.
+            TooLargeError: The statement needs more memory or time than a replica allows for one statement.
+            TransactionClosedError: The transaction accepts no statements.
+            UnavailableError: The home did not answer. After each of these errors: rollback() only.
+        """
+        return self._change(f"delete/{segment(table)}", lambda: DeleteRequest(where, list(params)))
+
+    def update(
+        self, table: str, values: Values, where: str | None = None, params: Params = ()
+    ) -> ChangeResult:
+        """Give columns new values in the rows for which a condition is true; a partition column may change.
+
+        Args:
+            table: `name` or `namespace.name`.
+            values: New values by column. A string is SQL over the old row (`{"n": "n + ?"}`); None, bool,
+                int, float, Decimal, date, datetime and bytes are values. To store a text pass it as
+                a parameter (`{"name": "?"}`) or quote it (`{"name": "'ann'"}`).
+            where: As in `delete`; None = all rows.
+            params: Parameters of `values` in their order, then those of `where`.
+
+        Raises:
+            SchemaMismatchError: A new value does not fit its column (`column` in its details).
+            TidelockError: Other errors, as `delete`.
+        """
+        return self._change(
+            f"update/{segment(table)}", lambda: UpdateRequest(literals(values), where, list(params))
+        )
+
+    def upsert(self, table: str, data: Data, *, on: Sequence[str]) -> ChangeResult:
+        """Insert rows; each one replaces the row with the same key, if that exists.
+
+        Args:
+            table: `name` or `namespace.name`.
+            data: Rows with all columns of the table, as in `insert`; no key may occur twice.
+            on: Columns of the key. A key with a null equals no other: such rows are inserted.
+
+        Raises:
+            SchemaMismatchError: The rows do not fit the table.
+            BadRequestError: A key occurs twice among the rows (`key` in its details).
+            TidelockError: Other errors, as `delete` and `insert`.
+        """
+        names = [on] if isinstance(on, str) else list(on)
+        return self._merge(f"upsert/{segment(table)}?on=", lambda: ",".join(names), data)
+
+    def merge(
+        self,
+        table: str,
+        data: Data,
+        *,
+        on: Sequence[str],
+        when_matched_update: Values | bool | None = None,
+        when_matched_delete: str | None = None,
+        when_not_matched_insert: Values | bool | None = True,
+        params: Params = (),
+    ) -> ChangeResult:
+        """Merge rows into a table by key. In SQL they are `source`, and the rows of the table are `target`.
+
+        Args:
+            table: `name` or `namespace.name`.
+            data: Rows with at least the columns of `on`, as in `insert`; other columns than those of the
+                table may be used in SQL.
+            on: Columns of the key. A key with a null equals no other.
+            when_matched_update: New values of rows of the table whose key is among the rows, as in `update`;
+                True: the values of the given rows.
+            when_matched_delete: Such rows are deleted instead where this condition is true.
+            when_not_matched_insert: Values of new rows for rows whose key is not in the table, SQL over
+                `source` (columns left out become null); True: all columns of the table. None: they are left
+                out.
+            params: Parameters of the update, of the delete condition, and of the insert, in this order.
+
+        Raises:
+            BadRequestError: SQL is wrong, or a row of the table matches several rows (`key` in its details).
+            TidelockError: Other errors, as `upsert`.
+        """
+
+        def spec() -> str:
+            clauses = MergeSpec(
+                on=[on] if isinstance(on, str) else list(on),
+                when_matched_update=values_or_flag(when_matched_update),
+                when_matched_delete=when_matched_delete,
+                when_not_matched_insert=values_or_flag(when_not_matched_insert),
+                params=list(params),
+            )
+            return json_text(clauses)
+
+        return self._merge(f"merge/{segment(table)}?spec=", spec, data)
+
+    def path(self, table: str, rights: Iterable[str] = ("append", "replace")) -> str:
+        """Return the folder through which Spark writes to a table, as a part of this transaction.
+
+        `df.write.mode("append").parquet(tx.path("orders"))`, with `partitionBy` as the table is partitioned.
+        The path holds a token with `rights` (see `token`): a process that knows the path may write to that
+        table until the transaction ends. It is not for reading. See docs/spark-writes.md, and
+        `tidelock.spark.write`, which makes all settings itself.
+
+        Raises:
+            BadRequestError: `table` is no name of a table.
+            TransactionClosedError: The transaction accepts no statements.
+            UnavailableError: The home does not answer; the call may be repeated.
+        """
+        name = full_name(table)
+        made = self._token(TokenRequest(tuple(rights), [name]))
+        return "/".join((made.url, *name.rsplit(".", 1)))
+
+    def token(
+        self,
+        rights: Iterable[str] = ("append", "replace"),
+        tables: Iterable[str] | None = None,
+        ttl_s: float | None = None,
+    ) -> str:
+        """Return a token, with which other processes write to this transaction, or join it.
+
+        Args:
+            rights: "append" to add rows, "replace" to remove the existing rows (mode "overwrite"). For a
+                process that joins the transaction (`tidelock.join`): "read" to see what the transaction
+                sees, "heartbeat" to keep it alive, "commit" to end it.
+            tables: Names; None = all.
+            ttl_s: Seconds after which the token expires; it is invalid at once when the transaction ends.
+                Default: the agents' `token_ttl_s`.
+
+        Raises as `path`, and BadRequestError for a right that does not exist or a time out of range.
+        """
+        named = None if tables is None else list(tables)
+        return self._token(TokenRequest(tuple(rights), named, ttl_s)).token
+
+    @property
+    def url(self) -> str:
+        """Address by which this client reaches the home, for `tidelock.join`."""
+        return self._transport.url_of(self._address)
+
+    @property
+    def published_url(self) -> str:
+        """Address of the home as it publishes it, for `tidelock.join` in processes on other machines."""
+        return self._transport.url_of(self._home.published)
+
+    def seal(self, table: str) -> InsertResult:
+        """End a write through `path` whose committer leaves no `_SUCCESS`, after the write has returned.
+
+        Harmless after a committer that leaves `_SUCCESS`: then nothing is left to be sealed (0 rows).
+
+        Raises:
+            UnsealedWriteError: Tasks are still running.
+            SchemaMismatchError: A file does not fit the table; the transaction accepts rollback() only.
+            TransactionClosedError, UnavailableError: As `path`.
+        """
+        return self._seal(table, SealRequest())
+
+    def settle(self, table: str, job: str, files: Iterable[str]) -> InsertResult:
+        """End a job that writes through `path`: keep the named files and drop all other files of the job.
+
+        It replaces the renames of a committer, for jobs whose tasks report the files that they have written.
+
+        Args:
+            table: `name` or `namespace.name`.
+            job: UUID of the job, as in the names of its files.
+            files: Paths in the folder, each where a task attempt has left the file.
+
+        Raises:
+            UnsealedWriteError: A file does not exist, or is still being written.
+            TidelockError: Other errors, as `seal`.
+        """
+        return self._seal(table, SealRequest(job, list(files)))
+
+    def definition(self, table: str) -> dict[str, Any]:
+        """Return a table as this transaction sees it: its columns, `partition_by`, `sort_by`, properties.
+
+        Raises:
+            UnknownTableError: The table does not exist at the snapshot of the transaction.
+            UnavailableError: The home does not answer; the call may be repeated.
+        """
+        path, query = f"/tables/{segment(table)}", {"csn": self.snapshot_csn}
+        call = self._transport.call
+        return self._statement(
+            lambda: call(self._address, "GET", path, answer=dict[str, Any], query=query), reads=True
+        )
+
+    def _remove(self, statement: str, table: str, body: msgspec.Struct | None) -> RemoveResult:
+        step = f"{statement}/{segment(table)}"
+        return self._statement(lambda: self._call(step, answer=RemoveResult, body=body), reads=False)
+
+    def _upload(self, step: str, data: Data, answer: type[T]) -> T:
+        return self._statement(lambda: self._send_rows(step, data, answer), reads=False)
+
+    def _change(self, step: str, body: Callable[[], msgspec.Struct]) -> ChangeResult:
+        # The body is made inside: a wrong value fails the transaction, as the agent's refusal does.
+        change_s = self._transport.timeouts.change_s
+        return self._statement(
+            lambda: self._call(step, answer=ChangeResult, body=body(), timeout_s=change_s), reads=False
+        )
+
+    def _merge(self, step: str, argument: Callable[[], str], data: Data) -> ChangeResult:
+        change_s = self._transport.timeouts.change_s
+        return self._statement(
+            lambda: self._send_rows(step + segment(argument()), data, ChangeResult, change_s), reads=False
+        )
+
+    def _seal(self, table: str, request: SealRequest) -> InsertResult:
+        step, change_s = f"seal/{segment(table)}", self._transport.timeouts.change_s
+        return self._statement(
+            lambda: self._call(step, answer=InsertResult, body=request, timeout_s=change_s), reads=False
+        )
+
+    def _token(self, request: TokenRequest) -> TokenAnswer:
+        return self._statement(lambda: self._call("token", answer=TokenAnswer, body=request), reads=True)
+
+    def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
+        """Run a statement; its failure may leave the transaction open for rollback() only."""
+        raise NotImplementedError
