@@ -374,4 +374,5 @@ def _now() -> float:
 
 async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):  # `wait_for` of Python 3.11 loses a cancellation
+            await event.wait()

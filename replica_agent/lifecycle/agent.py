@@ -333,7 +333,8 @@ class Agent:
             _log.warning("not_done_now", what=name, reason=error.message)
 
     async def _repeat(self, name: str, interval_s: float, work: PeriodicTask) -> None:
-        while True:
+        task = asyncio.current_task()
+        while not (task and task.cancelling()):  # a failing clean-up replaces CancelledError by its own error
             await asyncio.sleep(interval_s)
             await self._once(name, work())
 

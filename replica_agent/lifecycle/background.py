@@ -18,7 +18,7 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Link, SetData
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import read_tail
-from tidelock.errors import LeaseExpiredError
+from tidelock.errors import LeaseExpiredError, TidelockError
 from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.config.states import Action
 from tidelock.replica_agent.lifecycle.wiring import AgentParts
@@ -141,11 +141,13 @@ class BackgroundTasks:
         await self._snapshots.forget_ended()
         try:
             await self._horizon.advance()
-        finally:
-            await self._collection.run()
-            self._show_horizon()
+        except TidelockError:  # but not a cancellation: then this boot is to end
+            await self._collect()
+            raise
+        await self._collect()
 
-    def _show_horizon(self) -> None:
+    async def _collect(self) -> None:
+        await self._collection.run()
         reader, metrics = self._local.catalog.reader, self._metrics
         metrics.horizon.set(reader.horizon())
         metrics.tail.set(reader.meta("tail"))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.sim.bugs import BUGS
-from tests.sim.plan import Plan, draw
+from tests.sim.plan import RunPlan, draw
 from tests.sim.shrink import shrink
 from tests.sim.world import Result, simulate
 
@@ -23,17 +23,17 @@ Around = Callable[[], Any]
 say = functools.partial(print, flush=True)
 
 
-def command(plan: Plan, *, bug: str = "") -> str:
+def command(plan: RunPlan, *, bug: str = "") -> str:
     """Return the command that repeats a run."""
     which = f"--seed {plan.seed}" if plan == draw(plan.seed) else f"--plan {shlex.quote(plan.to_json())}"
     return f"python -m tests.sim {which}" + (f" --bug {bug}" if bug else "")
 
 
-def shrunk(found: Result, around: Around) -> Plan:
+def shrunk(found: Result, around: Around) -> RunPlan:
     """Return a smaller plan that violates the same."""
     names = {violation.invariant for violation in found.violations}
 
-    def fails(plan: Plan) -> bool:
+    def fails(plan: RunPlan) -> bool:
         again = simulate(plan, around=around, brief=True)
         return any(violation.invariant in names for violation in again.violations)
 
@@ -56,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, help="one run, told in full")
-    which.add_argument("--plan", type=Plan.from_json, help="one run by its plan, told in full")
+    which.add_argument("--plan", type=RunPlan.from_json, help="one run by its plan, told in full")
     which.add_argument("--seeds", type=int, default=20, help="so many runs")
     parser.add_argument("--first", type=int, help="first seed of many; a random one if left out")
     parser.add_argument("--trace", action="store_true", help="print what happened, and the agents' logs")
@@ -70,7 +70,7 @@ def main() -> int:
     )
 
 
-def _one(plan: Plan, around: Around, asked: argparse.Namespace) -> int:
+def _one(plan: RunPlan, around: Around, asked: argparse.Namespace) -> int:
     say(f"plan {plan.to_json()}")
     found = simulate(plan, keep_trace=asked.trace, around=around)
     for line in found.lines:

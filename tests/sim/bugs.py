@@ -1,6 +1,6 @@
 """Planted bugs: each replaces a piece of the product by a wrong one, and the simulation has to find it.
 
-A simulation that finds nothing is worth nothing unless it would find something.
+A simulation without findings proves nothing unless it finds planted bugs.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from functools import partial
 from typing import Any, Final
 from unittest import mock
 
-from tests.sim.disk import Disk
+from tests.sim.disk import SimDisk
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
-from tidelock.csnlog.core.model import Progress
+from tidelock.csnlog.core.model import Progress, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import Step
 from tidelock.errors import CorruptError, SerializationConflictError
+from tidelock.replica_agent.lifecycle.agent import Agent
+from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
@@ -43,7 +45,9 @@ from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
-from tidelock.replication.core.model import Held, Peer
+from tidelock.replication.core.messages import FetchPart
+from tidelock.replication.core.model import Held, PartMeta, Peer
+from tidelock.replication.core.prefix import Prefix
 from tidelock.replication.core.wire import decode
 from tidelock.replication.locks.sweeper import LockSweeper
 from tidelock.replication.push import Pusher
@@ -70,7 +74,7 @@ def acknowledge_before_durable() -> Iterator[None]:
 
 @contextmanager
 def count_a_replaced_disk() -> Iterator[None]:
-    """A copy counts for ever, whatever becomes of the disk that it was on."""
+    """A copy still counts after the disk that it was on has been replaced."""
     change = Pusher._change_lane
 
     def holders(self: Copies, state: Any) -> tuple[Any, ...]:
@@ -123,7 +127,7 @@ def send_again_what_may_have_landed() -> Iterator[None]:
 @contextmanager
 def forget_to_fsync() -> Iterator[None]:
     """Part files are not made durable."""
-    with mock.patch.object(Disk, "fsync", return_value=None):
+    with mock.patch.object(SimDisk, "fsync", return_value=None):
         yield
 
 
@@ -137,7 +141,7 @@ def collect_by_creation() -> Iterator[None]:
 
 @contextmanager
 def look_before_locking() -> Iterator[None]:
-    """It is asked whether somebody has removed the parts, and a while later they are locked."""
+    """A removal checks that no other one has removed its parts, and locks them a while later."""
     lock = Removals._lock
 
     async def look_and_lock(self: Removals, tx: Transaction, ask: LockAsk) -> None:
@@ -212,14 +216,14 @@ def adopt_every_merge() -> Iterator[None]:
 
 @contextmanager
 def ignore_open_transactions() -> Iterator[None]:
-    """The horizon may pass what an open transaction reads."""
+    """The horizon may pass the snapshot of an open transaction."""
     with mock.patch.object(Transactions, "oldest_snapshot", lambda _, default: default):
         yield
 
 
 @contextmanager
 def delete_locks_by_their_own_version() -> Iterator[None]:
-    """Locks of a silent replica are deleted at their own versions: nobody fences their holder before."""
+    """Locks of a silent replica are deleted at their own versions, without a fence for their holder."""
 
     async def clear(self: LockSweeper, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
         left = await self._zookeeper.scan(self._zookeeper.call(0.0), table)
@@ -241,13 +245,49 @@ def serve_before_it_is_where_it_was() -> Iterator[None]:
 
 @contextmanager
 def call_aborted_what_no_home_answers_for() -> Iterator[None]:
-    """A home that does not answer counts as dead, and its transaction as aborted: nobody fences it before."""
+    """A home that does not answer counts as dead, and its transaction as aborted, without a fence."""
 
     def step(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | NeverWas:
         found = next_step(facts, policy)
         return Aborted() if isinstance(found, FenceHome) and facts.home == NoAnswer() else found
 
     with mock.patch.object(resolver, "next_step", step):
+        yield
+
+
+@contextmanager
+def clean_up_although_cancelled() -> Iterator[None]:
+    """A cancelled background task collects garbage first, and goes on if that fails: the boot never ends."""
+
+    async def move_horizon(self: BackgroundTasks) -> None:
+        try:
+            await self._horizon.advance()
+        finally:
+            await self._collect()
+
+    async def repeat(self: Agent, name: str, interval_s: float, work: PeriodicTask) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._once(name, work())
+
+    with (
+        mock.patch.object(BackgroundTasks, "_move_horizon", move_horizon),
+        mock.patch.object(Agent, "_repeat", repeat),
+    ):
+        yield
+
+
+@contextmanager
+def await_no_missing_part() -> Iterator[None]:
+    """The executed prefix asks for a missing part and does not note the record that waits for it."""
+    lack = Prefix._lack
+
+    def ask_only(self: Prefix, item: Any, tid: TidRecord, meta: PartMeta) -> FetchPart:
+        asked = lack(self, item, tid, meta)
+        del self._csn_of[meta.part]
+        return asked
+
+    with mock.patch.object(Prefix, "_lack", ask_only):
         yield
 
 
@@ -268,5 +308,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         delete_locks_by_their_own_version,
         serve_before_it_is_where_it_was,
         call_aborted_what_no_home_answers_for,
+        clean_up_although_cancelled,
+        await_no_missing_part,
     )
 }

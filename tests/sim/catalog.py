@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.sim.disk import Disk
+from tests.sim.disk import SimDisk
 from tests.sim.life import LIFE
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.storage.catalog import Catalog, Job, _Pending, _settle
@@ -24,28 +24,28 @@ class NoThread:
         pass
 
     def start(self) -> None:
-        """Do not."""
+        """Do nothing."""
 
     def join(self) -> None:
-        """It has ended."""
+        """Do nothing: the thread never ran."""
 
 
 class _Teller:
-    """What a batch takes for the loop of its callers: tells them a while after the transaction is durable."""
+    """Stands for the event loop of the callers: calls back a while after the transaction is durable."""
 
     def __init__(self, tell: Callable[[Callable[[], None]], None]) -> None:
         self.call_soon_threadsafe = tell
 
     @staticmethod
     def is_closed() -> bool:
-        """It never is."""
+        """Return False: the loop of a run outlives its catalogs."""
         return False
 
 
 class SimCatalog(Catalog):
     """A catalog on a simulated disk."""
 
-    def __init__(self, disk: Disk, chance: random.Random, *, initial: dict[str, Any]) -> None:
+    def __init__(self, disk: SimDisk, chance: random.Random, *, initial: dict[str, Any]) -> None:
         self._disk = disk
         self._chance = chance
         self._life = LIFE.get()

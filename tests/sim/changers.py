@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tests.sim.clients import CHANGED, Body, Session, begin, find, insert, rollback
+from tests.sim.clients import CHANGED, BufferedBody, SimSession, begin, find, insert, rollback
 from tests.sim.network import Serve
 from tests.sim.sql import rows_of
 from tests.support.histories import table_model as model
@@ -34,11 +34,11 @@ from workloads.history import CallEnd
 if TYPE_CHECKING:
     from collections import Counter
 
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
     from tidelock.replica_agent.services.bundle import Services
     from tidelock.wire.statements import ChangeResult
 
-#: What the stand-in of the SQL processes can do, and what needs none (tests/sim/sql.py).
+#: The statements that need no SQL process, and those that its stand-in (tests/sim/sql.py) can run.
 STATEMENTS: Final = (
     model.Read,
     model.Insert,
@@ -83,7 +83,7 @@ async def _changed(services: Services, tid: Tid, statement: model.Statement) -> 
             case model.Update(table, where, change):
                 done = await mutations.update(tx, table, _update(where, change))
             case model.Upsert(table, rows):
-                body = Body(model.as_arrow(rows))
+                body = BufferedBody(model.as_arrow(rows))
                 action = MergeRows("", ("k",), update=True, insert=True, upsert=True)
                 done = await mutations.merge(tx, table, action, body.iter_any(), len(body.data))
             case _:
@@ -140,10 +140,10 @@ async def heartbeat(services: Services, tid: Tid) -> None:
 # -- the client ----------------------------------------------------------------------------------------------
 
 
-class Changer(Session):
+class Changer(SimSession):
     """One transaction after the other, at any home."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimWorld, name: str) -> None:
         super().__init__(world, name, 1)
         replicas = [host.name for host in world.hosts]
         self._drawer = Drawer(world.chance(f"statements {name}"), CHANGED, replicas, STATEMENTS)

@@ -43,7 +43,7 @@ from tidelock.replication.core.model import Location
 from workloads.history import CallEnd
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
     from tidelock.replica_agent.services.bundle import Services
 
 #: Tables that writers add to, and compaction changes.
@@ -67,7 +67,7 @@ _QUERIES: Final = frozenset({3, 4})
 _FORGOTTEN = (UnknownTransactionError, FencedError)
 
 
-class Body:
+class BufferedBody:
     """The body of an insert, as a web server has it."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -115,7 +115,7 @@ async def insert(
 ) -> int:
     """POST /transactions/{tid}/rows/{table}."""
     tx = find(services, tid)
-    body: Any = Body(rows)
+    body: Any = BufferedBody(rows)
     inserted, _ = await services.transactions.insert(tx, table, body, len(body.data), partition=partition)
     return inserted
 
@@ -184,8 +184,8 @@ def balances(found: Lists) -> list[list[Any]]:
     return [[key, *sums[key]] for key in sorted(sums)]
 
 
-async def create_tables(world: World) -> None:
-    """Make all tables, as soon as somebody does that."""
+async def create_tables(world: SimWorld) -> None:
+    """Make all tables; each try may fail while the replicas start."""
     schemas = [TableSchema.from_request(table, SCHEMA) for table in TABLES]
     schemas += [
         TableSchema.from_request(table, table_model.SCHEMA, table_model.PARTITION_BY, ["k"])
@@ -194,7 +194,7 @@ async def create_tables(world: World) -> None:
     for schema in schemas:
         while True:
             try:
-                await Session(world, "c", 0).ask("create", asking_create(schema))
+                await SimSession(world, "c", 0).ask("create", asking_create(schema))
                 break
             except TableExistsError:
                 break
@@ -202,8 +202,8 @@ async def create_tables(world: World) -> None:
                 await asyncio.sleep(0.2)
 
 
-class Decided(NamedTuple):
-    """What became of a commit: its CSN, or what it was refused with."""
+class ProposalEnd(NamedTuple):
+    """The answer to a commit: its CSN, or the error with which it was refused."""
 
     end: CallEnd
     csn: Csn | None = None
@@ -211,10 +211,10 @@ class Decided(NamedTuple):
     error: TidelockError | None = None
 
 
-class Session:
+class SimSession:
     """A client's session: it never goes back behind what it has committed or read."""
 
-    def __init__(self, world: World, name: str, number: int) -> None:
+    def __init__(self, world: SimWorld, name: str, number: int) -> None:
         self.world = world
         self.name = name
         self.chance = world.chance(f"client {name}")
@@ -243,7 +243,7 @@ class Session:
         """Think about it for a while."""
         await asyncio.sleep(self.chance.expovariate(self.world.plan.transactions / 36.0))
 
-    async def decided(self, tid: Tid, home: str) -> Decided:
+    async def decided(self, tid: Tid, home: str) -> ProposalEnd:
         """Ask for a commit until its outcome is known, as the client library does."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + OUTCOME_S
@@ -256,22 +256,22 @@ class Session:
                 lost, why = True, repr(error)
             except RefusedError as error:
                 if not isinstance(error, _FORGOTTEN) and not (lost and isinstance(error, BadRequestError)):
-                    return Decided(CallEnd.FAIL, None, repr(error), error)
+                    return ProposalEnd(CallEnd.FAIL, None, repr(error), error)
                 why = repr(error)
             except TidelockError as error:
                 lost, why = lost or not isinstance(error, RefusedConnectionError), repr(error)
             else:
                 if done is None:  # it has changed nothing
-                    return Decided(CallEnd.OK)
+                    return ProposalEnd(CallEnd.OK)
                 self.world.oracle.promised(done.csn, wait)
-                return Decided(CallEnd.OK, done.csn)
+                return ProposalEnd(CallEnd.OK, done.csn)
             match await self._told(tid):
                 case Committed(csn):
-                    return Decided(CallEnd.OK, csn)
+                    return ProposalEnd(CallEnd.OK, csn)
                 case Aborted():
-                    return Decided(CallEnd.FAIL, None, f"aborted after {why}")
+                    return ProposalEnd(CallEnd.FAIL, None, f"aborted after {why}")
             await asyncio.sleep(self.chance.uniform(0.05, 1.0))
-        return Decided(CallEnd.INFO, None, why)
+        return ProposalEnd(CallEnd.INFO, None, why)
 
     async def _told(self, tid: Tid) -> Outcome | None:
         replica = self.chance.choice(self.world.hosts).name
@@ -284,10 +284,10 @@ class Session:
         return found
 
 
-class Writer(Session):
+class SimWriter(SimSession):
     """Inserts +n into one table and -n into the other, in one transaction, again and again."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimWorld, name: str) -> None:
         super().__init__(world, name, 1)
 
     async def run(self) -> None:
@@ -353,7 +353,7 @@ class Writer(Session):
             self.renew()
 
 
-def note_outcome(session: Session, replica: str, tid: Tid, found: Outcome) -> None:
+def note_outcome(session: SimSession, replica: str, tid: Tid, found: Outcome) -> None:
     """Write down what a replica says of a transaction, if that is final."""
     match found:
         case Committed(csn):
@@ -365,10 +365,10 @@ def note_outcome(session: Session, replica: str, tid: Tid, found: Outcome) -> No
     session.note(CallEnd.OK, "outcome", replica=replica, tid=str(tid), **told)
 
 
-class Reader(Session):
+class SimReader(SimSession):
     """Reads all tables at one pinned CSN, now and then at an old one; holds some pins for a while."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimWorld, name: str) -> None:
         super().__init__(world, name, 1)
         self._seen: list[Csn] = []
 
@@ -436,7 +436,7 @@ class _Held:
         self.pin, self.replica, self.until_s = pin, replica, until_s
 
 
-def note_read(session: Session, replica: str, csn: Csn, found: Lists, *, exact: bool) -> None:
+def note_read(session: SimSession, replica: str, csn: Csn, found: Lists, *, exact: bool) -> None:
     """Write down a read: rows and lists."""
     session.note(CallEnd.OK, "read", replica=replica, csn=csn, exact=exact, rows=balances(found))
     for table, rows in found.items():

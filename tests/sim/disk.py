@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.sim.life import Life
+from tests.sim.life import AgentLife
 from tests.sim.loop import SimFuture
 from tests.sim.trace import Trace
 
@@ -30,7 +30,7 @@ DELAY_S: Final = 0.002
 _VOLATILE = ("tmp", "trash")
 
 
-class Disk:
+class SimDisk:
     """One data directory.
 
     Attributes:
@@ -61,7 +61,7 @@ class Disk:
 
     # -- calls -----------------------------------------------------------------------------------------------
 
-    def submit(self, life: Life, call: Callable[[], Any], future: SimFuture) -> None:
+    def submit(self, life: AgentLife, call: Callable[[], Any], future: SimFuture) -> None:
         """Run a call of a life after a while."""
         if life.dead:
             future.cancel()
@@ -168,7 +168,7 @@ class DiskOs:
         disks: Finds the disk that a path lies on.
     """
 
-    def __init__(self, disks: Callable[[Path], Disk | None]) -> None:
+    def __init__(self, disks: Callable[[Path], SimDisk | None]) -> None:
         self._disks = disks
 
     def __getattr__(self, name: str) -> Any:

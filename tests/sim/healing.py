@@ -12,8 +12,8 @@ from tests.sim.changers import Changer
 from tests.sim.clients import (
     CHANGED,
     Lists,
-    Session,
-    Writer,
+    SimSession,
+    SimWriter,
     asking_lists,
     asking_outcome,
     names,
@@ -36,7 +36,7 @@ from workloads.history import CallEnd, LogLine, parse
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
 
 #: Virtual seconds in which a healed shard is whole again (I14).
 CONVERGE_S: Final = 90.0
@@ -45,7 +45,7 @@ SAMPLED_CSNS: Final = 3
 _POLL_S: Final = 0.5
 
 
-async def converge(world: World) -> None:
+async def converge(world: SimWorld) -> None:
     """Wait until all replicas serve, commit, agree and hold nothing that is not needed; then ask them all."""
     if not await _within(world, lambda: all(host.serving for host in world.hosts)):
         states = {host.name: host.agent and host.agent.condition for host in world.hosts}
@@ -71,7 +71,7 @@ async def converge(world: World) -> None:
     await _audit(world)
 
 
-async def _within(world: World, done: Callable[[], bool]) -> bool:
+async def _within(world: SimWorld, done: Callable[[], bool]) -> bool:
     until_s = world.loop.time() + CONVERGE_S
     while not done():
         if world.loop.time() > until_s:
@@ -80,8 +80,8 @@ async def _within(world: World, done: Callable[[], bool]) -> bool:
     return True
 
 
-async def _nothing_left(world: World) -> None:
-    """No replica holds what nobody needs: undecided parts, marks, files (I13)."""
+async def _nothing_left(world: SimWorld) -> None:
+    """No replica holds undecided parts, marks or files that nothing needs (I13)."""
     for host in world.hosts:
         await _within(world, functools.partial(_is_clean, host))
         if left := leftovers(host.disk.data):
@@ -100,12 +100,12 @@ def _blocked(agent: Agent | None) -> Any:
     return agent.parts.replication.applier.blocked if agent is not None else None
 
 
-async def _commits(world: World, replica: str, when: str = "") -> None:
+async def _commits(world: SimWorld, replica: str, when: str = "") -> None:
     """Every replica commits again (I14)."""
     until_s, number = world.loop.time() + CONVERGE_S, 0
     while True:
         number += 1
-        await Writer(world, f"c-{replica}{when}-{number}").write_at(replica)
+        await SimWriter(world, f"c-{replica}{when}-{number}").write_at(replica)
         last = world.lines[-1]
         if last["type"] == "ok":
             return
@@ -115,7 +115,7 @@ async def _commits(world: World, replica: str, when: str = "") -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _removes(world: World, replica: str) -> None:
+async def _removes(world: SimWorld, replica: str) -> None:
     """Every replica removes again: no lock is left in its way (I14)."""
     until_s, number = world.loop.time() + CONVERGE_S, 0
     changer = Changer(world, f"cx-{replica}")
@@ -131,9 +131,9 @@ async def _removes(world: World, replica: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _ask_outcomes(world: World) -> None:
+async def _ask_outcomes(world: SimWorld) -> None:
     """Every replica tells the outcome of every transaction (I8)."""
-    session = Session(world, "c-end", 1)
+    session = SimSession(world, "c-end", 1)
     asked = [write.tid for write in parse(world.lines).writes if write.tid is not None]
     for text in [*asked, *(life.tid for life in world.oracle.story.lives)]:
         for host in world.hosts:
@@ -154,7 +154,7 @@ async def _ask_outcomes(world: World) -> None:
                 note_outcome(session, host.name, tid, found)
 
 
-async def _clean_tree(world: World) -> None:
+async def _clean_tree(world: SimWorld) -> None:
     """No lock and no pin is left, those of former lives too, and each replica shows a sign of life (I13).
 
     A lock of a committed transaction waits for the tail.
@@ -179,7 +179,7 @@ async def _clean_tree(world: World) -> None:
         world.oracle.violated("I13 NOLEAK", f"in ZooKeeper: {left()}")
 
 
-def _locks(world: World) -> list[str]:
+def _locks(world: SimWorld) -> list[str]:
     znodes = world.zookeeper.tree
     tables = [TableName(name) for name in children(znodes.get(tree.LOCKS))]
     folders = [folder for table in tables for folder in (tree.lock_dir(table), tree.wide_dir(table))]
@@ -188,12 +188,12 @@ def _locks(world: World) -> list[str]:
     ]
 
 
-def _csn(world: World, path: str) -> Csn:
+def _csn(world: SimWorld, path: str) -> Csn:
     znode = world.zookeeper.tree.get(path)
     return Csn(0) if znode is None else codec.decode_csn(znode.data)
 
 
-async def _old_is_gone(world: World) -> None:
+async def _old_is_gone(world: SimWorld) -> None:
     """Horizon and tail have moved, and what they have passed is gone (I13, I16)."""
     if not world.plan.history_s or any(fault.kind == "skew" for fault in world.plan.faults):
         return  # a clock that was a day ahead keeps history for a day
@@ -216,9 +216,9 @@ async def _old_is_gone(world: World) -> None:
         world.oracle.violated("I13 NOLEAK", f"{CONVERGE_S:.0f} s later {left()}")
 
 
-async def _audit(world: World) -> None:
+async def _audit(world: SimWorld) -> None:
     """The product's own audit finds nothing."""
-    session = Session(world, "c-audit", 1)
+    session = SimSession(world, "c-audit", 1)
     for host in world.hosts:
         try:
             report = await session.ask(
@@ -234,13 +234,13 @@ async def _audit(world: World) -> None:
             world.oracle.violated("I13 NOLEAK", f"audit of {host.name}: {finding}")
 
 
-async def _read_everywhere(world: World, end: Csn) -> None:
+async def _read_everywhere(world: SimWorld, end: Csn) -> None:
     """Read all replicas at the end, and at some CSNs before; what is below the horizon may be refused."""
     made = max(world.oracle.tables_made(), _csn(world, tree.HORIZON))
     csns = sorted(csn for csn in world.oracle.records if made <= csn < end)
     chosen = world.chance("csns").sample(csns, min(SAMPLED_CSNS, len(csns)))
     for host in world.hosts:
-        session = Session(world, f"c-end-{host.name}", 1)
+        session = SimSession(world, f"c-end-{host.name}", 1)
         found: Lists = {}
         for csn in sorted({*chosen, end}):
             try:
@@ -259,7 +259,7 @@ async def _read_everywhere(world: World, end: Csn) -> None:
                 )  # fmt: skip
 
 
-def judge(world: World) -> None:
+def judge(world: SimWorld) -> None:
     """Judge the clients' history by the log."""
     world.note(
         CallEnd.OK, "log", "the end", records=[_line(world, csn) for csn in sorted(world.oracle.records)]
@@ -278,12 +278,12 @@ def judge(world: World) -> None:
     _labels(world)
 
 
-def _line(world: World, csn: Csn) -> list[Any]:
+def _line(world: SimWorld, csn: Csn) -> list[Any]:
     record = world.oracle.records[csn]
     return [csn, record.kind is Kind.END, [_logged(world, tid) for tid in record.tids]]
 
 
-def _logged(world: World, tid: TidRecord) -> list[Any]:
+def _logged(world: SimWorld, tid: TidRecord) -> list[Any]:
     entries = [entry for entry in world.oracle.entries(tid) if entry.table in names()]
     added = [
         [entry.table, entry.part, entry.path, entry.rows, entry.length, entry.checksum]
@@ -294,13 +294,13 @@ def _logged(world: World, tid: TidRecord) -> list[Any]:
     return [tid.tid, added, removed, not tid.data_change]
 
 
-def _of_story(world: World, line: LogLine) -> LogLine:
-    """Leave out whom nobody wrote a story of: writers, and those who made the tables."""
+def _of_story(world: SimWorld, line: LogLine) -> LogLine:
+    """Leave out transactions without a story: those of writers, and those that made the tables."""
     changers = {life.tid for life in world.oracle.story.lives}
     return replace(line, tids=tuple(one for one in line.tids if one.compaction or one.tid in changers))
 
 
-def _labels(world: World) -> None:
+def _labels(world: SimWorld) -> None:
     """A label is committed once; that of a streaming query once for each batch, in their order."""
     seen: dict[str, TidRecord] = {}
     for _, record in sorted(world.oracle.records.items()):

@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.sim.disk import Disk
-from tests.sim.life import LIFE, Life
-from tests.sim.plan import Plan
+from tests.sim.disk import SimDisk
+from tests.sim.life import LIFE, AgentLife
+from tests.sim.plan import RunPlan
+from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.testing.memory_store import MemoryStore
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -17,7 +18,7 @@ from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 from tidelock.replica_agent.main import run
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
 
 #: Pause before a process that has ended is started again, in seconds.
 RESTART_S: Final = 0.3
@@ -69,17 +70,19 @@ class Host:
     Attributes:
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
+        answer_s: How long ZooKeeper's answers take, about.
         may_run: Cleared while the machine is down.
     """
 
-    def __init__(self, world: World, name: str, template: AgentSettings) -> None:
+    def __init__(self, world: SimWorld, name: str, template: AgentSettings) -> None:
         self.name = name
         self.settings = template.model_copy(update={"replica": name, "advertise": name})
         self.skew_s = 0.0
         self.cut_off = False
+        self.answer_s = DELAY_S
         self.may_run = asyncio.Event()
         self.may_run.set()
-        self.life: Life | None = None
+        self.life: AgentLife | None = None
         self.store: MemoryStore | None = None
         self._world = world
         self._lives = 0
@@ -101,7 +104,7 @@ class Host:
         while True:
             await self.may_run.wait()
             self._lives += 1
-            life = Life(self, self._lives)
+            life = AgentLife(self, self._lives)
             context = life.context.copy()
             settings = self.settings.model_copy(update={"data_dir": self.disk.data})
             task = asyncio.get_running_loop().create_task(run(settings), context=context)
@@ -112,7 +115,7 @@ class Host:
             life.dead = True
             await asyncio.sleep(RESTART_S)
 
-    def _how(self, life: Life, task: asyncio.Task[BootEnd]) -> str:
+    def _how(self, life: AgentLife, task: asyncio.Task[BootEnd]) -> str:
         if life.dead or task.cancelled():
             return "killed"
         error = task.exception()
@@ -139,13 +142,13 @@ class Host:
         if self.life is not None and self.agent is not None:
             self.life.context.copy().run(self.agent.ask_to_stop)
 
-    def _new_disk(self) -> Disk:
+    def _new_disk(self) -> SimDisk:
         self._disks += 1
         name = f"{self.name}d{self._disks}"
-        return Disk(self._world.folder / name, self._world.chance(f"disk {name}"), self._world.trace)
+        return SimDisk(self._world.folder / name, self._world.chance(f"disk {name}"), self._world.trace)
 
 
-def template(plan: Plan, replicas: list[str]) -> AgentSettings:
+def template(plan: RunPlan, replicas: list[str]) -> AgentSettings:
     """Return the settings that all hosts share."""
     bounds: dict[str, Any] = dict(_BOUNDS)
     if plan.manifests:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tidelock.replica_agent.lifecycle.agent import Agent
 
 #: The life in whose name something runs; there is none for clients and for the simulation itself.
-LIFE: contextvars.ContextVar[Life] = contextvars.ContextVar("life")
+LIFE: contextvars.ContextVar[AgentLife] = contextvars.ContextVar("life")
 
 
-class Life:
+class AgentLife:
     """A process of a host.
 
     Attributes:

@@ -19,7 +19,7 @@ START_S: Final = 1000.0
 
 
 class StandstillError(RuntimeError):
-    """Nothing is ready and no timer runs: everybody waits for somebody else."""
+    """The loop has no ready task and no timer: all tasks wait for each other."""
 
 
 class HorizonError(RuntimeError):
@@ -55,7 +55,7 @@ class SimTask(asyncio.Task[Any]):
 
 
 class _Selector:
-    """What the base class takes for the network: it only lets time pass."""
+    """Stands for the network of the base class: it only lets time pass."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -68,7 +68,7 @@ class _Selector:
         return []
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no socket is open."""
 
 
 class SimLoop(base_events.BaseEventLoop):
@@ -132,4 +132,4 @@ class SimLoop(base_events.BaseEventLoop):
         """No network, no events."""
 
     def _write_to_self(self) -> None:
-        """Nobody waits in a system call."""
+        """Do nothing: no thread waits in a system call."""

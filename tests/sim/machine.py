@@ -1,4 +1,4 @@
-"""What the product finds instead of the machine: clocks, unique texts, sockets, threads and processes.
+"""The machine as the product sees it in a simulation: clocks, unique texts, sockets, threads and processes.
 
 The product runs unmodified from ``replica_agent.main.run`` on. Only names that its modules have imported are
 replaced for the length of a run: the modules ``time``, ``secrets`` and ``random``, ``os`` in the file layer,
@@ -45,7 +45,7 @@ from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
 
 #: Wall clock at the start of a run, Unix seconds.
 EPOCH_S = 1_700_000_000.0
@@ -93,14 +93,14 @@ class SimReaders:
 
     @staticmethod
     def counters() -> Mapping[str, int]:
-        """Nothing is counted."""
+        """Return no counters."""
         return {}
 
     def released(self, part: PartId) -> None:
-        """Readers ask anew each time."""
+        """Do nothing: readers ask again each time."""
 
     async def drain(self, seconds: float) -> None:
-        """Nobody reads for long."""
+        """Do nothing: no read takes long."""
 
 
 class SimListener:
@@ -112,18 +112,18 @@ class SimListener:
         return "", 1
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: no socket is open."""
 
 
 class Site:
     """Stands for the web server's runner and its site: both of one application."""
 
-    def __init__(self, world: World, services: Services) -> None:
+    def __init__(self, world: SimWorld, services: Services) -> None:
         self._world = world
         self._services = services
 
     async def setup(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: no web server is prepared."""
 
     async def start(self) -> None:
         """Answer from now on."""
@@ -136,7 +136,7 @@ class Site:
 
 
 @contextmanager
-def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
+def replaced(world: SimWorld, now: Callable[[], float]) -> Iterator[None]:
     """Let the product find the simulation."""
 
     async def open_local(settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
@@ -184,7 +184,9 @@ def replaced(world: World, now: Callable[[], float]) -> Iterator[None]:
         yield
 
 
-async def _open_local(world: World, settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
+async def _open_local(
+    world: SimWorld, settings: AgentSettings, callbacks: Any, stack: AsyncExitStack
+) -> Local:
     """As :func:`tidelock.replica_agent.lifecycle.local.open_local`, without sockets and processes."""
     life = LIFE.get()
     life.agent = callbacks
@@ -203,7 +205,7 @@ async def _open_local(world: World, settings: AgentSettings, callbacks: Any, sta
     return Local(settings, files, made, waiters, PartCounts(made.reader), listener, readers)
 
 
-async def _connect(world: World) -> Store:
+async def _connect(world: SimWorld) -> Store:
     life = LIFE.get()
     if life.host.cut_off:
         await asyncio.sleep(life.host.settings.connect_timeout_s)

@@ -10,26 +10,28 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.network import Weather
-from tests.sim.plan import FAULTS_S, Fault
+from tests.sim.plan import FAULTS_S, PlannedFault
+from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.results import Ok
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
 
 _SLOW: Final = 200.0
 _SLOW_DISK_S: Final = 0.4
+_SLOW_ANSWER_S: Final = 0.2
 _BROKEN_SHARE: Final = 0.3
 #: Wall clocks jump by up to a day.
 _SKEW_S: Final = 86_400.0
 
 
-class Nemesis:
+class SimNemesis:
     """The faults of a run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._chance = world.chance("nemesis")
 
@@ -46,7 +48,7 @@ class Nemesis:
                 group.create_task(self._befall(fault))
             await asyncio.sleep(begun_s + FAULTS_S - loop.time())
 
-    async def _befall(self, fault: Fault) -> None:
+    async def _befall(self, fault: PlannedFault) -> None:
         world = self._world
         host = world.hosts[fault.target % len(world.hosts)]
         if fault.kind == "replace" and not world.oracle.may_lose(host.disk):
@@ -73,6 +75,8 @@ class Nemesis:
                     world.network.weather.cut.add(pair)
             case "slow":
                 world.network.weather.slow[host.name] = _SLOW
+            case "slow_zookeeper":
+                host.answer_s = _SLOW_ANSWER_S
             case "slow_disk":
                 host.disk.delay_s = _SLOW_DISK_S
             case "disk_errors":
@@ -87,7 +91,7 @@ class Nemesis:
         await asyncio.sleep(fault.length_s)
         self._end(fault, host)
 
-    def _end(self, fault: Fault, host: Host) -> None:
+    def _end(self, fault: PlannedFault, host: Host) -> None:
         world = self._world
         world.trace.note("over", fault.kind, host.name)
         match fault.kind:
@@ -100,6 +104,8 @@ class Nemesis:
                 cut.difference_update([pair for pair in cut if host.name in pair])
             case "slow":
                 world.network.weather.slow.pop(host.name, None)
+            case "slow_zookeeper":
+                host.answer_s = DELAY_S
             case "slow_disk" | "disk_errors" | "full":
                 host.disk.calm()
             case "lag":
@@ -141,6 +147,7 @@ class Nemesis:
         for host in world.hosts:
             host.may_run.set()
             host.disk.calm()
+            host.answer_s = DELAY_S
             if host.cut_off:
                 self._reconnect(host)
         world.zookeeper.deliver_late()

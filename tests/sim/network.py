@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.life import LIFE, Life
+from tests.sim.life import LIFE, AgentLife
 from tests.sim.trace import Trace
 from tidelock.errors import TidelockError, UnavailableError
 
@@ -27,7 +27,7 @@ class SilentError(UnavailableError):
 
 
 class RefusedConnectionError(UnavailableError):
-    """Nobody listens: the request was certainly not carried out."""
+    """No process listens there: the request was certainly not carried out."""
 
 
 @dataclass
@@ -62,9 +62,9 @@ class Network:
         self._chance = chance
         self._trace = trace
         self._unforeseen = unforeseen
-        self._listening: dict[str, tuple[Life, Services]] = {}
-        #: What runs at a life for somebody.
-        self._running: dict[Life, dict[asyncio.Task[Any], None]] = {}
+        self._listening: dict[str, tuple[AgentLife, Services]] = {}
+        #: The requests that each life is answering.
+        self._running: dict[AgentLife, dict[asyncio.Task[Any], None]] = {}
 
     def listen(self, name: str, services: Services) -> None:
         """Let the present life answer under a name."""
@@ -73,12 +73,12 @@ class Network:
             self._listening[name] = (life, services)
             life.on_kill.append(lambda: self.close(name, life))
 
-    def close(self, name: str, life: Life | None = None) -> None:
+    def close(self, name: str, life: AgentLife | None = None) -> None:
         """Let nobody answer any more."""
         if name in self._listening and (life is None or self._listening[name][0] is life):
             del self._listening[name]
 
-    async def drain(self, life: Life, timeout_s: float) -> None:
+    async def drain(self, life: AgentLife, timeout_s: float) -> None:
         """Let what runs at a life end, or end it."""
         running = self._running.pop(life, {})
         if running:

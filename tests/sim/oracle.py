@@ -1,4 +1,4 @@
-"""What is judged while a run goes on, from outside: ZooKeeper's writes, and the disks themselves."""
+"""Judges a run from outside while it goes on: by ZooKeeper's writes and by the disks themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
-from tests.sim.disk import Disk
+from tests.sim.disk import SimDisk
 from tests.support.histories import replay
 from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
@@ -25,8 +25,8 @@ from tidelock.replication.partfs import PartFs
 from workloads.checker import SHOWN, InvariantViolation
 
 if TYPE_CHECKING:
-    from tests.sim.life import Life
-    from tests.sim.world import World
+    from tests.sim.life import AgentLife
+    from tests.sim.world import SimWorld
     from tidelock.csnlog.log import Proposal
     from tidelock.replica_agent.lifecycle.agent import Agent
 
@@ -39,7 +39,7 @@ STALE_S: Final = 10.0
 class Oracle:
     """Collects violations."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self.violations: list[InvariantViolation] = []
         self.found = asyncio.Event()
@@ -51,12 +51,12 @@ class Oracle:
         self._catalogs: dict[str, sqlite3.Connection] = {}
         self._looked: dict[str, Csn] = {}
         self._proposed: set[str] = set()
-        #: What the transactions add and remove, those that have a manifest too.
+        #: The entries of the transactions, also of those that have a manifest.
         self._entries: dict[str, Sequence[Entry]] = {}
         #: CSNs at which parts are added and removed, by the log.
         self._added: dict[str, Csn] = {}
         self._removed: dict[str, Csn] = {}
-        #: What the clients did that run everything that removes.
+        #: The statements of the changers.
         self.story = Story(CHANGED, 0)
         self.changers: set[str] = set()
 
@@ -142,7 +142,7 @@ class Oracle:
                 if not any(self._holds(disk, parts) for disk in self._lately(holder)):
                     self.violated("I4 DURABLE", f"{tid.tid} went into the log, and {holder} lacks its parts")
 
-    def proposed(self, life: Life, proposal: Proposal) -> None:
+    def proposed(self, life: AgentLife, proposal: Proposal) -> None:
         """A home hands a transaction to the log: as far as it can know, it has its copies (I4).
 
         Peers may have given them back where the home was fenced and does not know yet: it is refused.
@@ -180,14 +180,14 @@ class Oracle:
         return parts if tid.manifest is None else [tid.manifest.part, *parts]
 
     def entries(self, tid: TidRecord) -> Sequence[Entry]:
-        """What a transaction adds and removes."""
+        """Return the parts that a transaction adds and removes."""
         if tid.tid not in self._entries:
             found = tid.entries if tid.manifest is None else self._listed(tid.manifest.part)
             self._entries[tid.tid] = found
         return self._entries[tid.tid]
 
     def _listed(self, manifest: str) -> Sequence[Entry]:
-        """What a manifest says, from the first disk that has it: at the latest its home's own."""
+        """Return the entries of a manifest, from the first disk that has it: its home has it for certain."""
         sql = "SELECT file, offset, length, blocks FROM parts WHERE part = ? AND state = 'held'"
         for disk in [disk for disks in self._disks.values() for disk in disks]:
             if found := self._catalog(disk).execute(sql, (manifest,)).fetchone():
@@ -215,8 +215,8 @@ class Oracle:
                 if (host.disk.data / "catalog.db").exists():
                     self._look(host.name, host.disk)
 
-    def _look(self, name: str, disk: Disk) -> None:
-        """What a catalog claims lies on its disk, and it never claims less than before (I9)."""
+    def _look(self, name: str, disk: SimDisk) -> None:
+        """Check that a catalog has all its files on the disk, and never claims less than before (I9)."""
         db = self._catalog(disk.folder.name)
         row = _snapshot(db)
         before = self._looked.get(disk.folder.name, CSN_NONE)
@@ -241,11 +241,11 @@ class Oracle:
             return part in self._removed and self._removed[part] <= _meta(db, "horizon")
         return csn < _meta(db, "tail")  # a manifest
 
-    def look_again(self, disk: Disk) -> None:
-        """The power was cut: all that the catalog claims is to be looked at anew."""
+    def look_again(self, disk: SimDisk) -> None:
+        """The power was cut: all files that the catalog claims are to be checked again."""
         self._looked.pop(disk.folder.name, None)
 
-    def _applied(self, name: str, disk: Disk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:
+    def _applied(self, name: str, disk: SimDisk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:
         sql = "SELECT state, creation_csn, file, offset, length, blocks FROM parts WHERE part = ?"
         for part in self._parts(tid):
             found = db.execute(sql, (part,)).fetchone()
@@ -277,12 +277,12 @@ class Oracle:
         db = self._catalog(self._world.hosts[0].disk.folder.name)
         return Csn(db.execute("SELECT max(from_csn) FROM tables").fetchone()[0])
 
-    def removed_parts(self, disk: Disk) -> list[str]:
+    def removed_parts(self, disk: SimDisk) -> list[str]:
         """Return the parts on a disk that are removed."""
         sql = "SELECT part FROM parts WHERE removal_csn IS NOT NULL"
         return [part for (part,) in self._catalog(disk.folder.name).execute(sql)]
 
-    def may_lose(self, disk: Disk) -> bool:
+    def may_lose(self, disk: SimDisk) -> bool:
         """Tell whether every part of every record lies on some other disk that is in use."""
         others = [host.disk.folder.name for host in self._world.hosts if host.disk is not disk]
         others = [name for name in others if (self._world.folder / name / "data" / "catalog.db").exists()]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SimPeerClient(PeerClient):
-    """What the routes of /peer/v1 and /parts do, called by name."""
+    """The handlers of the routes /peer/v1 and /parts, called by name."""
 
     def __init__(self, network: Network, **options: Any) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""What a seed stands for: the size of the shard, its load, and the faults that befall it.
+"""The plan that a seed stands for: the size of the shard, its load, and the faults that befall it.
 
 A plan is a value: the same plan gives the same run, whatever made it. Faults are a list and not a stream of
 random numbers, so that one can be left out and the others stay what they were (tests/sim/shrink.py). Which
@@ -22,7 +22,7 @@ BURST_S: Final = 4.0
 #: So many faults a run has at most.
 FAULTS_MAX: Final = 10
 
-#: What befalls one replica, and for how long about (0 = for a moment).
+#: The faults of one replica, and for how long about (0 = for a moment).
 KINDS: Final[dict[str, float]] = {
     "kill": 2.0,  # the process; what it wrote stays
     "power": 2.0,  # the machine: what was not fsynced may be lost
@@ -37,14 +37,20 @@ KINDS: Final[dict[str, float]] = {
     "slow_disk": 5.0,
     "disk_errors": 2.0,
     "full": 3.0,  # its disk
+    "slow_zookeeper": 5.0,  # ZooKeeper's answers to it
     "lag": 4.0,  # the ZooKeeper server of that number is behind for its readers
     "skew": 0.0,  # its wall clock jumps
 }
 
+#: Kinds that came to the plans later: they are drawn last, so that older seeds keep the rest of their plan.
+_LATER: Final = frozenset({"full", "slow_zookeeper"})
+#: One in so many runs has a boot that ends amid its background tasks, on a full disk.
+_ENDS_ON_FULL_DISK: Final = 4
+
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault: when, what, to whom, and for how long (seconds)."""
+class PlannedFault:
+    """One fault: its time, kind, replica and length (seconds)."""
 
     at_s: float
     kind: str
@@ -53,7 +59,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """All that a run depends on.
 
     Attributes:
@@ -89,23 +95,23 @@ class Plan:
     compaction: bool = False
     history_s: float = 0.0
     log_keep: int = 1
-    faults: tuple[Fault, ...] = field(default=())
+    faults: tuple[PlannedFault, ...] = field(default=())
 
     def to_json(self) -> str:
         """Return the plan as one line."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> RunPlan:
         """Read a plan back; TypeError when it is none."""
         found: dict[str, Any] = json.loads(text)
-        found["faults"] = tuple(Fault(**fault) for fault in found["faults"])
+        found["faults"] = tuple(PlannedFault(**fault) for fault in found["faults"])
         found["request_kinds"] = tuple(found["request_kinds"])
         return cls(**found)
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing befalls anybody."""
+        """Whether the plan has no faults."""
         return not (self.faults or self.requests or self.loss or self.twice or self.late)
 
     @property
@@ -118,17 +124,17 @@ class Plan:
         return 10 * len(self.faults) + load + 5 * rates + toggles
 
 
-def draw(seed: int) -> Plan:
+def draw(seed: int) -> RunPlan:
     """Return the plan of a seed."""
     chance = random.Random(f"plan {seed}")
     replicas = chance.choice([2, 3, 3, 3, 3, 4])
-    kinds = [kind for kind in KINDS if kind != "full" and chance.random() < 0.4]
+    kinds = [kind for kind in KINDS if kind not in _LATER and chance.random() < 0.4]
     count = chance.randint(0, FAULTS_MAX) if kinds else 0
-    # What befalls several replicas at about the same time is worse than the same over a minute.
+    # Faults of several replicas at about the same time are worse than the same over a minute.
     bursts = [chance.uniform(1.0, FAULTS_S - BURST_S) for _ in range(3)] if chance.random() < 0.5 else []
     faults = [_fault(chance, kinds, replicas, bursts) for _ in range(count)]
     lost = tuple(kind.name for kind in Lost if chance.random() < 0.5)
-    plan = Plan(
+    plan = RunPlan(
         seed=seed,
         replicas=replicas,
         copies=min(replicas, chance.choice([2, 2, 2, 3])),
@@ -148,7 +154,7 @@ def draw(seed: int) -> Plan:
     # A replica with an empty disk takes all from the log: it cannot where history is collected.
     short = all(fault.kind != "replace" for fault in faults) and chance.random() < 0.7
     writers = chance.randint(0, plan.writers)
-    return replace(
+    drawn = replace(
         plan,
         writers=writers,
         changers=chance.randint(0 if writers else 1, 3),
@@ -157,19 +163,41 @@ def draw(seed: int) -> Plan:
         log_keep=chance.choice([1, 1, 10]),
         faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
+    return _with_an_end_on_a_full_disk(chance, drawn)
 
 
 def _with_full_disks(
-    chance: random.Random, faults: tuple[Fault, ...], replicas: int, bursts: list[float]
-) -> tuple[Fault, ...]:
+    chance: random.Random, faults: tuple[PlannedFault, ...], replicas: int, bursts: list[float]
+) -> tuple[PlannedFault, ...]:
     """Return the faults and, in some runs, disks that are full for a while beside them."""
     count = chance.choice([0, 0, 0, 1, 2])
     full = [_fault(chance, ["full"], replicas, bursts) for _ in range(count)]
     return tuple(sorted((*faults, *full), key=lambda fault: fault.at_s))
 
 
-def _fault(chance: random.Random, kinds: list[str], replicas: int, bursts: list[float]) -> Fault:
+def _with_an_end_on_a_full_disk(chance: random.Random, plan: RunPlan) -> RunPlan:
+    """Return the plan and, in some runs, a boot that ends while its tasks wait for ZooKeeper on a full disk.
+
+    Single drawn faults hardly ever end a boot in the milliseconds of a background task, and even less often
+    while the clean-up of that task fails.
+    """
+    if chance.randrange(_ENDS_ON_FULL_DISK):
+        return plan
+    at_s, target = round(chance.uniform(5.0, FAULTS_S - BURST_S), 3), chance.randrange(plan.replicas)
+    ending = PlannedFault(at_s, chance.choice(["stop", "fence"]), target)
+    faults = (*plan.faults, *end_on_a_full_disk(ending))
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
+
+
+def end_on_a_full_disk(ending: PlannedFault) -> tuple[PlannedFault, ...]:
+    """Return the end of a boot amid slow answers of ZooKeeper, with a disk that is full for a while."""
+    at_s, target = ending.at_s, ending.target
+    slow = PlannedFault(round(at_s - 3.0, 3), "slow_zookeeper", target, 5.0)
+    return slow, PlannedFault(round(at_s - 1.0, 3), "full", target, 4.0), ending
+
+
+def _fault(chance: random.Random, kinds: list[str], replicas: int, bursts: list[float]) -> PlannedFault:
     kind = chance.choice(kinds)
     at_s = chance.choice(bursts) + chance.uniform(0.0, BURST_S) if bursts else chance.uniform(0.5, FAULTS_S)
     length_s = KINDS[kind] * chance.choice([0.2, 1.0, 1.0, 4.0])
-    return Fault(round(at_s, 3), kind, chance.randrange(replicas), round(length_s, 3))
+    return PlannedFault(round(at_s, 3), kind, chance.randrange(replicas), round(length_s, 3))

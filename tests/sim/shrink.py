@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from tests.sim.plan import Plan
+from tests.sim.plan import RunPlan
 
 #: So many runs a shrinking may take.
 RUNS_MAX: Final = 80
 
 
-def shrink(plan: Plan, fails: Callable[[Plan], bool], *, runs_max: int = RUNS_MAX) -> Plan:
+def shrink(plan: RunPlan, fails: Callable[[RunPlan], bool], *, runs_max: int = RUNS_MAX) -> RunPlan:
     """Return a plan that fails like this one and is as small as could be found.
 
     Args:
@@ -36,7 +36,7 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool], *, runs_max: int = RUNS_MA
             return plan
 
 
-def _smaller(plan: Plan) -> Iterator[Plan]:
+def _smaller(plan: RunPlan) -> Iterator[RunPlan]:
     """Plans with less of one thing, those with much less first."""
     faults = plan.faults
     if len(faults) > 1:

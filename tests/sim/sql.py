@@ -1,6 +1,6 @@
 """Stands for the SQL processes: a few statements, done with pyarrow in the loop, over the simulated disk.
 
-Everything around them is the product's own: the pool with its places, the frames, and whoever asks. A worker
+Everything around them is the product's own: the pool with its places, the frames, and the callers. A worker
 lists the parts of its snapshot as a SQL process does, says which of them lose or change rows, and reads the
 bytes call by call, so that other things happen in between. What it understands are the conditions of
 ``tests/support/histories/table_model.py`` in their SQL form.
@@ -50,7 +50,7 @@ from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
-#: What `request.select_statement` makes.
+#: The text that `request.select_statement` makes.
 _SELECT: Final = re.compile(r'SELECT \* FROM "(\w+)"\."(\w+)"\nWHERE \(\n(.*)\n\)', re.DOTALL)
 _CONDITIONS: Final[dict[str, Callable[..., Condition]]] = {
     "true": Everything,

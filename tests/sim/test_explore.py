@@ -10,7 +10,7 @@ import pytest
 from tests.sim.explore.__main__ import run
 from tests.sim.explore.bugs import BUGS
 from tests.sim.explore.planted import Bug
-from tests.sim.explore.scenarios import SCENARIOS, Scenario
+from tests.sim.explore.scenarios import SCENARIOS, ExploredScenario
 
 
 def _cases() -> list[object]:
@@ -18,7 +18,7 @@ def _cases() -> list[object]:
 
 
 @pytest.mark.parametrize("scenario", _cases())
-def test_no_state_breaks_a_promise(scenario: Scenario) -> None:
+def test_no_state_breaks_a_promise(scenario: ExploredScenario) -> None:
     """All states are visited and keep the promises; from all of them everything is settled in the end."""
     report = run(scenario.model)
     assert report.broken is None, report.story()
@@ -38,6 +38,6 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_without_the_bug_its_scenario_is_green(bug: Bug) -> None:
-    """It is the planted bug that is found, not the scenario."""
+    """The exploration is green without the bug, so it finds the bug and not a fault of its world."""
     report = run(bug.sound)
     assert report.broken is None, report.story()

@@ -8,6 +8,7 @@ import secrets
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from tests.sim import machine, world
 from tests.sim.__main__ import command
 from tests.sim.bugs import BUGS
-from tests.sim.plan import KINDS, Fault, Plan, draw
+from tests.sim.plan import KINDS, PlannedFault, RunPlan, draw, end_on_a_full_disk
 from tests.sim.shrink import shrink
 from tests.sim.world import simulate
 from tidelock.csnlog.testing.memory_store import Fault as Lost
@@ -30,15 +31,17 @@ FRESH = 2
 MANY = 300
 #: How many seeds the search for a planted bug may take.
 FOUND_WITHIN = 10
-_SMALL = Plan(seed=0, writers=4, readers=0, transactions=6)
+_SMALL = RunPlan(seed=0, writers=4, readers=0, transactions=6)
 #: Everything that removes, with short history.
-_REMOVING = Plan(
+_REMOVING = RunPlan(
     seed=0, writers=0, readers=0, changers=4, transactions=16, compaction=True, history_s=1.0, log_keep=1
 )
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
     "acknowledge-before-durable": _SMALL,
-    "apply-over-a-gap": replace(_SMALL, faults=(Fault(5.0, "deaf", 0, 8.0), Fault(20.0, "deaf", 1, 8.0))),
+    "apply-over-a-gap": replace(
+        _SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0), PlannedFault(20.0, "deaf", 1, 8.0))
+    ),
     "count-a-replaced-disk": replace(
         _SMALL,
         copies=3,
@@ -46,10 +49,12 @@ SHOWN_BY = {
         faults=tuple(
             fault
             for at_s in (4.0, 16.0, 28.0)
-            for fault in (Fault(at_s, "kill", 2, 4.5), Fault(at_s + 1.5, "replace", 1, 0.2))
+            for fault in (PlannedFault(at_s, "kill", 2, 4.5), PlannedFault(at_s + 1.5, "replace", 1, 0.2))
         ),
     ),
-    "forget-to-fsync": replace(_SMALL, faults=(Fault(10.0, "power", 0, 1.0), Fault(20.0, "power", 1, 1.0))),
+    "forget-to-fsync": replace(
+        _SMALL, faults=(PlannedFault(10.0, "power", 0, 1.0), PlannedFault(20.0, "power", 1, 1.0))
+    ),
     "collect-by-creation": replace(_REMOVING, readers=2),
     "look-before-locking": replace(_REMOVING, seed=3),
     "keep-marks-of-what-is-rolled-back": replace(_REMOVING, replicas=2, transactions=8),
@@ -59,9 +64,9 @@ SHOWN_BY = {
     "delete-locks-by-their-own-version": replace(
         _REMOVING,
         changers=6,
-        faults=tuple(Fault(2.0 + 12.0 * number, "zookeeper", number, 10.0) for number in range(3)),
+        faults=tuple(PlannedFault(2.0 + 12.0 * number, "zookeeper", number, 10.0) for number in range(3)),
     ),
-    "serve-before-it-is-where-it-was": Plan(
+    "serve-before-it-is-where-it-was": RunPlan(
         seed=707891898,
         writers=2,
         readers=1,
@@ -75,13 +80,20 @@ SHOWN_BY = {
         compaction=True,
         log_keep=1,
         faults=(
-            Fault(11.129, "replace", 1, 2.0),
-            Fault(11.863, "mute", 2, 4.0),
-            Fault(16.854, "power", 1, 2.0),
+            PlannedFault(11.129, "replace", 1, 2.0),
+            PlannedFault(11.863, "mute", 2, 4.0),
+            PlannedFault(16.854, "power", 1, 2.0),
         ),
     ),
     "call-aborted-what-no-home-answers-for": replace(
-        _SMALL, loss=0.2, faults=(Fault(4.0, "deaf", 0, 8.0), Fault(14.0, "deaf", 1, 8.0))
+        _SMALL, loss=0.2, faults=(PlannedFault(4.0, "deaf", 0, 8.0), PlannedFault(14.0, "deaf", 1, 8.0))
+    ),
+    "await-no-missing-part": replace(_SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0),)),
+    "clean-up-although-cancelled": replace(
+        _REMOVING,
+        faults=tuple(
+            chain(*(end_on_a_full_disk(PlannedFault(at_s, "stop", 0)) for at_s in (8.0, 18.0, 28.0)))
+        ),
     ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
@@ -103,7 +115,7 @@ def test_the_product_holds_its_invariants_under_faults(seed: int) -> None:
 
 
 def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
-    """And each setting of a plan: what is added to plans has to be added to the seeds."""
+    """They have each setting of a plan too: a new setting needs a seed that has it."""
     plans = [draw(seed) for seed in FIXED]
     assert {fault.kind for plan in plans for fault in plan.faults} == set(KINDS)
     assert {kind for plan in plans if plan.requests for kind in plan.request_kinds} == set(Lost.__members__)
@@ -115,7 +127,7 @@ def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
 
 
 def test_the_product_holds_under_fresh_seeds() -> None:
-    """Others every time; the output of a failure says which."""
+    """The seeds differ in every run; the output of a failure names them."""
     for _ in range(FRESH):
         seed = secrets.randbelow(1 << 31)
         sys.stdout.write(f"{command(draw(seed))}\n")
@@ -133,7 +145,7 @@ def test_the_product_holds_under_many_seeds() -> None:
 
 
 def test_a_run_that_does_not_come_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all that was found before its horizon."""
+    """The report has all violations that were found before the horizon."""
     monkeypatch.setattr(world, "HORIZON_S", 3.0)
     monkeypatch.delattr(machine.SimSecrets, "token_bytes")  # no agent can start
     told = [str(violation) for violation in simulate(_SMALL).violations]
@@ -142,7 +154,7 @@ def test_a_run_that_does_not_come_to_its_end_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """Here and in another process, whose sets have other orders."""
+    """The trace is the same in another process, whose sets have other orders."""
     plan = draw(3)
     trace = simulate(plan).trace
     words = [sys.executable, *command(plan).split()[1:]]
@@ -169,19 +181,30 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert any(simulate(plan, around=BUGS[bug], brief=True).violations for plan in plans)
 
 
+def test_a_machine_that_breaks_an_invariant_stops_its_agent_with_its_story() -> None:
+    """The agent stops at once (I15), and its log has the steps up to the contradiction."""
+    bug = "await-no-missing-part"
+    found = simulate(SHOWN_BY[bug], around=BUGS[bug], brief=True, keep_trace=True)
+    assert {violation.invariant for violation in found.violations} == {"I15 FAILSTOP"}
+    [broken, *_] = [line for line in found.lines if "'machine_broken'" in line]
+    assert "'machine': 'Prefix'" in broken
+    assert "awaited are {}" in broken
+    assert "('RecordRead', 13)\", \"< FetchPart(" in broken
+
+
 def test_shrinking_leaves_what_matters() -> None:
-    """Of a large plan that fails because of two faults and one rate nothing else is left."""
+    """A large plan that fails because of two faults and one rate is reduced to these."""
     plan = replace(
         draw(5),
         faults=tuple(
-            Fault(float(n), kind, n) for n, kind in enumerate(("kill", "lag", "power", "skew", "stop"))
+            PlannedFault(float(n), kind, n) for n, kind in enumerate(("kill", "lag", "power", "skew", "stop"))
         ),
         requests=0.03,
         request_kinds=("LATE", "EXPIRED"),
         loss=0.1,
     )
 
-    def fails(tried: Plan) -> bool:
+    def fails(tried: RunPlan) -> bool:
         kinds = {fault.kind for fault in tried.faults}
         return {"lag", "stop"} <= kinds and "LATE" in tried.request_kinds and tried.requests > 0
 
@@ -197,11 +220,11 @@ def test_a_failing_run_is_shrunk() -> None:
     plan = replace(draw(1), transactions=2)
     bug = BUGS["acknowledge-before-durable"]
 
-    def fails(tried: Plan) -> bool:
+    def fails(tried: RunPlan) -> bool:
         return bool(simulate(tried, around=bug, brief=True).violations)
 
     small = shrink(plan, fails, runs_max=8)
     assert small.size < plan.size
     assert fails(small)
-    assert Plan.from_json(small.to_json()) == small
+    assert RunPlan.from_json(small.to_json()) == small
     assert small.to_json() in command(small)

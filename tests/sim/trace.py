@@ -1,4 +1,4 @@
-"""What happened, in order, with virtual times: the same seed has to give the same trace."""
+"""The events of a run, in order, with virtual times: the same seed has to give the same trace."""
 
 from __future__ import annotations
 

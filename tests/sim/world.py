@@ -18,15 +18,15 @@ import structlog
 
 from tests.sim import machine
 from tests.sim.changers import Changer
-from tests.sim.clients import Reader, Writer, create_tables
+from tests.sim.clients import SimReader, SimWriter, create_tables
 from tests.sim.healing import converge, judge
 from tests.sim.host import Host, life_name, template
-from tests.sim.life import LIFE, Life
+from tests.sim.life import LIFE, AgentLife
 from tests.sim.loop import HorizonError, SimFuture, SimLoop, SimTask, StandstillError
-from tests.sim.nemesis import Nemesis
+from tests.sim.nemesis import SimNemesis
 from tests.sim.network import Network
 from tests.sim.oracle import Oracle
-from tests.sim.plan import Plan
+from tests.sim.plan import RunPlan
 from tests.sim.trace import Trace
 from tests.sim.zookeeper import SimEnsemble
 from tidelock.csnlog.core.ids import Csn
@@ -44,7 +44,7 @@ CLIENTS_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         violations: What is wrong; none in a good run.
@@ -53,7 +53,7 @@ class Result:
         counts: How many of what happened.
     """
 
-    plan: Plan
+    plan: RunPlan
     violations: tuple[InvariantViolation, ...]
     trace: str
     virtual_s: float
@@ -61,10 +61,10 @@ class Result:
     lines: tuple[str, ...] = ()
 
 
-class World:
+class SimWorld:
     """One run."""
 
-    def __init__(self, plan: Plan, folder: Path, loop: SimLoop, *, keep_trace: bool) -> None:
+    def __init__(self, plan: RunPlan, folder: Path, loop: SimLoop, *, keep_trace: bool) -> None:
         self.plan = plan
         self.folder = folder
         self.loop = loop
@@ -97,7 +97,7 @@ class World:
                 return host.disk
         return None
 
-    def connect(self, life: Life) -> MemoryStore:
+    def connect(self, life: AgentLife) -> MemoryStore:
         """Make the connection of a life to ZooKeeper."""
         store = self.zookeeper.store(life_name())
 
@@ -135,12 +135,12 @@ class World:
         watching = asyncio.create_task(self.oracle.watch())
         try:
             await create_tables(self)
-            nemesis = Nemesis(self)
+            nemesis = SimNemesis(self)
             evil = asyncio.create_task(nemesis.run())
-            clients: list[Writer | Reader | Changer] = [
-                Writer(self, f"c{n}") for n in range(self.plan.writers)
+            clients: list[SimWriter | SimReader | Changer] = [
+                SimWriter(self, f"c{n}") for n in range(self.plan.writers)
             ]
-            clients += [Reader(self, f"cr{n}") for n in range(self.plan.readers)]
+            clients += [SimReader(self, f"cr{n}") for n in range(self.plan.readers)]
             clients += [Changer(self, f"cx{n}") for n in range(self.plan.changers)]
             working = [asyncio.create_task(client.run()) for client in clients]
             await asyncio.wait([evil])
@@ -169,7 +169,7 @@ class World:
 
 
 def simulate(
-    plan: Plan,
+    plan: RunPlan,
     *,
     keep_trace: bool = False,
     around: Callable[[], Any] = contextlib.nullcontext,
@@ -203,13 +203,15 @@ def simulate(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _simulate(plan: Plan, folder: Path, keep_trace: bool, around: Callable[[], Any], brief: bool) -> Result:
+def _simulate(
+    plan: RunPlan, folder: Path, keep_trace: bool, around: Callable[[], Any], brief: bool
+) -> Result:
     def blocking(call: Callable[[], Any], future: SimFuture) -> None:
         life = LIFE.get()
         life.host.disk.submit(life, call, future)
 
     loop = SimLoop(blocking, HORIZON_S)
-    world = World(plan, folder, loop, keep_trace=keep_trace)
+    world = SimWorld(plan, folder, loop, keep_trace=keep_trace)
     loop.set_exception_handler(lambda _loop, context: world.trace.comment(f"loop: {context.get('message')}"))
     loop.on_task = _adopt
     begun_s = loop.time()

@@ -12,7 +12,7 @@ from tidelock.csnlog.core.store import Link, Op
 from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.world import SimWorld
 
 SERVERS: Final = 3
 #: An answer takes about so long, in seconds.
@@ -26,7 +26,7 @@ LATE_S: Final = 4.0
 class SimEnsemble(MemoryEnsemble):
     """Three servers."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         super().__init__(turn=self._answered, servers=SERVERS, plan=self._fate, reconnect=self._come_back)
         self._world = world
         self._chance = world.chance("zookeeper")
@@ -51,7 +51,8 @@ class SimEnsemble(MemoryEnsemble):
 
     async def _answered(self) -> None:
         loop, life = asyncio.get_running_loop(), LIFE.get(None)
-        at_s = loop.time() + DELAY_S * self._chance.uniform(0.2, 2.0)
+        delay_s = DELAY_S if life is None else life.host.answer_s
+        at_s = loop.time() + delay_s * self._chance.uniform(0.2, 2.0)
         if life is not None:
             at_s = self._last[life] = max(at_s, self._last.get(life, 0.0) + 1e-6)
         await asyncio.sleep(at_s - loop.time())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tests.sim.explore.bugs import BUGS
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.scenarios import SCENARIOS
-from tests.sim.explore.search import Model, Report, explore
+from tests.sim.explore.search import ExplorationReport, Model, explore
 
 _ROW = "{:<72} {:>9} {:>10} {:>6} {:>7} {:>7}  {}"
 
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     return int(failed)
 
 
-def run(model: Callable[[Replays], Model]) -> Report:
+def run(model: Callable[[Replays], Model]) -> ExplorationReport:
     """Explore one model."""
     with Replays() as replays:
         return explore(model(replays))
@@ -63,7 +63,7 @@ def _wanted(name: str, names: list[str]) -> bool:
     return not names or any(one in name for one in names)
 
 
-def _print_row(name: str, report: Report) -> None:
+def _print_row(name: str, report: ExplorationReport) -> None:
     found = "cut" if report.cut else "green" if report.broken is None else report.broken.invariant
     figures = (report.states, report.steps, report.depth, report.finals, f"{report.cpu_s:.1f}")
     _say(_ROW.format(name, *figures, found))

@@ -34,7 +34,7 @@ class AnsweredStore:
         self._ensemble, self._script = ensemble, list(script)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Nothing ever changes within one run."""
+        """Do nothing: the connection never changes within one run."""
 
     async def close(self) -> None:
         """There is nothing to end."""
@@ -52,7 +52,7 @@ class AnsweredStore:
     async def exists(
         self, path: str, *, watch: Callable[[], None] | None = None
     ) -> Ok[Node | None] | Refused | Unknown:
-        """Nobody asks."""
+        """This read is never asked for."""
         raise NotImplementedError
 
     async def children(
@@ -72,7 +72,7 @@ LISTED = "/*"
 
 
 def hear(ensemble: Ensemble, state: int, path: str) -> Heard:
-    """What a read of a path hears in a state."""
+    """Return the answer to a read of a path in a state."""
     if not path.endswith(LISTED):
         return Heard(ensemble.results.number(ensemble.read(state, path)))  # type: ignore[arg-type]
     found = ensemble.tree(state).get(path.removesuffix(LISTED))

@@ -15,9 +15,9 @@ from unittest import mock
 import msgspec
 
 from tests.sim.explore.collecting import Collecting, History_
-from tests.sim.explore.commits import Commits
-from tests.sim.explore.copying import Copying, Mishaps
-from tests.sim.explore.ensemble import LogEntry
+from tests.sim.explore.commits import CommitModel
+from tests.sim.explore.copying import CopyModel, Mishaps
+from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.followers import Asked
 from tests.sim.explore.following import HOME, Following
 from tests.sim.explore.label_bugs import LABEL_BUGS
@@ -26,9 +26,9 @@ from tests.sim.explore.outcome_bugs import OUTCOME_BUGS
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
-from tests.sim.explore.shard import WRITTEN, Shard, Trouble
+from tests.sim.explore.shard import WRITTEN, FollowerTrouble, Shard
 from tests.sim.explore.truncating import Truncating
-from tests.sim.explore.world import Budget, Tx, World
+from tests.sim.explore.world import CommitBudget, CommitTx, CommitWorld
 from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.replica_progress import Fenced, read_standing
 from tidelock.csnlog.core import batch, codec, tree
@@ -48,7 +48,7 @@ from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.horizon_rules import PinWatch
 from tidelock.replication.horizon import Look, raise_horizon, read_pins
 
-T1 = Tx(0, 1)
+T1 = CommitTx(0, 1)
 
 ROLLOVER_OPS = batch.Rollover.ops
 
@@ -111,15 +111,15 @@ async def _read_until_absent(
     return tuple(found)
 
 
-class ForgetsWhatItMet(Commits):
+class ForgetsWhatItMet(CommitModel):
     """Outcomes are sought in the log alone, from the tail on: not in what the follower has met before."""
 
-    def read_from(self, w: World, which: int) -> Csn:
+    def read_from(self, w: CommitWorld, which: int) -> Csn:
         """The first record that is kept."""
         return max(self.ensemble.tail(w.history[-1]), w.log[0].csn)
 
-    def met(self, which: int, entry: LogEntry) -> tuple[tuple[str, Csn], ...]:
-        """Nothing."""
+    def met(self, which: int, entry: RecordFacts) -> tuple[tuple[str, Csn], ...]:
+        """Return no tids."""
         return ()
 
 
@@ -134,7 +134,7 @@ class CountsAnyDisk(Copies):
 class FollowsTheEpoch(Following):
     """A record that is missing in an epoch that is closed: then the next epoch goes on."""
 
-    def neighbours(self, earlier: LogEntry, later: LogEntry) -> bool:
+    def neighbours(self, earlier: RecordFacts, later: RecordFacts) -> bool:
         """An epoch may end anywhere."""
         return True
 
@@ -153,16 +153,16 @@ def _close_without_end(rollover: batch.Rollover, _: int) -> tuple[Op, ...]:
     return tuple(op for op in ROLLOVER_OPS(rollover, 0) if not (isinstance(op, Create) and op.sequential))
 
 
-def _commits(*txs: Tx, **budget: int) -> Callable[..., Model]:
-    def model(replays: Replays, kind: type[Commits] = Commits, **classes: Any) -> Model:
-        return kind(replays, txs, Budget(**budget), victims=(0,), **classes)
+def _commits(*txs: CommitTx, **budget: int) -> Callable[..., Model]:
+    def model(replays: Replays, kind: type[CommitModel] = CommitModel, **classes: Any) -> Model:
+        return kind(replays, txs, CommitBudget(**budget), victims=(0,), **classes)
 
     return model
 
 
 def _following(txs: Sequence[int], read_ahead: int = 2, **trouble: int) -> Callable[..., Model]:
     def model(replays: Replays, kind: type[Following] = Following, **more: Any) -> Model:
-        return kind(replays, txs, Trouble(**trouble), read_ahead=read_ahead, **more)
+        return kind(replays, txs, FollowerTrouble(**trouble), read_ahead=read_ahead, **more)
 
     return model
 
@@ -284,13 +284,13 @@ BUGS = (
     Bug(
         "acknowledge before the catalog row",
         frozenset({"I4 DURABLE"}),
-        lambda replays, **more: Copying(replays, 1, 1, Mishaps(crash=1), **more),
+        lambda replays, **more: CopyModel(replays, 1, 1, Mishaps(crash=1), **more),
         {"early": True},
     ),
     Bug(
         "count a replaced disk",
         frozenset({"I4 DURABLE"}),
-        lambda replays, **more: Copying(replays, 1, 1, Mishaps(crash=1, replace=1), **more),
+        lambda replays, **more: CopyModel(replays, 1, 1, Mishaps(crash=1, replace=1), **more),
         {"kind": CountsAnyDisk},
     ),
     Bug(

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
 from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
-from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
+from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tidelock.csnlog.core import codec, tree
@@ -35,13 +35,13 @@ PARTS: Final = {
 }
 PIN: Final = "r1-1-1"
 
-# What the client of the pin has heard.
+# The last answer that the client of the pin has received.
 NONE, ASKED, GRANTED, REJECTED, ENDED = range(5)
 
 Next = tuple[Move, "History_ | Broken"]
 
 
-class Replica(NamedTuple):
+class CollectingReplica(NamedTuple):
     """A replica: its process, its catalog, and what it has under way."""
 
     up: bool = True
@@ -58,7 +58,7 @@ class Replica(NamedTuple):
     raising: tuple[Heard, ...] | None = None
 
 
-class Budget(NamedTuple):
+class CollectingBudget(NamedTuple):
     """How often each thing may still happen."""
 
     pin: int = 0
@@ -68,11 +68,11 @@ class Budget(NamedTuple):
 
 
 class History_(NamedTuple):  # noqa: N801 - the state of the world, beside the product's class
-    """Everything."""
+    """The whole state of the world of pins and history."""
 
     tree: int
-    replicas: tuple[Replica, ...]
-    budget: Budget
+    replicas: tuple[CollectingReplica, ...]
+    budget: CollectingBudget
     pin: int = NONE
     pinned: Csn = Csn(0)
     pinning: tuple[Heard, ...] = ()
@@ -128,13 +128,15 @@ class Collecting:
         progress = [(name, codec.encode_progress(Progress(csn, csn))) for name, csn in begun]
         first.apply([Create(tree.PINS), *(Create(tree.progress(name), data) for name, data in progress)], 0)
         self.ensemble = Ensemble(first)
-        self._replays, self._raisers, self._budget = replays, raisers, Budget(**budget)
+        self._replays, self._raisers, self._budget = replays, raisers, CollectingBudget(**budget)
         self._slowly, self._alone = slowly, alone
         self._turns: dict[tuple[object, ...], Turn] = {}
 
     def initial(self) -> State:
         """Part A is there, B is not."""
-        return History_(0, (Replica(applied=Csn(2)), Replica(applied=self._second)), self._budget)
+        return History_(
+            0, (CollectingReplica(applied=Csn(2)), CollectingReplica(applied=self._second)), self._budget
+        )
 
     # ---------------------------------------------------------------------------------------------- moves
 
@@ -152,7 +154,7 @@ class Collecting:
         for multi in state.late:
             yield ("late", multi), self._apply(state._replace(late=state.late - {multi}), multi)[0]
 
-    def _of_replica(self, s: History_, which: int, one: Replica) -> Iterator[Next]:
+    def _of_replica(self, s: History_, which: int, one: CollectingReplica) -> Iterator[Next]:
         if one.applied < LAST and self._has_parts_of(s, Csn(one.applied + 1)):
             yield ("apply", which), s.but(which, applied=Csn(one.applied + 1))
         if one.tx is None and s.budget.tx:
@@ -174,7 +176,7 @@ class Collecting:
         if s.budget.strike and which:
             yield ("strike", which), self._struck(s.less("strike"))
 
-    def _of_collector(self, s: History_, which: int, one: Replica) -> Iterator[Next]:
+    def _of_collector(self, s: History_, which: int, one: CollectingReplica) -> Iterator[Next]:
         seen = self.seen_horizon(s, which)
         if seen > one.noted:
             yield ("note", which), s.but(which, noted=seen)
@@ -200,7 +202,7 @@ class Collecting:
         return codec.decode_csn(found.value.data)
 
     def seen_horizon(self, s: History_, which: int) -> Csn:
-        """What a collector takes for the horizon; a planted bug may take another."""
+        """Return the horizon as a collector sees it; a planted bug may return another one."""
         return self.horizon(s)
 
     def _is_pinned(self, s: History_) -> bool:
@@ -216,7 +218,7 @@ class Collecting:
         other = s.replicas[1]
         return not made & s.replicas[0].gone or (other.applied >= csn and not made & other.gone)
 
-    def _progress(self, s: History_, which: int, one: Replica) -> int | None:
+    def _progress(self, s: History_, which: int, one: CollectingReplica) -> int | None:
         """The write of what has changed, as the product computes it."""
         oldest = min(one.applied, one.tx if one.tx is not None else one.applied)
         if not which and s.pin in {ASKED, GRANTED}:
@@ -233,7 +235,7 @@ class Collecting:
         result, after = self.ensemble.apply(s.tree, multi)
         return s._replace(tree=after), result
 
-    def _dies(self, s: History_, which: int, one: Replica) -> History_:
+    def _dies(self, s: History_, which: int, one: CollectingReplica) -> History_:
         late = {one.publishing} if one.publishing >= 0 else set()
         for turn in (
             self._raise_turn(which, one),
@@ -246,7 +248,7 @@ class Collecting:
             after = after._replace(pin=ENDED if s.pin == ASKED else s.pin)
         return after.but(which, up=False, tx=None, publishing=-1, raising=None)
 
-    def _starts(self, s: History_, which: int, one: Replica) -> History_:
+    def _starts(self, s: History_, which: int, one: CollectingReplica) -> History_:
         """A start raises the fence; what the former life has sent can land no more."""
         found = self.ensemble.read(s.tree, tree.session(NAMES[which]))
         assert isinstance(found, Ok)
@@ -265,7 +267,7 @@ class Collecting:
 
     # ---------------------------------------------------------------------------------------- conversations
 
-    def _raises(self, s: History_, which: int, one: Replica) -> History_ | Broken:
+    def _raises(self, s: History_, which: int, one: CollectingReplica) -> History_ | Broken:
         """One turn of a raise: a read, or its multi."""
         turn = self._raise_turn(which, one)
         assert one.raising is not None
@@ -281,10 +283,10 @@ class Collecting:
                 heard = (*one.raising, Heard(result))
                 turn = self._raise_turn(which, one._replace(raising=heard))
                 return after.but(which, raising=None if isinstance(turn, Returned) else heard)
-        assert isinstance(turn, Raised)
+        assert isinstance(turn, RunRaised)
         return Broken("I15 FAILSTOP", f"raising the horizon ends with {turn.error!r}")
 
-    def _raise_turn(self, which: int, one: Replica) -> Turn | None:
+    def _raise_turn(self, which: int, one: CollectingReplica) -> Turn | None:
         if one.raising is None:
             return None
         key = ("raise", which, one.fence, one.raising)
@@ -313,7 +315,7 @@ class Collecting:
         turn = self._pin_turn(after)
         if isinstance(turn, Returned):
             return after._replace(pin=GRANTED, pinning=())
-        return after._replace(pin=REJECTED, pinning=()) if isinstance(turn, Raised) else after
+        return after._replace(pin=REJECTED, pinning=()) if isinstance(turn, RunRaised) else after
 
     def _pin_turn(self, s: History_) -> Turn:
         key = ("pin", s.replicas[0].fence, s.pinned, s.pinning)

@@ -13,23 +13,32 @@ from typing import Final
 
 from tests.sim.explore import promises, words
 from tests.sim.explore.committers import Committers, Said
-from tests.sim.explore.ensemble import Ensemble, LogEntry, first_life, new_cluster
+from tests.sim.explore.ensemble import Ensemble, RecordFacts, first_life, new_cluster
 from tests.sim.explore.procedures import Procedures, Reader, number_behind
-from tests.sim.explore.replay import Answered, AsksMulti, AsksRead, Replays, Returned, Script, Turn, View
+from tests.sim.explore.replay import (
+    Answered,
+    AsksMulti,
+    AsksRead,
+    Replays,
+    ReplayView,
+    Returned,
+    Script,
+    Turn,
+)
 from tests.sim.explore.search import Broken, Move, State
-from tests.sim.explore.surroundings import Surroundings
+from tests.sim.explore.surroundings import ZooKeeperMoves
 from tests.sim.explore.world import (
     IDLE,
     NAMES,
     ORDERS,
     UNDECIDED,
     WAITING,
-    Budget,
-    Replica,
+    CommitBudget,
+    CommitReplica,
+    CommitTx,
+    CommitWorld,
+    PendingRequest,
     Reply,
-    Request,
-    Tx,
-    World,
 )
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core import tree
@@ -59,11 +68,11 @@ from tidelock.csnlog.reading import read_to_end
 LOST: Final = Unknown("lost")
 MULTIS: Final = frozenset({"commit", "rollover", "raise", "start"})
 
-#: What a step leads to.
-Next = tuple[Move, World | Broken]
+#: A move and the state that it leads to.
+Next = tuple[Move, CommitWorld | Broken]
 
 
-class Commits(Surroundings):
+class CommitModel(ZooKeeperMoves):
     """The model; see the module.
 
     Args:
@@ -83,8 +92,8 @@ class Commits(Surroundings):
     def __init__(
         self,
         replays: Replays,
-        txs: Sequence[Tx],
-        budget: Budget,
+        txs: Sequence[CommitTx],
+        budget: CommitBudget,
         *,
         victims: tuple[int, ...] = (0, 1),
         epoch_limit: int = 1000,
@@ -105,13 +114,13 @@ class Commits(Surroundings):
         replicas = []
         for name in NAMES:
             machine = self.committers.begin(name, first_life(name), 0)
-            replicas.append(Replica(machine))
-        first = World((0,), tuple(replicas), (), *self._of_txs(), self.ensemble.log(0), self.budget)
+            replicas.append(CommitReplica(machine))
+        first = CommitWorld((0,), tuple(replicas), (), *self._of_txs(), self.ensemble.log(0), self.budget)
         for which in range(len(NAMES)):
             linked = self._step(first, which, ("link", 1), LinkChanged(connected=True, session=1))
-            while isinstance(linked, World) and (request := linked.replicas[which].request) is not None:
+            while isinstance(linked, CommitWorld) and (request := linked.replicas[which].request) is not None:
                 _, linked = next(self._with_request(linked, which, request, linked.replicas[which]))
-            assert isinstance(linked, World)
+            assert isinstance(linked, CommitWorld)
             first = linked._replace(history=linked.history[-1:]).but(which, seen=0)
         return first._replace(replicas=tuple(one._replace(seen=0) for one in first.replicas))
 
@@ -122,7 +131,7 @@ class Commits(Surroundings):
 
     def moves(self, state: State) -> Iterator[Next]:
         """All that can happen next."""
-        assert isinstance(state, World)
+        assert isinstance(state, CommitWorld)
         for which, replica in enumerate(state.replicas):
             if replica.request is not None:
                 yield from self._with_request(state, which, replica.request, replica)
@@ -144,8 +153,10 @@ class Commits(Surroundings):
             after = self.apply(rest, multi)
             yield ("land", multi), after if isinstance(after, Broken) else after[0]
 
-    def _with_request(self, w: World, which: int, request: Request, replica: Replica) -> Iterator[Next]:
-        """What can become of what a replica has under way."""
+    def _with_request(
+        self, w: CommitWorld, which: int, request: PendingRequest, replica: CommitReplica
+    ) -> Iterator[Next]:
+        """Yield every way in which the pending request of a replica can go on."""
         if request.kind not in MULTIS:
             yield from self._serve_read(w, which, request.kind, replica)
             return
@@ -166,8 +177,8 @@ class Commits(Surroundings):
             late = w._replace(late=tuple(sorted((*w.late, request.multi))))
             yield ("delay", which), self._unknown(late.less("delay"), which)
 
-    def _of_process(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
-        """What a running process does or meets by itself."""
+    def _of_process(self, w: CommitWorld, which: int, replica: CommitReplica) -> Iterator[Next]:
+        """Yield what a running process does by itself, and what happens to it."""
         if replica.paused:
             yield ("resume", which), self._step(w.but(which, paused=False), which, "resume", Resumed())
         yield from self._follow(w, which, replica)
@@ -182,8 +193,8 @@ class Commits(Surroundings):
         if replica.asked >= 0:
             yield from self._go_on_asking(w, which, replica)
 
-    def _of_client(self, w: World, tx: int) -> Iterator[Next]:
-        """What the client of a transaction does, at its home and at the other replica."""
+    def _of_client(self, w: CommitWorld, tx: int) -> Iterator[Next]:
+        """Yield the requests of the client of a transaction, to its home and to the other replica."""
         home = self.txs[tx].home
         replica = w.replicas[home]
         boot, heard = w.boots[tx], w.heard[tx]
@@ -200,8 +211,8 @@ class Commits(Surroundings):
             if boot and w.budget.ask and asker.running and asker.asked < 0 and strange:
                 yield ("ask", tx, which), w.less("ask").but(which, asked=tx, answers=())
 
-    def _of_peer(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
-        """What a replica does to the other, or for all."""
+    def _of_peer(self, w: CommitWorld, which: int, replica: CommitReplica) -> Iterator[Next]:
+        """Yield what a replica does to the other one, or for the whole cluster."""
         other = 1 - which
         if other in self.victims and other not in w.struck:
             for kind in ("fence", "strike"):
@@ -212,7 +223,7 @@ class Commits(Surroundings):
 
     # ------------------------------------------------------------------------------------------- messages
 
-    def _answer(self, w: World, which: int, reply: Reply) -> World | Broken:
+    def _answer(self, w: CommitWorld, which: int, reply: Reply) -> CommitWorld | Broken:
         """The answer to a multi arrives."""
         replica = w.replicas[which]
         request = replica.request
@@ -222,13 +233,15 @@ class Commits(Surroundings):
         after = w.but(which, request=None, reply=None, seen=seen)
         return self._ended(after, which, request.kind, reply.result, request.session if same else 0)
 
-    def _unknown(self, w: World, which: int) -> World | Broken:
+    def _unknown(self, w: CommitWorld, which: int) -> CommitWorld | Broken:
         """The answer to a multi will never come."""
         request = w.replicas[which].request
         assert request is not None
         return self._ended(w.but(which, request=None, reply=None), which, request.kind, self._lost, 0)
 
-    def _ended(self, w: World, which: int, kind: str, result: int, session: int) -> World | Broken:
+    def _ended(
+        self, w: CommitWorld, which: int, kind: str, result: int, session: int
+    ) -> CommitWorld | Broken:
         if kind == "start":
             script = w.replicas[which].script
             assert script is not None
@@ -243,7 +256,7 @@ class Commits(Surroundings):
             event = RaiseEnded(value, session)
         return self._step(w, which, (kind, result, session), event)
 
-    def _serve_read(self, w: World, which: int, kind: str, replica: Replica) -> Iterator[Next]:
+    def _serve_read(self, w: CommitWorld, which: int, kind: str, replica: CommitReplica) -> Iterator[Next]:
         """A read sees any state that its session may see: each different answer once."""
         answers: dict[object, int] = {}
         for at in range(replica.seen, len(w.history)):
@@ -253,7 +266,7 @@ class Commits(Surroundings):
             key = (kind, found, replica.session)
             yield ("read", which, at), self._step(after, which, key, _event(*key))
 
-    def _read(self, w: World, which: int, kind: str, at: int) -> object:
+    def _read(self, w: CommitWorld, which: int, kind: str, at: int) -> object:
         state = w.history[at]
         if kind == "read fence":
             return self.ensemble.read(state, tree.session(NAMES[which]))
@@ -261,17 +274,17 @@ class Commits(Surroundings):
             return self.ensemble.read(state, tree.EPOCH)
         return self.procedures.own_tids(NAMES[which], state, self.read_from(w, which))
 
-    def read_from(self, w: World, which: int) -> Csn:
+    def read_from(self, w: CommitWorld, which: int) -> Csn:
         """Where a replica begins when it reads the log to its end: its follower has met all before that."""
         return number_behind(w.log, w.replicas[which].taken)
 
-    def met(self, which: int, entry: LogEntry) -> tuple[tuple[str, Csn], ...]:
+    def met(self, which: int, entry: RecordFacts) -> tuple[tuple[str, Csn], ...]:
         """The own tids that a follower tells the committer of."""
         return tuple((tid, entry.csn) for tid in entry.tids if entry.home == NAMES[which])
 
     # ----------------------------------------------------------------------------------------- processes
 
-    def _step(self, w: World, which: int, key: object, event: Event) -> World | Broken:
+    def _step(self, w: CommitWorld, which: int, key: object, event: Event) -> CommitWorld | Broken:
         """Give a committer an event, and let the world hear what it says."""
         replica = w.replicas[which]
         machine, said = self.committers.step(replica.machine, (key, type(event)), event)
@@ -283,14 +296,14 @@ class Commits(Surroundings):
         if said.request is not None:
             kind, ops = said.request
             multi = self.ensemble.multis.number(ops) if ops else -1
-            changes["request"] = Request(kind, multi, replica.session)
+            changes["request"] = PendingRequest(kind, multi, replica.session)
         after = self._heard(w.but(which, **changes), said)
-        if isinstance(after, World) and said.fenced:
+        if isinstance(after, CommitWorld) and said.fenced:
             after = self._ends(after, which)
         return after if isinstance(after, Broken) else self.trimmed(after)
 
-    def _heard(self, w: World, said: Said) -> World | Broken:
-        """What is said reaches whoever listens; that it is true is checked with every state."""
+    def _heard(self, w: CommitWorld, said: Said) -> CommitWorld | Broken:
+        """Deliver the answers of a committer; every state is checked for their truth."""
         for tid, verdict in said.verdicts:
             tx = next(n for n, one in enumerate(self.txs) if w.boots[n] and str(one.tid(w.boots[n])) == tid)
             before, now = w.heard[tx], promises.code(verdict)
@@ -303,13 +316,13 @@ class Commits(Surroundings):
                 )
         return w
 
-    def _propose(self, w: World, tx: int) -> World | Broken:
+    def _propose(self, w: CommitWorld, tx: int) -> CommitWorld | Broken:
         home, boot = self.txs[tx].home, w.boots[tx]
         return self._step(
             w.hears(tx, WAITING), home, ("propose", tx, boot), Propose(self.txs[tx].proposal(boot))
         )
 
-    def _ends(self, w: World, which: int) -> World:
+    def _ends(self, w: CommitWorld, which: int) -> CommitWorld:
         """The process is gone: what was not durable with it, and nobody answers its callers."""
         replica = w.replicas[which]
         for tx, one in enumerate(self.txs):
@@ -320,7 +333,7 @@ class Commits(Surroundings):
             script=None, asked=-1, answers=(),
         )  # fmt: skip
 
-    def _crash(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
+    def _crash(self, w: CommitWorld, which: int, replica: CommitReplica) -> Iterator[Next]:
         """The process dies; a multi that was under way never arrives, or arrives later."""
         dead = self.trimmed(self._ends(w.less("crash"), which))
         yield ("crash", which), dead
@@ -328,7 +341,9 @@ class Commits(Surroundings):
         if request is not None and request.multi >= 0 and replica.reply is None:
             yield ("crash, sent", which), dead._replace(late=tuple(sorted((*w.late, request.multi))))
 
-    def _new_session(self, w: World, which: int, replica: Replica, seen: int) -> World | Broken:
+    def _new_session(
+        self, w: CommitWorld, which: int, replica: CommitReplica, seen: int
+    ) -> CommitWorld | Broken:
         session = replica.session + 1
         after = w.but(which, session=session, seen=seen, asked=-1, answers=())
         request = replica.request
@@ -342,7 +357,7 @@ class Commits(Surroundings):
             linked.but(which, request=None), which, (request.kind, failed, 0), _event(request.kind, failed, 0)
         )
 
-    def _follow(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
+    def _follow(self, w: CommitWorld, which: int, replica: CommitReplica) -> Iterator[Next]:
         """The follower takes the next record, as soon as its session can see it."""
         wanted = number_behind(w.log, replica.taken)
         entry = next((one for one in w.log if one.csn == wanted), None)
@@ -367,15 +382,15 @@ class Commits(Surroundings):
                 return
             yield ("too late", which), self._ends(w, which)
 
-    def _durable(self, w: World, taken: Csn) -> dict[str, object]:
+    def _durable(self, w: CommitWorld, taken: Csn) -> dict[str, object]:
         """Where nobody can tell when the catalog is durable, it is so at once."""
         return {} if w.budget.crash or w.budget.tail else {"applied": taken}
 
-    def _start(self, w: World, which: int) -> World | Broken:
+    def _start(self, w: CommitWorld, which: int) -> CommitWorld | Broken:
         started = w.but(which, script=(), session=w.replicas[which].session + 1)
         return self._go_on_starting(started, which, ())
 
-    def _go_on_starting(self, w: World, which: int, script: Script) -> World | Broken:
+    def _go_on_starting(self, w: CommitWorld, which: int, script: Script) -> CommitWorld | Broken:
         """Go on until the start has something to send that is more than a barrier."""
         replica, home = w.replicas[which], NAMES[which]
         while True:
@@ -384,11 +399,11 @@ class Commits(Surroundings):
                 result, _ = self.ensemble.apply(w.history[-1], self.ensemble.multis.number(turn.ops))
                 script = (*script, Answered(result))
             elif isinstance(turn, AsksRead):
-                script = (*script, View(w.history[-1]))
+                script = (*script, ReplayView(w.history[-1]))
             else:
                 break
         if isinstance(turn, AsksMulti):
-            request = Request("start", self.ensemble.multis.number(turn.ops), replica.session)
+            request = PendingRequest("start", self.ensemble.multis.number(turn.ops), replica.session)
             return w.but(which, script=script, request=request, seen=w.now)
         if not isinstance(turn, Returned):
             return Broken("I14 LIVE", f"{home} cannot start: {turn}")
@@ -398,16 +413,16 @@ class Commits(Surroundings):
         linked = LinkChanged(connected=True, session=replica.session)
         return self._step(begun, which, ("link", replica.session), linked)
 
-    def _go_on_asking(self, w: World, which: int, replica: Replica) -> Iterator[Next]:
+    def _go_on_asking(self, w: CommitWorld, which: int, replica: CommitReplica) -> Iterator[Next]:
         """The other replica finds out an outcome, one read after the other."""
         tx = replica.asked
         tid = self.txs[tx].tid(w.boots[tx])
         catalog = tuple(entry for entry in w.log if entry.csn <= replica.taken)
         turns: dict[object, tuple[int, Script, Turn]] = {}
         for at in range(replica.seen, len(w.history)):
-            script = (*replica.answers, View(w.history[at]))
+            script = (*replica.answers, ReplayView(w.history[at]))
             turn = self.procedures.outcome(NAMES[which], tid, catalog, script)
-            # What it asks next does not tell what it has seen.
+            # The next question does not show which answers came before it.
             seen = (
                 self.ensemble.read(w.history[at], tree.session(tid.home))
                 if isinstance(turn, AsksRead)
@@ -422,7 +437,7 @@ class Commits(Surroundings):
             told = self._learns(after, tx, turn.value) if isinstance(turn, Returned) else after
             yield ("learn", which, at), told
 
-    def _learns(self, w: World, tx: int, outcome: object) -> World | Broken:
+    def _learns(self, w: CommitWorld, tx: int, outcome: object) -> CommitWorld | Broken:
         """Somebody is told an outcome by the other replica."""
         if isinstance(outcome, Running):
             return w
@@ -437,17 +452,17 @@ class Commits(Surroundings):
 
     def check(self, state: State) -> Broken | None:
         """The promise that a state breaks, if any."""
-        assert isinstance(state, World)
+        assert isinstance(state, CommitWorld)
         return promises.check(self.txs, state)
 
     def unsettled(self, state: State) -> Broken | None:
-        """What is left undone in a state in which nothing happens any more by itself."""
-        assert isinstance(state, World)
+        """Return the work that is not done in a state in which nothing happens any more by itself."""
+        assert isinstance(state, CommitWorld)
         return promises.unsettled(self, state)
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
-        assert isinstance(state, World)
+        assert isinstance(state, CommitWorld)
         return words.describe(self, state, move)
 
 

@@ -31,17 +31,17 @@ from tidelock.csnlog.core.model import SessionState
 from tidelock.csnlog.core.store import Op
 
 
-class Request(NamedTuple):
-    """What a committer has under way: ``commit``, ``rollover`` or ``raise`` with its multi, or a read."""
+class CommitterRequest(NamedTuple):
+    """The pending request of a committer: ``commit``, ``rollover`` or ``raise`` with its multi, or a read."""
 
     kind: str
     ops: tuple[Op, ...] = ()
 
 
 class Said(NamedTuple):
-    """What a committer has said in one step."""
+    """The answers of a committer in one step."""
 
-    request: Request | None = None
+    request: CommitterRequest | None = None
     verdicts: tuple[tuple[str, CommitDecision], ...] = ()
     paused: bool = False
     fenced: bool = False
@@ -111,17 +111,17 @@ def _noted(said: Said, instruction: Instruction) -> Said:
         case Answer(tid, verdict):
             return said._replace(verdicts=(*said.verdicts, (tid, verdict)))
         case SendCommit(plan):
-            return said._replace(request=Request("commit", plan.ops(0)))
+            return said._replace(request=CommitterRequest("commit", plan.ops(0)))
         case SendRollover(rollover):
-            return said._replace(request=Request("rollover", rollover.ops(0)))
+            return said._replace(request=CommitterRequest("rollover", rollover.ops(0)))
         case SendRaise(ops):
-            return said._replace(request=Request("raise", ops))
+            return said._replace(request=CommitterRequest("raise", ops))
         case ReadFence():
-            return said._replace(request=Request("read fence"))
+            return said._replace(request=CommitterRequest("read fence"))
         case ReadEpoch():
-            return said._replace(request=Request("read epoch"))
+            return said._replace(request=CommitterRequest("read epoch"))
         case ReadLog():
-            return said._replace(request=Request("read log"))
+            return said._replace(request=CommitterRequest("read log"))
         case RetryLater():
             return said._replace(paused=True)
         case Fenced():

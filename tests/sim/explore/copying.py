@@ -31,7 +31,7 @@ from tidelock.replication.core.model import Held
 
 OPEN, SEALED, READY, COMMITTED, REFUSED = range(5)
 
-Next = tuple[Move, "Home | Broken"]
+Next = tuple[Move, "CopyHome | Broken"]
 
 
 class Mishaps(NamedTuple):
@@ -53,7 +53,7 @@ class Mishaps(NamedTuple):
         return self._replace(**{name: getattr(self, name) - 1})
 
 
-class Peer(NamedTuple):
+class CopyPeer(NamedTuple):
     """A peer.
 
     ``disk`` counts its disks, ``rows`` are the transactions durable on the present one, ``storing`` those
@@ -70,11 +70,11 @@ class Peer(NamedTuple):
     known: int = 1
 
 
-class Home(NamedTuple):
-    """Everything."""
+class CopyHome(NamedTuple):
+    """The state of the world of copies."""
 
     machine: int
-    peers: tuple[Peer, ...]
+    peers: tuple[CopyPeer, ...]
     phases: tuple[int, ...]
     #: Transactions durable on the home's disk; None = the home is gone.
     rows: frozenset[int] | None = frozenset()
@@ -87,17 +87,17 @@ class Home(NamedTuple):
     lost: tuple[int, ...] = ()
     mishaps: Mishaps = Mishaps()
 
-    def but(self, peer: int, **changes: Any) -> Home:
+    def but(self, peer: int, **changes: Any) -> CopyHome:
         """The same with one peer changed."""
         changed = self.peers[peer]._replace(**changes)
         return self._replace(peers=(*self.peers[:peer], changed, *self.peers[peer + 1 :]))
 
-    def less(self, name: str) -> Home:
+    def less(self, name: str) -> CopyHome:
         """The same with less of a kind of mishap."""
         return self._replace(mishaps=self.mishaps.less(name))
 
 
-class Copying:
+class CopyModel:
     """The model; see the module.
 
     Args:
@@ -123,7 +123,7 @@ class Copying:
     ) -> None:
         self._names = [ReplicaId(f"r{number + 2}") for number in range(peers)]
         self._acceptors, self._early = Acceptors(replays), early
-        self._first = Home(0, (Peer(),) * peers, (OPEN,) * txs, lost=(0,) * txs, mishaps=mishaps)
+        self._first = CopyHome(0, (CopyPeer(),) * peers, (OPEN,) * txs, lost=(0,) * txs, mishaps=mishaps)
         self._kind, self._states = kind, Numbered[CopiesState]()
         disks = {name: _disk(name, 1) for name in self._names}
         self._states.number(kind(HOME, self.copies, disks).snapshot())
@@ -136,7 +136,7 @@ class Copying:
 
     def moves(self, state: State) -> Iterator[Next]:
         """All that can happen next."""
-        assert isinstance(state, Home)
+        assert isinstance(state, CopyHome)
         for peer, found in enumerate(state.peers):
             yield from self._of_peer(state, peer, found)
         for answer in state.answers:
@@ -151,8 +151,8 @@ class Copying:
                 gone = _one_more_lost(state.less("disaster"))._replace(rows=None)
                 yield ("disaster",), gone
 
-    def _of_home(self, h: Home, rows: frozenset[int]) -> Iterator[Next]:
-        """What the home does with its transactions."""
+    def _of_home(self, h: CopyHome, rows: frozenset[int]) -> Iterator[Next]:
+        """Yield the steps of the home with its transactions."""
         for tx, phase in enumerate(h.phases):
             tid = tid_of(tx)
             if phase == OPEN:
@@ -172,8 +172,8 @@ class Copying:
             if todo and not found.push and not found.storing and not any(one[0] == peer for one in h.answers):
                 yield ("push", peer), h.but(peer, push=todo)
 
-    def _unheld(self, h: Home, peer: int) -> tuple[int, ...]:
-        """What the pusher has for a peer: sealed, not decided, and not said to be held on its disk."""
+    def _unheld(self, h: CopyHome, peer: int) -> tuple[int, ...]:
+        """Return the transactions to push to a peer: sealed, undecided, and not confirmed for its disk."""
         name = self._names[peer]
         acks = {str(one.tid): one.acks for one in self._states.values[h.machine].open}
         ack = (name, _disk(name, h.peers[peer].known))
@@ -183,8 +183,8 @@ class Copying:
             if phase in {SEALED, READY} and ack not in acks[str(tid_of(tx))]
         )
 
-    def _of_peer(self, h: Home, peer: int, found: Peer) -> Iterator[Next]:
-        """What happens at a peer."""
+    def _of_peer(self, h: CopyHome, peer: int, found: CopyPeer) -> Iterator[Next]:
+        """Yield the steps of a peer."""
         if found.push:
             if found.up:
                 yield ("arrive", peer), self._arrives(h.but(peer, push=()), peer, found)
@@ -206,13 +206,13 @@ class Copying:
                 replaced = h.but(peer, disk=found.disk + 1, rows=frozenset()).less("replace")
                 yield ("replace", peer), _one_more_lost(replaced)
 
-    def _arrives(self, h: Home, peer: int, found: Peer) -> Home:
+    def _arrives(self, h: CopyHome, peer: int, found: CopyPeer) -> CopyHome:
         """A peer takes a push: it answers at once, or has something to make durable first."""
         held = self._staged(peer, found, found.push, stored=self._early)
         after = h if held is None else _answered(h, peer, found, held)
         return after.but(peer, storing=found.push) if held is None or self._early else after
 
-    def _stored(self, h: Home, peer: int, found: Peer) -> Home:
+    def _stored(self, h: CopyHome, peer: int, found: CopyPeer) -> CopyHome:
         after = _durable(h, peer, found.storing).but(peer, storing=())
         if self._early:
             return after
@@ -220,17 +220,17 @@ class Copying:
         assert held is not None
         return _answered(after, peer, found, held)
 
-    def _staged(self, peer: int, found: Peer, txs: tuple[int, ...], *, stored: bool) -> Held | None:
+    def _staged(self, peer: int, found: CopyPeer, txs: tuple[int, ...], *, stored: bool) -> Held | None:
         name = self._names[peer]
         return self._acceptors.stage(name, _disk(name, found.disk), found.rows, txs, stored=stored)
 
     # --------------------------------------------------------------------------------------------- the home
 
-    def _acked(self, h: Home, peer: int, disk: int, tids: tuple[str, ...]) -> Home | Broken:
+    def _acked(self, h: CopyHome, peer: int, disk: int, tids: tuple[str, ...]) -> CopyHome | Broken:
         name = self._names[peer]
         return self._step(h, Ack(Held(name, _disk(name, disk), 1, CSN_NONE, tids)))
 
-    def _step(self, h: Home, event: CopiesEvent) -> Home | Broken:
+    def _step(self, h: CopyHome, event: CopiesEvent) -> CopyHome | Broken:
         """Give the machine an event; what is ready may be committed, what is short is rolled back."""
         machine = self._kind(HOME, self.copies, {})
         machine.restore(self._states.values[h.machine])
@@ -250,8 +250,8 @@ class Copying:
                 h = _phase(h, tx, READY)._replace(lost=(*h.lost[:tx], -1 if late else 0, *h.lost[tx + 1 :]))
         return h
 
-    def _holds(self, h: Home, tx: int, ready: Ready) -> Broken | None:
-        """What counts as a copy is one: durable on the disk that the member list showed to the home."""
+    def _holds(self, h: CopyHome, tx: int, ready: Ready) -> Broken | None:
+        """Check that each counted copy is durable on the disk that the member list showed to the home."""
         for holder in ready.holders:
             if holder == HOME:
                 there = h.rows is not None and tx in h.rows
@@ -266,7 +266,7 @@ class Copying:
                 )
         return None
 
-    def _somewhere(self, h: Home, tx: int) -> bool:
+    def _somewhere(self, h: CopyHome, tx: int) -> bool:
         """Tell whether any disk that is left has a transaction."""
         return (h.rows is not None and tx in h.rows) or any(tx in found.rows for found in h.peers)
 
@@ -274,7 +274,7 @@ class Copying:
 
     def check(self, state: State) -> Broken | None:
         """A committed transaction outlives the loss of any ``copies - 1`` disks."""
-        assert isinstance(state, Home)
+        assert isinstance(state, CopyHome)
         for tx, phase in enumerate(state.phases):
             survives = 0 <= state.lost[tx] < self.copies
             if phase == COMMITTED and survives and not self._somewhere(state, tx):
@@ -283,7 +283,7 @@ class Copying:
 
     def unsettled(self, state: State) -> Broken | None:
         """Every transaction is decided, and every peer has what is committed."""
-        assert isinstance(state, Home)
+        assert isinstance(state, CopyHome)
         for tx, phase in enumerate(state.phases):
             if state.rows is not None and phase not in {COMMITTED, REFUSED}:
                 return Broken("I8 DECIDED", f"{tid_of(tx)} is never decided")
@@ -294,7 +294,7 @@ class Copying:
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
-        assert isinstance(state, Home)
+        assert isinstance(state, CopyHome)
         kind, *about = move
         text = _WORDS[str(kind)]
         if kind in {"seal", "persist", "deadline", "commit"}:
@@ -332,21 +332,21 @@ def _disk(name: ReplicaId, number: int) -> str:
     return f"disk {number} of {name}"
 
 
-def _phase(h: Home, tx: int, phase: int) -> Home:
+def _phase(h: CopyHome, tx: int, phase: int) -> CopyHome:
     return h._replace(phases=(*h.phases[:tx], phase, *h.phases[tx + 1 :]))
 
 
-def _durable(h: Home, peer: int, txs: tuple[int, ...]) -> Home:
+def _durable(h: CopyHome, peer: int, txs: tuple[int, ...]) -> CopyHome:
     found = h.peers[peer]
     after = h.but(peer, rows=found.rows | set(txs))
     return after._replace(ever=after.ever | {(peer, found.disk, tx) for tx in txs})
 
 
-def _answered(h: Home, peer: int, found: Peer, held: Held) -> Home:
+def _answered(h: CopyHome, peer: int, found: CopyPeer, held: Held) -> CopyHome:
     return h._replace(answers=h.answers | {(peer, found.disk, held.held)})
 
 
-def _one_more_lost(h: Home) -> Home:
+def _one_more_lost(h: CopyHome) -> CopyHome:
     after = [
         lost + 1 if lost >= 0 and phase in {READY, COMMITTED} else lost
         for lost, phase in zip(h.lost, h.phases, strict=True)

@@ -36,8 +36,8 @@ class Numbered(Generic[T]):
         return number
 
 
-class LogEntry(NamedTuple):
-    """What the invariants need of a record."""
+class RecordFacts(NamedTuple):
+    """The fields of a record that the invariants need."""
 
     csn: Csn
     kind: Kind
@@ -52,7 +52,7 @@ class Ensemble:
         self._trees: list[Tree] = []
         self._numbers: dict[frozenset[tuple[str, Znode]], int] = {}
         self._applied: dict[tuple[int, int], tuple[int, int]] = {}
-        self._logs: dict[int, tuple[LogEntry, ...]] = {}
+        self._logs: dict[int, tuple[RecordFacts, ...]] = {}
         self.multis: Numbered[tuple[Op, ...]] = Numbered()
         self.results: Numbered[MultiResult] = Numbered()
         self._number(first)
@@ -78,7 +78,7 @@ class Ensemble:
         znode = self._trees[state].get(path)
         return Refused(Reason.NO_NODE) if znode is None else Ok(znode.node)
 
-    def log(self, state: int) -> tuple[LogEntry, ...]:
+    def log(self, state: int) -> tuple[RecordFacts, ...]:
         """The records that are there, in order, from the tail on, across epochs."""
         known = self._logs.get(state)
         if known is None:
@@ -91,11 +91,11 @@ class Ensemble:
         assert isinstance(found, Ok)
         return codec.decode_csn(found.value.data)
 
-    def _read_log(self, state: int) -> list[LogEntry]:
+    def _read_log(self, state: int) -> list[RecordFacts]:
         epochs = self._trees[state].get(tree.CSN)
         assert epochs is not None
         numbers = [int(name) for name in epochs.children if name.isdecimal()]
-        found: list[LogEntry] = []
+        found: list[RecordFacts] = []
         for epoch in sorted(numbers):
             directory = self._trees[state].get(tree.epoch_dir(epoch))
             assert directory is not None
@@ -105,7 +105,7 @@ class Ensemble:
                 assert znode is not None
                 record = codec.decode_record(znode.data)
                 tids = tuple(tid.tid for tid in record.tids)
-                found.append(LogEntry(number, record.kind, record.home, tids))
+                found.append(RecordFacts(number, record.kind, record.home, tids))
         return found
 
     def _number(self, new: Tree) -> int:
@@ -140,11 +140,11 @@ def new_cluster(replicas: tuple[ReplicaId, ...], tables: tuple[str, ...], *, epo
 
 
 def first_life(replica: ReplicaId) -> SessionState:
-    """What the first start of a replica has written to its session znode, at version 0."""
+    """Return the content of a session znode after the first start of its replica, at version 0."""
     return SessionState(1, f"disk-{replica}", f"{replica}.1", "serving")
 
 
-def follows(earlier: LogEntry, later: LogEntry) -> bool:
+def follows(earlier: RecordFacts, later: RecordFacts) -> bool:
     """Tell whether two records are neighbours in the log: the next number, or number 0 behind an END."""
     if earlier.kind is Kind.END:
         return later.csn == csn(epoch_of(earlier.csn) + 1, 0)

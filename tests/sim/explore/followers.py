@@ -30,7 +30,7 @@ Asked = Get | Look | Inquire
 class Followers:
     """All states of the follower that were met.
 
-    The numbers of its inquiries only tell them apart, so they are given anew in every state: otherwise no
+    The numbers of its inquiries only tell them apart, so they are given again in every state: otherwise no
     state would ever come back.
     """
 
@@ -117,7 +117,7 @@ class Prefixes:
 
 
 def failure(asked: Asked, session: int) -> FollowEvent:
-    """What the shell says when a read has failed."""
+    """Return the event by which the shell reports a failed read."""
     match asked:
         case Get(number):
             return Failed(number)

@@ -11,15 +11,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tests.sim.explore.ensemble import Ensemble, LogEntry, follows, new_cluster
+from tests.sim.explore.ensemble import Ensemble, RecordFacts, follows, new_cluster
 from tests.sim.explore.followers import Asked, Followers, Prefixes, failure, short
-from tests.sim.explore.replay import Replays, Returned, ScriptedStore, View, never
+from tests.sim.explore.replay import Replays, ReplayView, Returned, ScriptedStore, never
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.shard import (
     ABSENT_PART,
     DURABLE,
+    FollowerTrouble,
     Shard,
-    Trouble,
     behind,
     less,
     made_durable,
@@ -100,7 +100,7 @@ class Following:
         self,
         replays: Replays,
         txs: Sequence[int],
-        trouble: Trouble,
+        trouble: FollowerTrouble,
         *,
         read_ahead: int = 2,
         announced: int = DURABLE,
@@ -207,7 +207,7 @@ class Following:
             yield ("damage", name), self._prefixed(less(s, "damage")._replace(parts=parts), PartLost(name))
 
     def _of_follower(self, s: Shard) -> Iterator[Next]:
-        """What the follower's session does."""
+        """Yield the steps of the follower's session."""
         if s.asked:
             yield from self._serve(s, s.asked[0])
             if s.trouble.fail:
@@ -238,7 +238,7 @@ class Following:
         session, asked = s.session + 1, s.asked
         after: Shard | Broken = s._replace(session=session, seen=seen, asked=(), watched=CSN_NONE)
         assert isinstance(after, Shard)
-        # What was asked stays known to the machine until its failure is told.
+        # The machine remembers its requests until it is told that they failed.
         after = self._tell(after._replace(asked=asked), LinkChanged(connected=True, session=session))
         for _ in asked:
             if isinstance(after, Broken):
@@ -278,7 +278,7 @@ class Following:
     def _find_out(self, state: int, question: Question, about: Csn) -> Any:
         key = (state, question, about)
         if key not in self._findings:
-            store = ScriptedStore(self.ensemble, (View(state),), never)
+            store = ScriptedStore(self.ensemble, (ReplayView(state),), never)
             turn = self._replays.run(find_out(store, question, about, fence=FENCE, watch=_unheard))
             assert isinstance(turn, Returned), turn
             self._findings[key] = turn.value
@@ -385,7 +385,7 @@ class Following:
     # ------------------------------------------------------------------------------------------- promises
 
     def check(self, state: State) -> Broken | None:
-        """What the replica claims is durable here, and what it shows is what is committed."""
+        """Check that all claimed parts are durable here, and that the replica shows exactly the commits."""
         assert isinstance(state, Shard)
         for before, entry in zip(state.log, state.log[1:], strict=False):
             if not self.neighbours(before, entry):
@@ -415,7 +415,7 @@ class Following:
             self._shown[key] = visible(PartVersions(Tid.parse(tid), created), snapshot)
         return self._shown[key]
 
-    def neighbours(self, earlier: LogEntry, later: LogEntry) -> bool:
+    def neighbours(self, earlier: RecordFacts, later: RecordFacts) -> bool:
         """Tell whether one record may follow the other in the log."""
         return follows(earlier, later)
 

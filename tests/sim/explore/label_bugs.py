@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
-from tests.sim.explore.labelling import Labelling, Run, RunLog
+from tests.sim.explore.labelling import Labelling, LabelRun, RunLog
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
@@ -19,7 +19,7 @@ from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 from tidelock.replica_agent.transactions.ending import outcome_retention
 
 #: Two runs of the next batch, one at each home.
-TWICE: Final = (Run(0, 1), Run(1, 1))
+TWICE: Final = (LabelRun(0, 1), LabelRun(1, 1))
 
 _ELEMENTS = batch._elements
 
@@ -53,11 +53,11 @@ def _delete_at_any_version(path: str, _: int) -> Op:
 
 
 def _leave_version(path: str, *, version: int) -> Op:
-    """Nobody who moves labels is told of a deletion."""
+    """The deletion of a label leaves its version: a client that moves the label does not notice it."""
     return Check(path, version)
 
 
-def _labelling(*runs: Run, **more: Any) -> Callable[..., Model]:
+def _labelling(*runs: LabelRun, **more: Any) -> Callable[..., Model]:
     def model(replays: Replays, **classes: Any) -> Model:
         return Labelling(replays, runs, **more, **classes)
 

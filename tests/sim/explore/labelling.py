@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
 from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
-from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
+from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tidelock.csnlog.cluster.bootstrap import OwnSession
@@ -36,37 +36,37 @@ from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.transaction import Transaction, TransactionLease
 
 LABEL: Final = "query"
-#: What has committed under the label at the beginning, where anything has: of the first home.
+#: The transaction under the label at the beginning, if there is one: of the first home.
 FIRST: Final = Tid(Csn(1), NAMES[0], 1, 99)
 
 
-class Run(NamedTuple):
+class LabelRun(NamedTuple):
     """A run of a batch at a home."""
 
     home: int
     batch: int
 
 
-class Scene(NamedTuple):
-    """Everything."""
+class LabelScene(NamedTuple):
+    """The whole state of the world of labels."""
 
     #: The states of ZooKeeper, oldest first, and the oldest that the session of each home may still read.
     history: tuple[int, ...]
     seen: tuple[int, ...]
-    #: What each run has heard so far; None when it has ended, or its home has died.
+    #: The answers to each run so far; None when it has ended, or its home has died.
     runs: tuple[tuple[Heard, ...] | None, ...]
-    #: What the home of the label has heard that gives it back; None when it does not.
+    #: The answers to the home that gives its label back; None while it does not.
     giver: tuple[Heard, ...] | None
     #: Batches in the order of their commits, each with the life of the label.
     done: tuple[tuple[int, int], ...]
     life: int
     crashes: int
 
-    def hears(self, which: int, script: tuple[Heard, ...] | None) -> Scene:
+    def hears(self, which: int, script: tuple[Heard, ...] | None) -> LabelScene:
         """The same with a run that has heard something."""
         return self._replace(runs=(*self.runs[:which], script, *self.runs[which + 1 :]))
 
-    def sees(self, home: int, state: int) -> Scene:
+    def sees(self, home: int, state: int) -> LabelScene:
         """The same with a session that has seen a state, by its place in the history."""
         return self._replace(seen=(*self.seen[:home], state, *self.seen[home + 1 :]))
 
@@ -151,7 +151,7 @@ class Labelling:
     def __init__(
         self,
         replays: Replays,
-        runs: Sequence[Run],
+        runs: Sequence[LabelRun],
         *,
         begun: bool = False,
         crashes: int = 0,
@@ -164,7 +164,7 @@ class Labelling:
         self._replays, self._runs, self._log = replays, tuple(runs), log
         done = ((0, 0),) if begun else ()
         giver = () if begun else None
-        self._first = Scene((0,), (0, 0), ((),) * len(runs), giver, done, 0, crashes)
+        self._first = LabelScene((0,), (0, 0), ((),) * len(runs), giver, done, 0, crashes)
         self._turns: dict[tuple[int, tuple[Heard, ...]], Turn] = {}
 
     def initial(self) -> State:
@@ -173,9 +173,9 @@ class Labelling:
 
     # ---------------------------------------------------------------------------------------------- moves
 
-    def moves(self, state: State) -> Iterator[tuple[Move, Scene | Broken]]:
+    def moves(self, state: State) -> Iterator[tuple[Move, LabelScene | Broken]]:
         """All that can happen next."""
-        assert isinstance(state, Scene)
+        assert isinstance(state, LabelScene)
         for which, script in enumerate(state.runs):
             if script is not None:
                 yield from self._goes_on(state, which, script, self._runs[which].home)
@@ -185,8 +185,8 @@ class Labelling:
             yield from self._goes_on(state, _GIVER, state.giver, 0)
 
     def _goes_on(
-        self, s: Scene, which: int, script: tuple[Heard, ...], home: int
-    ) -> Iterator[tuple[Move, Scene | Broken]]:
+        self, s: LabelScene, which: int, script: tuple[Heard, ...], home: int
+    ) -> Iterator[tuple[Move, LabelScene | Broken]]:
         """One read, of any state that may be seen, or the multi."""
         turn = self._turn(which, script)
         if isinstance(turn, AsksRead):
@@ -206,11 +206,11 @@ class Labelling:
             s = s.sees(home, len(s.history) - 1)
             yield ("multi", which), self._told(s, which, (*script, Heard(result)))
 
-    def _told(self, s: Scene, which: int, script: tuple[Heard, ...]) -> Scene | Broken:
-        """What a run, or the giver, makes of what it has heard."""
+    def _told(self, s: LabelScene, which: int, script: tuple[Heard, ...]) -> LabelScene | Broken:
+        """Return the state after a run, or the giver, has received its answers."""
         turn = self._turn(which, script)
         if which == _GIVER:
-            # False: to be tried again with the next cleaning, when the label is looked at anew.
+            # False: to be tried again with the next cleaning, when the label is read again.
             return s._replace(giver=None if isinstance(turn, Returned) else script)
         run = self._runs[which]
         match turn:
@@ -219,7 +219,7 @@ class Labelling:
                 if earlier and run.batch <= earlier[-1]:
                     return Broken("I7 NOCONFLICT", f"batch {run.batch} counts behind batch {earlier[-1]}")
                 return s.hears(which, None)._replace(done=(*s.done, (run.batch, s.life)))
-            case Raised(LabelExistsError()) if any(number >= run.batch for number, _ in s.done):
+            case RunRaised(LabelExistsError()) if any(number >= run.batch for number, _ in s.done):
                 return s.hears(which, None)
             case AsksRead() | AsksMulti():
                 return s.hears(which, script)
@@ -229,7 +229,7 @@ class Labelling:
         found = self.ensemble.read(state, tree.label(LABEL))
         return codec.decode_label(found.value.data) if isinstance(found, Ok) else None
 
-    def _ended(self, s: Scene) -> Broken | None:
+    def _ended(self, s: LabelScene) -> Broken | None:
         """Only the label as its home has known it may be given back."""
         before = self._label(s.history[-2])
         if self._label(s.history[-1]) is None and before is not None and before.tid != str(FIRST):
@@ -269,12 +269,12 @@ class Labelling:
     # ------------------------------------------------------------------------------------------- promises
 
     def check(self, state: State) -> Broken | None:
-        """What is promised is held against each step."""
+        """Promises are checked at each step, not in a state."""
         return None
 
     def unsettled(self, state: State) -> Broken | None:
         """In the end every run has ended, and the last batch of those that did not die counts."""
-        assert isinstance(state, Scene)
+        assert isinstance(state, LabelScene)
         if any(script is not None for script in state.runs):
             return Broken("I14 LIVE", "a run goes on for ever")
         last = max(run.batch for run in self._runs)
@@ -291,7 +291,7 @@ class Labelling:
         return f"{who} {words[str(move[0])]}" + (f" state {move[2]}" if move[0] == "read" else "")
 
 
-#: The home that gives the label back, in the place of a run.
+#: The home that gives the label back, as the number of a run.
 _GIVER: Final = -1
 
 
@@ -313,4 +313,4 @@ async def _give_back(store: AnsweredStore) -> bool:
 
 
 async def _nowhere(_: list[LogRecord]) -> None:
-    """Nothing is delivered."""
+    """Do nothing: no records are delivered."""

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
 
-from tests.sim.explore.lock_scene import LockMishaps, Removal
-from tests.sim.explore.lockers import Surroundings
+from tests.sim.explore.lock_scene import LockMishaps, LockRemoval
+from tests.sim.explore.lockers import LockPorts
 from tests.sim.explore.locking import Locking
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
@@ -22,11 +22,11 @@ from tidelock.replication.core.lock_rules import WholeTable
 from tidelock.replication.locks import sweeper, taker
 from tidelock.replication.locks.requests import LockStore
 
-ONE: Final = tuple(Removal(home, (1,)) for home in range(3))
-TABLE: Final = Removal(1, wide=WholeTable())
+ONE: Final = tuple(LockRemoval(home, (1,)) for home in range(3))
+TABLE: Final = LockRemoval(1, wide=WholeTable())
 
 _PASS_TAIL = Book.pass_tail
-_FENCE_HOME = Surroundings.fence_home
+_FENCE_HOME = LockPorts.fence_home
 
 
 def _check_nothing(path: str, _: int) -> Check:
@@ -40,7 +40,7 @@ def _set_versions_only(path: str, data: bytes = b"", version: int | None = None)
 
 
 async def _nothing(*_: object) -> list[Any]:
-    """Nobody looks."""
+    """Find nothing, without a read."""
     return []
 
 
@@ -49,8 +49,8 @@ def _pass_everything(book: Book, _: Csn) -> None:
     _PASS_TAIL(book, Csn(CSN_MAX))
 
 
-async def _read_version(around: Surroundings, home: ReplicaId) -> int | None:
-    """Whoever finds the holder fenced deletes its locks under the version that he has read."""
+async def _read_version(around: LockPorts, home: ReplicaId) -> int | None:
+    """A sweeper that finds the holder fenced deletes its locks under the version that it has read."""
     node: Ok[Node] = await around.store.get(tree.session(home))
     if codec.decode_session(node.value.data).state == "fenced":
         return node.value.version
@@ -58,7 +58,7 @@ async def _read_version(around: Surroundings, home: ReplicaId) -> int | None:
     return version
 
 
-def _locking(*removals: Removal, **mishaps: int) -> Callable[..., Model]:
+def _locking(*removals: LockRemoval, **mishaps: int) -> Callable[..., Model]:
     def model(replays: Replays, **more: Any) -> Model:
         return Locking(replays, removals, LockMishaps(**mishaps), **more)
 
@@ -87,7 +87,7 @@ LOCK_BUGS: Final = (
         "delete a lock under a fence that was only read",
         _I7,
         _two_janitors,
-        planted=_patched(Surroundings, "fence_home", _read_version),
+        planted=_patched(LockPorts, "fence_home", _read_version),
     ),
     Bug(
         "serve from a new disk before it is where the old one was",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tests.sim.explore.answers import Heard
-from tests.sim.explore.lockers import Run
+from tests.sim.explore.lockers import LockRun
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId
 from tidelock.replication.core.lock_rules import OnePart, Wide, overlap
 
@@ -14,12 +14,12 @@ NAMES: Final = (ReplicaId("r1"), ReplicaId("r2"), ReplicaId("r3"))
 #: All parts of the table, with their partitions.
 PARTS: Final = {PartId("r9-1-1"): "y=1", PartId("r9-1-2"): "y=2"}
 
-# What a transaction is at. Those from DONE on are decided.
+# The phases of a transaction. From DONE on it is decided.
 IDLE, TAKING, HELD, GIVING, DONE, COMMITTED = range(6)
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class LockRemoval:
     """A transaction that removes parts, by their numbers, or what a wide scope covers.
 
     Attributes:
@@ -64,7 +64,7 @@ class LockMishaps(NamedTuple):
         return self._replace(**{name: getattr(self, name) - 1})
 
 
-class Agent(NamedTuple):
+class LockAgent(NamedTuple):
     """A replica: its process, what that remembers of locks, and how far it has applied the log."""
 
     mind: int
@@ -74,7 +74,7 @@ class Agent(NamedTuple):
     applied: Csn = Csn(1)
     #: The most that it had applied on a disk that was replaced, and that the others still reckon with.
     told: Csn = Csn(1)
-    run: Run | None = None
+    run: LockRun | None = None
     script: tuple[Heard, ...] = ()
     #: It is about the locks of a silent replica.
     janitor: bool = False
@@ -90,11 +90,11 @@ class Deal(NamedTuple):
     removes: frozenset[PartId] = frozenset()
 
 
-class Scene(NamedTuple):
-    """Everything."""
+class LockScene(NamedTuple):
+    """The whole state of the world of locks."""
 
     zk: int
-    agents: tuple[Agent, ...]
+    agents: tuple[LockAgent, ...]
     deals: tuple[Deal, ...]
     late: frozenset[int] = frozenset()
     tail: Csn = Csn(0)
@@ -102,16 +102,16 @@ class Scene(NamedTuple):
     #: Whether some transaction ever had its locks, or a mishap was the reason that none had.
     won: bool = False
 
-    def but(self, which: int, **changes: Any) -> Scene:
+    def but(self, which: int, **changes: Any) -> LockScene:
         """The same with one agent changed."""
         agents = (*self.agents[:which], self.agents[which]._replace(**changes), *self.agents[which + 1 :])
         return self._replace(agents=agents)
 
-    def deal(self, which: int, **changes: Any) -> Scene:
+    def deal(self, which: int, **changes: Any) -> LockScene:
         """The same with one transaction changed."""
         deals = (*self.deals[:which], self.deals[which]._replace(**changes), *self.deals[which + 1 :])
         return self._replace(deals=deals)
 
-    def less(self, name: str) -> Scene:
+    def less(self, name: str) -> LockScene:
         """The same with less of a kind of mishap."""
         return self._replace(mishaps=self.mishaps.less(name), won=True)

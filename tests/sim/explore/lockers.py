@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from tests.sim.explore.answers import AnsweredStore, Heard
-from tests.sim.explore.ensemble import Ensemble, LogEntry, Numbered
-from tests.sim.explore.replay import Raised, Replays
+from tests.sim.explore.ensemble import Ensemble, Numbered, RecordFacts
+from tests.sim.explore.replay import Replays, RunRaised
 from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
@@ -53,14 +53,14 @@ LIMITS = LockLimits(
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What a run waits for: a multi, or what ``about`` of a kind is now."""
+    """The request that a run waits for: a multi, or a read of ``about`` by its kind."""
 
     kind: str
     about: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LockRunEnded:
     """A run is over: what it raised, what it holds in mind now, its fence, and whether that was foreign."""
 
     error: Exception | None
@@ -70,13 +70,13 @@ class Ended:
 
 
 class Mind(NamedTuple):
-    """What a life remembers between two runs: its book, and whether former lives were looked at."""
+    """The memory of a life between two runs: its book, and whether former lives were checked."""
 
     book: Book
     adopted: bool
 
 
-class Run(NamedTuple):
+class LockRun(NamedTuple):
     """A call of a method that is under way.
 
     Attributes:
@@ -133,8 +133,8 @@ class _Store(AnsweredStore):
         return self._next(Asks(kind, about))
 
 
-class Surroundings:
-    """What one run of a replica's locks is given."""
+class LockPorts:
+    """The ports of one run of a replica's locks."""
 
     def __init__(self, store: _Store, replica: ReplicaId, boot: int, fence: int) -> None:
         self.store, self._replica, self._boot, self.fence = store, replica, boot, fence
@@ -178,7 +178,7 @@ class Surroundings:
         """As ``CsnLog.find``: the session znode of the home, then the log."""
         assert not newest, "no tid is of a boot that never was"
         node: Ok[Node] = await self.store.get(tree.session(tid.home))
-        log: tuple[LogEntry, ...] = await self.store.ask("log", None)
+        log: tuple[RecordFacts, ...] = await self.store.ask("log", None)
         commits = [Committed(entry.csn) for entry in log if str(tid) in entry.tids]
         boot = codec.decode_session(node.value.data).boot
         return LogReading(boot, commits[0] if commits else None)
@@ -219,7 +219,7 @@ class Lockers:
         self._ensemble, self._replays = ensemble, replays
         self._minds: list[Mind] = []
         self._numbers: dict[Hashable, int] = {}
-        self._known: dict[Hashable, Asks | Ended] = {}
+        self._known: dict[Hashable, Asks | LockRunEnded] = {}
         self.answers: Numbered[Any] = ensemble.results
         self.empty = self.number(Mind(Book(), adopted=False))
 
@@ -231,7 +231,7 @@ class Lockers:
         return number
 
     def mind(self, number: int) -> Mind:
-        """What a life remembers; not to be changed."""
+        """Return the memory of a life; the caller does not change it."""
         return self._minds[number]
 
     def changed(self, number: int, change: Callable[[Book], object]) -> int:
@@ -241,8 +241,8 @@ class Lockers:
         return self.number(Mind(book, self._minds[number].adopted))
 
     def turn(
-        self, replica: ReplicaId, boot: int, fence: int, mind: int, run: Run, script: tuple[Heard, ...]
-    ) -> Asks | Ended:
+        self, replica: ReplicaId, boot: int, fence: int, mind: int, run: LockRun, script: tuple[Heard, ...]
+    ) -> Asks | LockRunEnded:
         """How far a run gets that has heard these answers."""
         key = (replica, boot, fence, mind, run, script)
         known = self._known.get(key)
@@ -251,10 +251,10 @@ class Lockers:
         return known
 
     def _turn(
-        self, replica: ReplicaId, boot: int, fence: int, mind: int, run: Run, script: tuple[Heard, ...]
-    ) -> Asks | Ended:
+        self, replica: ReplicaId, boot: int, fence: int, mind: int, run: LockRun, script: tuple[Heard, ...]
+    ) -> Asks | LockRunEnded:
         store = _Store(self._ensemble, script)
-        around = Surroundings(store, replica, boot, fence)
+        around = LockPorts(store, replica, boot, fence)
         book = self._minds[mind].book.copy()
         locks = Locks(
             replica=replica,
@@ -275,15 +275,17 @@ class Lockers:
                 turn = self._replays.run(_call(locks, run))
         except _AsksError as asks:
             return asks.asks
-        error = turn.error if isinstance(turn, Raised) else None
-        return Ended(error, self.number(Mind(book, locks._janitor._adopted)), around.fence, around.lost)
+        error = turn.error if isinstance(turn, RunRaised) else None
+        return LockRunEnded(
+            error, self.number(Mind(book, locks._janitor._adopted)), around.fence, around.lost
+        )
 
 
-async def _call(locks: Locks, run: Run) -> None:
+async def _call(locks: Locks, run: LockRun) -> None:
     match run:
-        case Run("take", Tid() as tid, parts, wide, at):
+        case LockRun("take", Tid() as tid, parts, wide, at):
             await locks.take(tid, LockAsk(TABLE, dict(parts), wide), at=at)
-        case Run("release", Tid() as tid):
+        case LockRun("release", Tid() as tid):
             await locks.release(tid)
-        case Run("sweep", at=tail):
+        case LockRun("sweep", at=tail):
             await locks.sweep(tail)

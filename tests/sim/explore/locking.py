@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.sim.explore.answers import Heard
-from tests.sim.explore.ensemble import Ensemble, LogEntry, first_life, new_cluster
+from tests.sim.explore.ensemble import Ensemble, RecordFacts, first_life, new_cluster
 from tests.sim.explore.lock_scene import (
     COMMITTED,
     DONE,
@@ -21,13 +21,13 @@ from tests.sim.explore.lock_scene import (
     NAMES,
     PARTS,
     TAKING,
-    Agent,
     Deal,
+    LockAgent,
     LockMishaps,
-    Removal,
-    Scene,
+    LockRemoval,
+    LockScene,
 )
-from tests.sim.explore.lockers import TABLE, Asks, Ended, Lockers, Run
+from tests.sim.explore.lockers import TABLE, Asks, Lockers, LockRun, LockRunEnded
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Broken, Move, State
 from tidelock.csnlog.core import codec, tree
@@ -39,7 +39,7 @@ from tidelock.replication.core.lock_rules import LockInfo, read_lock
 
 _LOST: Final = Unknown("lost")
 
-Next = tuple[Move, "Scene | Broken"]
+Next = tuple[Move, "LockScene | Broken"]
 
 
 class Locking:
@@ -78,7 +78,7 @@ class Locking:
     def __init__(
         self,
         replays: Replays,
-        removals: tuple[Removal, ...],
+        removals: tuple[LockRemoval, ...],
         mishaps: LockMishaps,
         *,
         returns: tuple[int, ...] = (0, 1, 2),
@@ -106,9 +106,9 @@ class Locking:
         assert isinstance(made, Ok)
         self.ensemble = Ensemble(first)
         self.lockers = Lockers(self.ensemble, replays)
-        self._first = Scene(
+        self._first = LockScene(
             0,
-            tuple(Agent(self.lockers.empty) for _ in homes),
+            tuple(LockAgent(self.lockers.empty) for _ in homes),
             tuple(Deal() for _ in removals),
             mishaps=mishaps,
         )
@@ -116,12 +116,12 @@ class Locking:
         if orphan:
             self._first = self._orphaned(self._first)
 
-    def _orphaned(self, s: Scene) -> Scene:
+    def _orphaned(self, s: LockScene) -> LockScene:
         """The first home takes the locks of its transaction, and dies."""
         after = self._begin(s, 0)
-        while isinstance(after, Scene) and (run := after.agents[0].run) is not None:
+        while isinstance(after, LockScene) and (run := after.agents[0].run) is not None:
             after = next(scene for _, scene in self._goes_on(after, 0, after.agents[0], run))
-        assert isinstance(after, Scene)
+        assert isinstance(after, LockScene)
         return self._dies(after, 0)
 
     def initial(self) -> State:
@@ -132,7 +132,7 @@ class Locking:
 
     def moves(self, state: State) -> Iterator[Next]:
         """All that can happen next."""
-        assert isinstance(state, Scene)
+        assert isinstance(state, LockScene)
         for which, agent in enumerate(state.agents):
             if not agent.up:
                 if which in self._returns:
@@ -157,8 +157,8 @@ class Locking:
             landed = self._apply(state, multi)[0]
             yield ("land", multi), landed._replace(late=landed.late - {multi})
 
-    def _begins(self, s: Scene, which: int, agent: Agent) -> Iterator[Next]:
-        """What an agent may do that does nothing about locks."""
+    def _begins(self, s: LockScene, which: int, agent: LockAgent) -> Iterator[Next]:
+        """Yield the steps of an agent that do not concern locks."""
         for number, deal in enumerate(s.deals):
             if self.removals[number].home != which:
                 continue
@@ -169,14 +169,14 @@ class Locking:
                 if s.mishaps.rollback:
                     yield ("roll back", number), self._gives_back(s, number).less("rollback")
             elif deal.phase == GIVING:
-                yield ("give back", number), self._run(s, which, Run("release", self.tid(s, number)))
+                yield ("give back", number), self._run(s, which, LockRun("release", self.tid(s, number)))
         if self._has_to_sweep(s, which, agent):
             silent = frozenset(
                 NAMES[other] for other, one in enumerate(s.agents) if not one.up and other != which
             )
-            yield ("sweep", which), self._run(s, which, Run("sweep", at=s.tail, silent=silent))
+            yield ("sweep", which), self._run(s, which, LockRun("sweep", at=s.tail, silent=silent))
 
-    def _has_to_sweep(self, s: Scene, which: int, agent: Agent) -> bool:
+    def _has_to_sweep(self, s: LockScene, which: int, agent: LockAgent) -> bool:
         """Tell whether a sweep would find anything."""
         book = self.lockers.mind(agent.mind).book
         live = {
@@ -195,7 +195,7 @@ class Locking:
                 return True
         return False
 
-    def _goes_on(self, s: Scene, which: int, agent: Agent, run: Run) -> Iterator[Next]:
+    def _goes_on(self, s: LockScene, which: int, agent: LockAgent, run: LockRun) -> Iterator[Next]:
         """The next step of a call that is under way."""
         turn = self.lockers.turn(NAMES[which], agent.boot, agent.fence, agent.mind, run, agent.script)
         assert isinstance(turn, Asks), "a run that has ended is not under way"
@@ -230,8 +230,8 @@ class Locking:
         else:
             yield ("read", which), self._hears(s, which, self._answer(s, turn))
 
-    def _answer(self, s: Scene, asks: Asks) -> object:
-        """What a read hears now."""
+    def _answer(self, s: LockScene, asks: Asks) -> object:
+        """Return the answer to a read in this state."""
         about = asks.about
         if asks.kind == "get":
             return self.ensemble.read(s.zk, about)
@@ -247,7 +247,7 @@ class Locking:
             return Ok(None if znode is None else znode.node)
         return Refused(Reason.NO_NODE) if znode is None else Ok(tuple(sorted(znode.children)))
 
-    def _hears(self, s: Scene, which: int, answer: object) -> Scene | Broken:
+    def _hears(self, s: LockScene, which: int, answer: object) -> LockScene | Broken:
         """Let a call hear an answer, and all that it reads next at this moment; then take its end."""
         script = s.agents[which].script
         while True:
@@ -255,7 +255,7 @@ class Locking:
             agent = s.agents[which]
             assert agent.run is not None
             turn = self.lockers.turn(NAMES[which], agent.boot, agent.fence, agent.mind, agent.run, script)
-            if isinstance(turn, Ended):
+            if isinstance(turn, LockRunEnded):
                 return self._ended(s, which, agent.run, turn)
             if self._fine or turn.kind in {"multi", "barrier", "silent"}:
                 return s.but(which, script=script)
@@ -263,16 +263,16 @@ class Locking:
 
     # --------------------------------------------------------------------------------------- transactions
 
-    def tid(self, s: Scene, number: int) -> Tid:
+    def tid(self, s: LockScene, number: int) -> Tid:
         """The tid of a transaction that was begun."""
         deal = s.deals[number]
         return Tid(deal.snapshot, NAMES[self.removals[number].home], deal.boot, number + 1)
 
-    def _begin(self, s: Scene, number: int) -> Scene | Broken:
+    def _begin(self, s: LockScene, number: int) -> LockScene | Broken:
         """Begin a transaction: it wants what it sees, and takes its locks."""
         removal = self.removals[number]
         agent = s.agents[removal.home]
-        snapshot = Agent(0).applied if self._long else agent.applied
+        snapshot = LockAgent(0).applied if self._long else agent.applied
         gone = {part for part, csn in self._removed(s).items() if csn <= snapshot}
         wants = frozenset(part for part in PARTS if removal.covers(part)) - gone
         after = s.deal(number, phase=TAKING, boot=agent.boot, snapshot=snapshot, removes=wants)
@@ -283,15 +283,15 @@ class Locking:
         parts = tuple((part, PARTS[part]) for part in sorted(wants)) if removal.wide is None else ()
         wide = () if removal.wide is None else (removal.wide,)
         return self._run(
-            after, removal.home, Run("take", self.tid(after, number), parts, wide, agent.applied)
+            after, removal.home, LockRun("take", self.tid(after, number), parts, wide, agent.applied)
         )
 
-    def _conflicts(self, s: Scene, number: int) -> bool:
+    def _conflicts(self, s: LockScene, number: int) -> bool:
         """The look into the catalog: whether what is wanted was removed above the snapshot."""
         deal, applied = s.deals[number], s.agents[self.removals[number].home].applied
         return any(deal.snapshot < self._removed(s).get(part, 0) <= applied for part in deal.removes)
 
-    def _removed(self, s: Scene) -> dict[PartId, Csn]:
+    def _removed(self, s: LockScene) -> dict[PartId, Csn]:
         """The CSNs at which parts were removed."""
         csns = {text: entry.csn for entry in self._log(s) for text in entry.tids}
         return {
@@ -301,7 +301,7 @@ class Locking:
             if str(self.tid(s, number)) in csns
         }
 
-    def _commit(self, s: Scene, number: int) -> Scene | Broken:
+    def _commit(self, s: LockScene, number: int) -> LockScene | Broken:
         """Send the record, and hear the answer."""
         which, tid = self.removals[number].home, self.tid(s, number)
         agent = s.agents[which]
@@ -317,23 +317,23 @@ class Locking:
         return self._dies(s, which)
 
     @staticmethod
-    def _gives_back(s: Scene, number: int) -> Scene:
+    def _gives_back(s: LockScene, number: int) -> LockScene:
         return s.deal(number, phase=GIVING)
 
     # ------------------------------------------------------------------------------------------- processes
 
-    def _run(self, s: Scene, which: int, run: Run) -> Scene | Broken:
+    def _run(self, s: LockScene, which: int, run: LockRun) -> LockScene | Broken:
         """Begin a call, up to what it waits for first."""
         agent = s.agents[which]
         turn = self.lockers.turn(NAMES[which], agent.boot, agent.fence, agent.mind, run, ())
         after = s.but(which, run=run, script=())
-        if isinstance(turn, Ended):
+        if isinstance(turn, LockRunEnded):
             return self._ended(after, which, run, turn)
         if self._fine or turn.kind in {"multi", "barrier", "silent"}:
             return after
         return self._hears(after, which, self._answer(after, turn))
 
-    def _ended(self, s: Scene, which: int, run: Run, end: Ended) -> Scene | Broken:
+    def _ended(self, s: LockScene, which: int, run: LockRun, end: LockRunEnded) -> LockScene | Broken:
         """Take the end of a call."""
         if end.fenced:
             return self._dies(s, which)
@@ -349,7 +349,7 @@ class Locking:
             return self._gives_back(after, number)._replace(won=True)
         return after.deal(number, phase=HELD)._replace(won=True)
 
-    def _dies(self, s: Scene, which: int) -> Scene:
+    def _dies(self, s: LockScene, which: int) -> LockScene:
         """A process ends: its open transactions are over, nobody knows what it held."""
         after = s.but(which, up=False, run=None, script=(), janitor=False, mind=self.lockers.empty)._replace(
             won=True
@@ -359,7 +359,7 @@ class Locking:
                 after = after.deal(number, phase=DONE)
         return after
 
-    def _start(self, s: Scene, which: int) -> Scene:
+    def _start(self, s: LockScene, which: int) -> LockScene:
         """Begin a life: boot and fence are raised."""
         found = self.ensemble.read(s.zk, tree.session(NAMES[which]))
         assert isinstance(found, Ok)
@@ -371,11 +371,11 @@ class Locking:
 
     # ------------------------------------------------------------------------------------------- ZooKeeper
 
-    def _apply(self, s: Scene, multi: int) -> tuple[Scene, object]:
+    def _apply(self, s: LockScene, multi: int) -> tuple[LockScene, object]:
         result, state = self.ensemble.apply(s.zk, multi)
         return s._replace(zk=state), self.ensemble.results.values[result]
 
-    def _log(self, s: Scene) -> tuple[LogEntry, ...]:
+    def _log(self, s: LockScene) -> tuple[RecordFacts, ...]:
         return self.ensemble.log(s.zk)
 
     def locks(self, state: int) -> tuple[LockInfo, ...]:
@@ -397,7 +397,7 @@ class Locking:
 
     def check(self, state: State) -> Broken | None:
         """No part is removed by two committed transactions, nor locked by two that may both commit."""
-        assert isinstance(state, Scene)
+        assert isinstance(state, LockScene)
         committed = [
             (self.tid(state, number), deal.removes)
             for number, deal in enumerate(state.deals)
@@ -412,7 +412,7 @@ class Locking:
 
     def unsettled(self, state: State) -> Broken | None:
         """All transactions are decided, one had its locks at least, and no lock is left."""
-        assert isinstance(state, Scene)
+        assert isinstance(state, LockScene)
         for number, deal in enumerate(state.deals):
             if deal.phase < DONE and state.agents[self.removals[number].home].up:
                 return Broken("I14 LIVE", f"transaction {number + 1} is never decided")
@@ -432,7 +432,7 @@ class Locking:
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
-        assert isinstance(state, Scene)
+        assert isinstance(state, LockScene)
         kind, about = str(move[0]), int(str(move[1]))
         if kind in {"begin", "commit", "roll back", "give back"}:
             home = NAMES[self.removals[about].home]

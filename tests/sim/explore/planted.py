@@ -1,4 +1,4 @@
-"""What a planted bug is: a piece of the product replaced for one exploration."""
+"""Planted bugs: each replaces a piece of the product for one exploration."""
 
 from __future__ import annotations
 

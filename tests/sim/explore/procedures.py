@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from unittest import mock
 
-from tests.sim.explore.ensemble import Ensemble, LogEntry, first_life
+from tests.sim.explore.ensemble import Ensemble, RecordFacts, first_life
 from tests.sim.explore.replay import (
     Replays,
+    ReplayView,
     Returned,
     Script,
     ScriptedStore,
     Turn,
-    View,
     fence_then_log,
     never,
 )
@@ -68,7 +68,7 @@ class Procedures:
                 )
         return self._known[key]
 
-    def outcome(self, asker: ReplicaId, tid: Tid, catalog: tuple[LogEntry, ...], script: Script) -> Turn:
+    def outcome(self, asker: ReplicaId, tid: Tid, catalog: tuple[RecordFacts, ...], script: Script) -> Turn:
         """Ask a replica that has these records in its catalog; ends with the outcome."""
         key = ("outcome", asker, tid, catalog, script)
         if key not in self._known:
@@ -76,7 +76,7 @@ class Procedures:
         return self._known[key]
 
     async def _outcome(
-        self, asker: ReplicaId, tid: Tid, catalog: tuple[LogEntry, ...], script: Script
+        self, asker: ReplicaId, tid: Tid, catalog: tuple[RecordFacts, ...], script: Script
     ) -> object:
         state = first_life(asker)
         own = OwnSession(
@@ -106,7 +106,7 @@ class Procedures:
         """
         key = ("own", home, state, start)
         if key not in self._known:
-            store = ScriptedStore(self._ensemble, (View(state),), never)
+            store = ScriptedStore(self._ensemble, (ReplayView(state),), never)
             self._known[key] = self._replays.run(
                 self._reader(store, start, session=1, read_ahead=READ_AHEAD)  # type: ignore[arg-type]
             )
@@ -118,11 +118,11 @@ class Procedures:
         )
 
 
-def number_behind(log: tuple[LogEntry, ...], number: Csn) -> Csn:
+def number_behind(log: tuple[RecordFacts, ...], number: Csn) -> Csn:
     """The number of the record that follows one of the log."""
     entry = next(entry for entry in log if entry.csn == number)
     return number_after(number, Record(entry.kind, entry.home, 0))
 
 
 async def _nowhere(_: list[LogRecord]) -> None:
-    """Nothing is delivered in a conversation that is only about an outcome."""
+    """Do nothing: a question for an outcome delivers no records."""

@@ -1,18 +1,18 @@
-"""What the exploration of commits holds every state against: the invariants of the design, by name."""
+"""The invariants of the design, by name: the exploration of commits checks them in every state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.sim.explore.replay import Returned, View
+from tests.sim.explore.replay import ReplayView, Returned
 from tests.sim.explore.search import Broken
-from tests.sim.explore.world import IDLE, NAMES, REJECTED, UNDECIDED, WAITING, Tx, World
+from tests.sim.explore.world import IDLE, NAMES, REJECTED, UNDECIDED, WAITING, CommitTx, CommitWorld
 from tidelock.csnlog.core.committer_messages import Rejected
 from tidelock.csnlog.core.results import Aborted, Committed
 
 if TYPE_CHECKING:
-    from tests.sim.explore.commits import Commits
+    from tests.sim.explore.commits import CommitModel
 
 
 def code(said: object) -> int:
@@ -26,12 +26,12 @@ def code(said: object) -> int:
 
 
 def word(heard: int) -> str:
-    """What a client has heard, in words."""
+    """Return the last answer to a client, in words."""
     known = {IDLE: "not asked for", WAITING: "waited for", UNDECIDED: "undecided", REJECTED: "aborted"}
     return known.get(heard, f"committed at {heard}")
 
 
-def check(txs: Sequence[Tx], w: World) -> Broken | None:
+def check(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
     """Each transaction stands in the log once or not at all, and what was said of it is so."""
     for tx, (boot, heard, told) in enumerate(zip(w.boots, w.heard, w.told, strict=True)):
         if not boot:
@@ -53,7 +53,7 @@ def check(txs: Sequence[Tx], w: World) -> Broken | None:
     return None
 
 
-def unsettled(model: Commits, w: World) -> Broken | None:
+def unsettled(model: CommitModel, w: CommitWorld) -> Broken | None:
     """Every transaction is decided, every replica can tell its outcome, and all have the same log."""
     end = w.log[-1].csn
     for which, replica in enumerate(w.replicas):
@@ -75,14 +75,14 @@ def unsettled(model: Commits, w: World) -> Broken | None:
     return None
 
 
-def _learned(model: Commits, w: World, tx: int) -> Broken | None:
+def _learned(model: CommitModel, w: CommitWorld, tx: int) -> Broken | None:
     """Every replica that runs knows the outcome of a transaction whose client was told nothing."""
     tid = model.txs[tx].tid(w.boots[tx])
     there = [entry.csn for entry in w.log if str(tid) in entry.tids]
     for which, replica in enumerate(w.replicas):
         if which in w.struck or not replica.running:
             continue
-        view = View(w.history[-1])
+        view = ReplayView(w.history[-1])
         turn = model.procedures.outcome(NAMES[which], tid, w.log, (view, view))
         told = turn.value if isinstance(turn, Returned) else turn
         if told != (Committed(there[0]) if there else Aborted()):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ReplayView:
     """From here on reads are answered from this state of the tree."""
 
     state: int
@@ -34,7 +34,7 @@ class Answered:
     result: int
 
 
-Script = tuple[View | Answered, ...]
+Script = tuple[ReplayView | Answered, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class RunRaised:
     """The coroutine has ended with this error."""
 
     error: Exception
 
 
-Turn = AsksMulti | AsksRead | Returned | Raised
+Turn = AsksMulti | AsksRead | Returned | RunRaised
 
 
 class ScriptEndsError(Exception):
@@ -97,7 +97,7 @@ class ScriptedStore:
         self._path = ""
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Nothing ever changes within one run."""
+        """Do nothing: the connection never changes within one run."""
 
     async def close(self) -> None:
         """There is nothing to end."""
@@ -140,7 +140,7 @@ class ScriptedStore:
             if not self._script:
                 raise ScriptEndsError(AsksRead(path))
             answer = self._script.pop(0)
-            assert isinstance(answer, View), answer
+            assert isinstance(answer, ReplayView), answer
             self._view = answer.state
         self._path = path
         return self._view
@@ -169,7 +169,7 @@ class Replays:
         except ScriptEndsError as end:
             return end.turn
         except Exception as error:
-            return Raised(error)
+            return RunRaised(error)
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, cast
 
-from tests.sim.explore.replay import AsksRead, Raised, Replays, Returned, ScriptEndsError, Turn
+from tests.sim.explore.replay import AsksRead, Replays, Returned, RunRaised, ScriptEndsError, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.results import (
@@ -34,11 +34,11 @@ SNAPSHOT, NEIGHBOUR, COMMIT = Csn(5), Csn(6), Csn(7)
 TID: Final = Tid(SNAPSHOT, HOME, 1, 1)
 OPEN, COMMITTED, ROLLED_BACK = "open", "committed", "rolled back"
 
-Next = tuple[Move, "Question | Broken"]
+Next = tuple[Move, "ResolvingState | Broken"]
 
 
-class Question(NamedTuple):
-    """Everything: the transaction, its home, what the replica has, and what it was asked.
+class ResolvingState(NamedTuple):
+    """The state of the world: the transaction, its home, the catalog of the replica, its question.
 
     Attributes:
         state: Of the transaction, as its home has decided it.
@@ -92,7 +92,7 @@ class _Answers:
         return cast("Csn", self.next("floor"))
 
     def snapshot_csn(self) -> Csn:
-        """Of no matter to the transaction of another home."""
+        """Return the smallest CSN; it does not matter to the transaction of another home."""
         return CSN_NONE
 
     # -- as `LogPort`
@@ -131,7 +131,7 @@ class _NoTransactions:
     """A registry without the transaction, whose home is another."""
 
     def outcome(self, _: str) -> None:
-        """Nothing."""
+        """Return None: the transaction is unknown here."""
 
 
 class Resolving:
@@ -146,7 +146,7 @@ class Resolving:
 
     def __init__(self, replays: Replays, policy: Policy, *, asks: int = 2, trouble: int = 2) -> None:
         self._replays, self._policy = replays, policy
-        self._first = Question(asks=asks, trouble=trouble)
+        self._first = ResolvingState(asks=asks, trouble=trouble)
         self._turns: dict[tuple[object, ...], Turn] = {}
 
     def initial(self) -> State:
@@ -155,7 +155,7 @@ class Resolving:
 
     def moves(self, state: State) -> Iterator[Next]:
         """All that can happen next."""
-        assert isinstance(state, Question)
+        assert isinstance(state, ResolvingState)
         yield from self._of_the_home(state)
         yield from self._of_the_replica(state)
         if state.script is not None:
@@ -164,7 +164,7 @@ class Resolving:
             forgotten = state.applied and state.kept is None
             yield ("ask",), self._settle(state._replace(asks=state.asks - 1, script=(), forgotten=forgotten))
 
-    def _of_the_home(self, s: Question) -> Iterator[Next]:
+    def _of_the_home(self, s: ResolvingState) -> Iterator[Next]:
         if s.state == OPEN and s.boot == TID.boot:  # also when the home has died: the multi is on its way
             yield ("commit",), s._replace(state=COMMITTED)
         if s.state == OPEN and s.life == TID.boot:
@@ -177,7 +177,7 @@ class Resolving:
             boot = s.boot + 1
             yield ("start",), s._replace(life=boot, boot=boot, trouble=s.trouble - 1)
 
-    def _of_the_replica(self, s: Question) -> Iterator[Next]:
+    def _of_the_replica(self, s: ResolvingState) -> Iterator[Next]:
         if s.state == COMMITTED and not s.applied:
             yield ("apply",), s._replace(applied=True)
         if s.floor < NEIGHBOUR:
@@ -187,7 +187,7 @@ class Resolving:
 
     # ----------------------------------------------------------------------------------------- the question
 
-    def _looks(self, s: Question, script: tuple[object, ...]) -> Iterator[Next]:
+    def _looks(self, s: ResolvingState, script: tuple[object, ...]) -> Iterator[Next]:
         turn = self._turn(script)
         assert isinstance(turn, AsksRead), turn
         kind = turn.path
@@ -203,7 +203,7 @@ class Resolving:
             case _:
                 yield (kind,), self._settle(s._replace(script=(*script, self._there(s, kind))))
 
-    def _there(self, s: Question, kind: str) -> object:
+    def _there(self, s: ResolvingState, kind: str) -> object:
         match kind:
             case "catalog":
                 return s.kept
@@ -220,7 +220,7 @@ class Resolving:
         assert kind == "fence", kind
         return None
 
-    def _said(self, s: Question) -> HomeAnswer | NoAnswer:
+    def _said(self, s: ResolvingState) -> HomeAnswer | NoAnswer:
         """The answer of the home, also of one that was fenced and does not know."""
         if not s.life:
             return NoAnswer()
@@ -230,7 +230,7 @@ class Resolving:
             return NotMine()
         return Aborted() if s.state == ROLLED_BACK else Running()
 
-    def _settle(self, s: Question) -> Question | Broken:
+    def _settle(self, s: ResolvingState) -> ResolvingState | Broken:
         """Take the end of the question, if it has come."""
         assert s.script is not None
         match self._turn(s.script):
@@ -239,10 +239,10 @@ class Resolving:
             case Returned(value):
                 return self._judged(s._replace(script=None, told=value))
             case turn:
-                assert isinstance(turn, Raised), turn
+                assert isinstance(turn, RunRaised), turn
                 return Broken("I8 DECIDED", f"the question ends with {turn.error!r}")
 
-    def _judged(self, s: Question) -> Question | Broken:
+    def _judged(self, s: ResolvingState) -> ResolvingState | Broken:
         before = s.forgotten
         if isinstance(s.told, Committed) and s.told.csn != COMMIT:
             return Broken("I17 TRUTHFUL", f"{s.told} is told")
@@ -273,7 +273,7 @@ class Resolving:
 
     def check(self, state: State) -> Broken | None:
         """An outcome that was told is true, and stays true."""
-        assert isinstance(state, Question)
+        assert isinstance(state, ResolvingState)
         committed = state.state == COMMITTED
         match state.told:
             case Aborted() if committed:
@@ -288,13 +288,13 @@ class Resolving:
         return None
 
     def unsettled(self, state: State) -> Broken | None:
-        """Nothing is left undone: a question that is never asked again decides nothing."""
+        """Return None: a question that is never asked again decides nothing."""
         del state
         return None
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
-        assert isinstance(state, Question)
+        assert isinstance(state, ResolvingState)
         return _WORDS[str(move[0])] + (f" ({move[1]})" if len(move) > 1 else "")
 
 

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.sim.explore.collecting import Collecting
-from tests.sim.explore.commits import Commits
-from tests.sim.explore.copying import Copying, Mishaps
+from tests.sim.explore.commits import CommitModel
+from tests.sim.explore.copying import CopyModel, Mishaps
 from tests.sim.explore.following import Following
-from tests.sim.explore.labelling import Labelling, Run
-from tests.sim.explore.lock_scene import LockMishaps, Removal
+from tests.sim.explore.labelling import Labelling, LabelRun
+from tests.sim.explore.lock_scene import LockMishaps, LockRemoval
 from tests.sim.explore.locking import Locking
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.resolving import Resolving
 from tests.sim.explore.search import Model
-from tests.sim.explore.shard import Trouble
+from tests.sim.explore.shard import FollowerTrouble
 from tests.sim.explore.truncating import Truncating
-from tests.sim.explore.world import Budget, Tx
+from tests.sim.explore.world import CommitBudget, CommitTx
 from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, CLIENT, LOCK, UNDECIDED, Policy
 from tidelock.replication.core.lock_rules import OnePartition, WholeTable
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ExploredScenario:
     """A world to explore; ``fast`` ones are part of every test run."""
 
     name: str
@@ -36,63 +36,70 @@ class Scenario:
 
 
 #: One transaction of each home, of which one can have the label.
-PAIR: Final = (Tx(0, 1, label="x"), Tx(1, 1, label="x"))
+PAIR: Final = (CommitTx(0, 1, label="x"), CommitTx(1, 1, label="x"))
 #: Two of each home: one pair has a label, of the other one changes the table that its partner touches.
-FOUR: Final = (Tx(0, 1, label="x"), Tx(0, 2, uses=True), Tx(1, 1, label="x"), Tx(1, 2, alters=True))
+FOUR: Final = (
+    CommitTx(0, 1, label="x"),
+    CommitTx(0, 2, uses=True),
+    CommitTx(1, 1, label="x"),
+    CommitTx(1, 2, alters=True),
+)
 
 
 #: Removals of the first part, of each home; of the second; of all of a table or a partition.
-ONE: Final = tuple(Removal(home, (1,)) for home in range(3))
-OTHER: Final = Removal(1, (2,))
-ALL: Final = Removal(1, wide=WholeTable())
-PARTITION: Final = Removal(0, wide=OnePartition("y=1"))
+ONE: Final = tuple(LockRemoval(home, (1,)) for home in range(3))
+OTHER: Final = LockRemoval(1, (2,))
+ALL: Final = LockRemoval(1, wide=WholeTable())
+PARTITION: Final = LockRemoval(0, wide=OnePartition("y=1"))
 
 
 def _commits(
-    name: str, txs: tuple[Tx, ...], *, fast: bool = False, epoch_limit: int = 1000, **budget: int
-) -> Scenario:
+    name: str, txs: tuple[CommitTx, ...], *, fast: bool = False, epoch_limit: int = 1000, **budget: int
+) -> ExploredScenario:
     def model(replays: Replays) -> Model:
         # The homes are alike, so what comes over one process may as well come over the first.
-        return Commits(replays, txs, Budget(**budget), victims=(0,), epoch_limit=epoch_limit)
+        return CommitModel(replays, txs, CommitBudget(**budget), victims=(0,), epoch_limit=epoch_limit)
 
-    return Scenario(f"{name}: {_said(budget)}", model, fast)
+    return ExploredScenario(f"{name}: {_said(budget)}", model, fast)
 
 
-def _following(name: str, parts: tuple[int, ...], *, fast: bool = False, **trouble: int) -> Scenario:
-    return Scenario(
-        f"{name}: {_said(trouble)}", lambda replays: Following(replays, parts, Trouble(**trouble)), fast
+def _following(name: str, parts: tuple[int, ...], *, fast: bool = False, **trouble: int) -> ExploredScenario:
+    return ExploredScenario(
+        f"{name}: {_said(trouble)}",
+        lambda replays: Following(replays, parts, FollowerTrouble(**trouble)),
+        fast,
     )
 
 
-def _copying(name: str, txs: int, peers: int, *, fast: bool = False, **mishaps: int) -> Scenario:
-    return Scenario(
-        f"{name}: {_said(mishaps)}", lambda replays: Copying(replays, txs, peers, Mishaps(**mishaps)), fast
+def _copying(name: str, txs: int, peers: int, *, fast: bool = False, **mishaps: int) -> ExploredScenario:
+    return ExploredScenario(
+        f"{name}: {_said(mishaps)}", lambda replays: CopyModel(replays, txs, peers, Mishaps(**mishaps)), fast
     )
 
 
-def _collecting(name: str, *, fast: bool = False, **more: Any) -> Scenario:
-    return Scenario(f"history, {name}", lambda replays: Collecting(replays, **more), fast)
+def _collecting(name: str, *, fast: bool = False, **more: Any) -> ExploredScenario:
+    return ExploredScenario(f"history, {name}", lambda replays: Collecting(replays, **more), fast)
 
 
-def _truncating(name: str, *, fast: bool = False, **more: Any) -> Scenario:
-    return Scenario(f"tail, {name}", lambda replays: Truncating(replays, **more), fast)
+def _truncating(name: str, *, fast: bool = False, **more: Any) -> ExploredScenario:
+    return ExploredScenario(f"tail, {name}", lambda replays: Truncating(replays, **more), fast)
 
 
-def _resolving(name: str, policy: Policy) -> Scenario:
-    return Scenario(f"outcomes, {name}", lambda replays: Resolving(replays, policy), fast=True)
+def _resolving(name: str, policy: Policy) -> ExploredScenario:
+    return ExploredScenario(f"outcomes, {name}", lambda replays: Resolving(replays, policy), fast=True)
 
 
-def _labelling(name: str, *runs: Run, fast: bool = False, **more: Any) -> Scenario:
-    return Scenario(f"labels, {name}", lambda replays: Labelling(replays, runs, **more), fast)
+def _labelling(name: str, *runs: LabelRun, fast: bool = False, **more: Any) -> ExploredScenario:
+    return ExploredScenario(f"labels, {name}", lambda replays: Labelling(replays, runs, **more), fast)
 
 
 def _locking(
-    name: str, *removals: Removal, fast: bool = False, more: dict[str, Any] | None = None, **mishaps: int
-) -> Scenario:
+    name: str, *removals: LockRemoval, fast: bool = False, more: dict[str, Any] | None = None, **mishaps: int
+) -> ExploredScenario:
     def model(replays: Replays) -> Model:
         return Locking(replays, removals, LockMishaps(**mishaps), **(more or {}))
 
-    return Scenario(f"locks, {name}: {_said(mishaps)}", model, fast)
+    return ExploredScenario(f"locks, {name}: {_said(mishaps)}", model, fast)
 
 
 def _said(budget: dict[str, Any]) -> str:
@@ -145,9 +152,13 @@ SCENARIOS = (
     _resolving("the holder of a lock", LOCK),
     _resolving("the audit", AUDIT),
     _resolving("what is undecided here", UNDECIDED),
-    _labelling("a batch twice, another", Run(0, 1), Run(1, 1), Run(1, 2), fast=True),
-    _labelling("a batch twice, an old label", Run(0, 1), Run(1, 1), fast=True, begun=True, crashes=1),
-    _labelling("two batches twice, an old label", *(Run(n % 2, 1 + n // 2) for n in range(4)), begun=True),
+    _labelling("a batch twice, another", LabelRun(0, 1), LabelRun(1, 1), LabelRun(1, 2), fast=True),
+    _labelling(
+        "a batch twice, an old label", LabelRun(0, 1), LabelRun(1, 1), fast=True, begun=True, crashes=1
+    ),
+    _labelling(
+        "two batches twice, an old label", *(LabelRun(n % 2, 1 + n // 2) for n in range(4)), begun=True
+    ),
     _locking("2 parts", ONE[0], OTHER, fast=True, reply=1),
     _locking("part, part", *ONE[:2], fast=True, lose=1, reply=1, rollback=1),
     _locking("part, table, each read", ONE[0], ALL, fast=True, more={"fine": True}, rollback=1),

@@ -27,11 +27,11 @@ class Broken:
 
 
 class Model(Protocol):
-    """What is explored."""
+    """A world that can be explored: its states, moves and checks."""
 
     #: Kinds of moves that only trouble brings: a system that heals makes none of them.
     faults: frozenset[str]
-    #: Kinds of moves that are repeated for ever, whether they find anything or not.
+    #: Kinds of moves that are repeated forever, whether they find anything or not.
     idle: frozenset[str]
 
     def initial(self) -> State:
@@ -44,15 +44,15 @@ class Model(Protocol):
         """The promise that a state breaks, if any."""
 
     def unsettled(self, state: State) -> Broken | None:
-        """What is left undone in a state in which nothing but idle moves happens any more by itself."""
+        """Return the work that is not done in a state in which only idle moves happen by themselves."""
 
     def describe(self, state: State, move: Move) -> str:
         """A move in words."""
 
 
 @dataclass(slots=True)
-class Report:
-    """What an exploration has found."""
+class ExplorationReport:
+    """The result of an exploration."""
 
     states: int = 0
     steps: int = 0
@@ -124,7 +124,7 @@ class _Graph:
         return None if found < 0 else found
 
 
-def explore(model: Model, *, states_max: int = 5_000_000) -> Report:
+def explore(model: Model, *, states_max: int = 5_000_000) -> ExplorationReport:
     """Visit every state; ends early at the first broken promise, or (``cut``) at the bound."""
     begun = time.process_time()
     graph = _Graph(model.initial())
@@ -134,8 +134,8 @@ def explore(model: Model, *, states_max: int = 5_000_000) -> Report:
     return report
 
 
-def _visit(model: Model, graph: _Graph, states_max: int) -> Report:
-    report = Report()
+def _visit(model: Model, graph: _Graph, states_max: int) -> ExplorationReport:
+    report = ExplorationReport()
     settled: list[int] = []
     number = 0
     while number < len(graph.states):
@@ -170,8 +170,8 @@ def _visit(model: Model, graph: _Graph, states_max: int) -> Report:
 
 
 def _broken(
-    model: Model, graph: _Graph, report: Report, number: int, move: Move | None, broken: Broken
-) -> Report:
+    model: Model, graph: _Graph, report: ExplorationReport, number: int, move: Move | None, broken: Broken
+) -> ExplorationReport:
     steps = graph.way(number)
     if move is not None:
         steps.append((graph.states[number], move))

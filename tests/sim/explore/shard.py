@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.sim.explore.ensemble import LogEntry
+from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.followers import Asked
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.replication.core.messages import PrefixEvent
 
-#: What the disk of the follower has of a part.
+#: The state of a part on the disk of the follower.
 ABSENT_PART, WRITTEN, DURABLE = range(3)
 
 
-class Trouble(NamedTuple):
+class FollowerTrouble(NamedTuple):
     """How often each thing may still happen."""
 
     #: An epoch is closed.
@@ -36,17 +36,17 @@ class Trouble(NamedTuple):
     #: The catalog cannot be written.
     full: int = 0
 
-    def less(self, name: str) -> Trouble:
+    def less(self, name: str) -> FollowerTrouble:
         """One less of a kind."""
         return self._replace(**{name: getattr(self, name) - 1})
 
 
 class Shard(NamedTuple):
-    """Everything: ZooKeeper, and the process, session, catalog and disk of the follower."""
+    """The state of the world: ZooKeeper, and the process, session, catalog and disk of the follower."""
 
     history: tuple[int, ...]
     #: Every record that ever was.
-    log: tuple[LogEntry, ...]
+    log: tuple[RecordFacts, ...]
     #: Number of the follower's state, -1 while no process runs, and that of the prefix.
     machine: int
     prefix: int
@@ -65,13 +65,13 @@ class Shard(NamedTuple):
     #: The snapshot CSN in the catalog, and the tids that are visible there, in the order of their CSNs.
     applied: Csn = Csn(1)
     visible: tuple[str, ...] = ()
-    #: What the disk has of each part.
+    #: The state of each part on the disk.
     parts: tuple[int, ...] = ()
     sent: int = 0
     #: Records that this replica wrote itself, and may hear of by the answer to its multi.
     pokes: tuple[Csn, ...] = ()
     struck: bool = False
-    trouble: Trouble = Trouble()
+    trouble: FollowerTrouble = FollowerTrouble()
 
     @property
     def now(self) -> int:

@@ -1,11 +1,11 @@
-"""What happens to ZooKeeper in the exploration of commits: multis, fences by others, the tail."""
+"""Moves of ZooKeeper in the exploration of commits: multis, fences by others, the tail."""
 
 from __future__ import annotations
 
 from tests.sim.explore.committers import Committers
 from tests.sim.explore.ensemble import Ensemble, follows
 from tests.sim.explore.search import Broken
-from tests.sim.explore.world import NAMES, Reply, World
+from tests.sim.explore.world import NAMES, CommitWorld, Reply
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import Csn
@@ -14,13 +14,13 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 
 
-class Surroundings:
+class ZooKeeperMoves:
     """The shared ground of a world's moves."""
 
     def __init__(self, ensemble: Ensemble, committers: Committers) -> None:
         self.ensemble, self.committers = ensemble, committers
 
-    def apply(self, w: World, multi: int) -> tuple[World, int] | Broken:
+    def apply(self, w: CommitWorld, multi: int) -> tuple[CommitWorld, int] | Broken:
         """Let a multi happen; also returns the number of its result."""
         result, state = self.ensemble.apply(w.history[-1], multi)
         if state == w.history[-1]:
@@ -33,7 +33,7 @@ class Surroundings:
                 log = (*log, entry)
         return w._replace(history=(*w.history, state), log=log), result
 
-    def _send(self, w: World, which: int, *ops: Op) -> World | None:
+    def _send(self, w: CommitWorld, which: int, *ops: Op) -> CommitWorld | None:
         """Let a fenced multi of a replica happen, whose answer always comes; None if it is refused."""
         fence = self.committers.fence(w.replicas[which].machine)
         if fence is None:
@@ -45,7 +45,7 @@ class Surroundings:
         after, result = applied
         return after if isinstance(self.ensemble.results.values[result], Ok) else None
 
-    def seize(self, w: World, which: int, kind: str) -> World | None:
+    def seize(self, w: CommitWorld, which: int, kind: str) -> CommitWorld | None:
         """One replica fences the other, or strikes it."""
         other = 1 - which
         path = tree.session(NAMES[other])
@@ -66,7 +66,7 @@ class Surroundings:
             after = after._replace(struck=after.struck | {other})
         return self.trimmed(after.less(kind).but(which, seen=after.now))
 
-    def move_tail(self, w: World, which: int) -> World | None:
+    def move_tail(self, w: CommitWorld, which: int) -> CommitWorld | None:
         """Move the tail behind what all replicas that are not struck have in their catalogs."""
         end = min(one.applied for number, one in enumerate(w.replicas) if number not in w.struck)
         tail = Csn(end + 1)
@@ -83,7 +83,7 @@ class Surroundings:
         after = self._send(w, which, change, *deletes)
         return None if after is None else self.trimmed(after.less("tail").but(which, seen=after.now))
 
-    def trimmed(self, w: World) -> World:
+    def trimmed(self, w: CommitWorld) -> CommitWorld:
         """Forget the states of ZooKeeper that nobody can read any more."""
         if w.budget.session:
             return w

@@ -14,7 +14,7 @@ from unittest import mock
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
 from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
 from tests.sim.explore.procedures import READ_AHEAD
-from tests.sim.explore.replay import AsksMulti, AsksRead, Raised, Replays, Returned, Turn
+from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tests.support.clusters.resolving import GivenLocal, resolver_over
@@ -39,7 +39,7 @@ ASKED_CSN: Final = Csn(3)
 
 #: Moves the tail over a store, under a fence.
 Mover = Callable[[Any, Any], Awaitable[None]]
-Next = tuple[Move, "Log | Broken"]
+Next = tuple[Move, "TruncatingState | Broken"]
 
 
 def _tid(csn: int) -> Tid:
@@ -53,8 +53,8 @@ async def truncate(store: Any, fenced: Any) -> None:
         await tail.delete_below(store, fenced, moved)
 
 
-class Log(NamedTuple):
-    """Everything: ZooKeeper, what the follower has applied, and who has asked what so far."""
+class TruncatingState(NamedTuple):
+    """The state of the world: ZooKeeper, the applied records, the requests of each process so far."""
 
     tree: int
     applied: Csn = Csn(1)
@@ -66,7 +66,7 @@ class Log(NamedTuple):
     asks: int = 0
     crashes: int = 0
 
-    def moves_on(self, which: int, script: tuple[Heard, ...] | None) -> Log:
+    def moves_on(self, which: int, script: tuple[Heard, ...] | None) -> TruncatingState:
         """The same with one mover further."""
         return self._replace(movers=(*self.movers[:which], script, *self.movers[which + 1 :]))
 
@@ -102,7 +102,7 @@ class Truncating:
         )
         self.ensemble = Ensemble(first)
         self._replays, self._movers, self._mover = replays, movers, mover
-        self._first = Log(0, asks=asks, crashes=crashes)
+        self._first = TruncatingState(0, asks=asks, crashes=crashes)
         self._turns: dict[tuple[object, ...], Turn] = {}
 
     def initial(self) -> State:
@@ -113,7 +113,7 @@ class Truncating:
 
     def moves(self, state: State) -> Iterator[Next]:
         """All that can happen next."""
-        assert isinstance(state, Log)
+        assert isinstance(state, TruncatingState)
         for which in range(self._movers):
             script = state.movers[which]
             if script is not None:
@@ -132,34 +132,34 @@ class Truncating:
             begun = state._replace(asks=state.asks - 1, asked_at=state.applied)
             yield ("ask", 0), self._asks(begun, ())
 
-    def _tail(self, s: Log) -> Csn:
+    def _tail(self, s: TruncatingState) -> Csn:
         return self.ensemble.tail(s.tree)
 
-    def _published(self, s: Log) -> Csn:
+    def _published(self, s: TruncatingState) -> Csn:
         found = self.ensemble.read(s.tree, tree.progress(FOLLOWER))
         assert isinstance(found, Ok)
         return codec.decode_progress(found.value.data).snapshot
 
-    def _kept(self, s: Log) -> int:
+    def _kept(self, s: TruncatingState) -> int:
         return len(self.ensemble.log(s.tree))
 
-    def _may_move(self, s: Log) -> bool:
+    def _may_move(self, s: TruncatingState) -> bool:
         """Tell whether there is something to do: the tail can rise, or records stand below it."""
         return self._tail(s) < self._published(s) or any(
             entry.csn < self._tail(s) for entry in self.ensemble.log(s.tree)
         )
 
-    def _publishes(self, s: Log) -> Log:
+    def _publishes(self, s: TruncatingState) -> TruncatingState:
         data = codec.encode_progress(Progress(s.applied, s.applied))
         return self._apply(s, (Check(tree.session(FOLLOWER), 0), SetData(tree.progress(FOLLOWER), data)))[0]
 
-    def _apply(self, s: Log, ops: Any) -> tuple[Log, Heard]:
+    def _apply(self, s: TruncatingState, ops: Any) -> tuple[TruncatingState, Heard]:
         result, after = self.ensemble.apply(s.tree, self.ensemble.multis.number(tuple(ops)))
         return s._replace(tree=after), Heard(result)
 
     # ---------------------------------------------------------------------------------------- conversations
 
-    def _moves(self, s: Log, which: int, script: tuple[Heard, ...]) -> Log | Broken:
+    def _moves(self, s: TruncatingState, which: int, script: tuple[Heard, ...]) -> TruncatingState | Broken:
         """One turn of a mover: its reads up to the next multi, or the multi."""
         turn = self._turn("move", which, script)
         if isinstance(turn, AsksMulti):
@@ -168,11 +168,11 @@ class Truncating:
         else:
             script = self._read_on(s, "move", which, script)
         turn = self._turn("move", which, script)
-        if isinstance(turn, Raised):
+        if isinstance(turn, RunRaised):
             return Broken("I15 FAILSTOP", f"moving the tail ends with {turn.error!r}")
         return s.moves_on(which, None if isinstance(turn, Returned) else script)
 
-    def _reads(self, s: Log) -> Log | Broken:
+    def _reads(self, s: TruncatingState) -> TruncatingState | Broken:
         """One read of the follower; at its end it has applied what it has read."""
         script = self._read_on(s, "read", s.applied, s.reading or (), once=True)
         turn = self._turn("read", s.applied, script)
@@ -183,27 +183,27 @@ class Truncating:
                 return Broken(
                     "I4 DURABLE", f"the log ends for the follower behind {len(records)} of its records"
                 )
-            case Raised(BelowTailError() as error):
+            case RunRaised(BelowTailError() as error):
                 return Broken("I12 GC-SAFE", f"the follower is told: {error.message}")
-            case Raised(error):
+            case RunRaised(error):
                 return Broken("I15 FAILSTOP", f"the follower ends with {error!r}")
         return s._replace(reading=script)
 
-    def _asks(self, s: Log, script: tuple[Heard, ...]) -> Log | Broken:
+    def _asks(self, s: TruncatingState, script: tuple[Heard, ...]) -> TruncatingState | Broken:
         """One read for an outcome."""
         script = self._read_on(s, "ask", s.asked_at, script, once=True)
         turn = self._turn("ask", s.asked_at, script)
         match turn:
             case AsksRead():
                 return s._replace(asking=script)
-            case Raised(BelowTailError()):
+            case RunRaised(BelowTailError()):
                 return s._replace(asking=None)  # to be asked again: the follower has taken what is deleted
             case Returned(Committed(csn=found)) if found == ASKED_CSN:
                 return s._replace(asking=None)
         return Broken("I8 DECIDED", f"{_tid(ASKED_CSN)} is committed, and its outcome is {turn}")
 
     def _read_on(
-        self, s: Log, kind: str, about: int, script: tuple[Heard, ...], *, once: bool = False
+        self, s: TruncatingState, kind: str, about: int, script: tuple[Heard, ...], *, once: bool = False
     ) -> tuple[Heard, ...]:
         """Answer reads from the present state: the next one, or all up to the next multi."""
         turn = self._turn(kind, about, script)
@@ -234,14 +234,14 @@ class Truncating:
 
     def check(self, state: State) -> Broken | None:
         """No record is deleted that the follower lacks."""
-        assert isinstance(state, Log)
+        assert isinstance(state, TruncatingState)
         there = {entry.csn for entry in self.ensemble.log(state.tree)}
         lacking = [csn for csn in range(state.applied + 1, LAST + 1) if csn not in there]
         return Broken("I12 GC-SAFE", f"{FOLLOWER} lacks {lacking}, which are deleted") if lacking else None
 
     def unsettled(self, state: State) -> Broken | None:
         """In the end the follower has the whole log, and only the last record is kept."""
-        assert isinstance(state, Log)
+        assert isinstance(state, TruncatingState)
         if state.applied < LAST:
             return Broken("I14 LIVE", f"{FOLLOWER} stays at CSN {state.applied}")
         if self._kept(state) > 1:
@@ -276,7 +276,7 @@ async def _outcome(store: Any, applied: Csn) -> object:
 
 
 async def _nowhere(_: list[LogRecord]) -> None:
-    """Nothing is delivered in a conversation that is only about an outcome."""
+    """Do nothing: a question for an outcome delivers no records."""
 
 
 _WORDS: Final = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from tests.sim.explore.search import Move
-from tests.sim.explore.world import NAMES, World
+from tests.sim.explore.world import NAMES, CommitWorld
 from tidelock.csnlog.core import codec
 from tidelock.csnlog.core.results import Ok, Refused
 from tidelock.csnlog.core.store import Check, Create, Op, SetData
 
 if TYPE_CHECKING:
-    from tests.sim.explore.commits import Commits
+    from tests.sim.explore.commits import CommitModel
 
 _WORDS = {
     "start": "{r} starts: barrier, then all that a start looks at",
@@ -32,7 +32,7 @@ _WORDS = {
 }
 
 
-def describe(model: Commits, w: World, move: Move) -> str:
+def describe(model: CommitModel, w: CommitWorld, move: Move) -> str:
     """A move, made in this state, in words."""
     kind, about = str(move[0]), cast("int", move[1])
     if kind in {"propose", "again", "expire", "ask"}:

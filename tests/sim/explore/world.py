@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tests.sim.explore.ensemble import LogEntry
+from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.replay import Script
 from tidelock.csnlog.core.batch import Proposal
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
@@ -15,12 +15,12 @@ from tidelock.csnlog.core.store import SetData
 NAMES = (ReplicaId("r1"), ReplicaId("r2"))
 ORDERS = TableName("d.orders")
 
-# What a client has heard of its transaction; a CSN means committed there.
+# The last answer to the client of a transaction; a CSN means committed there.
 IDLE, WAITING, UNDECIDED, REJECTED = 0, -1, -2, -3
 
 
 @dataclass(frozen=True, slots=True)
-class Tx:
+class CommitTx:
     """A transaction that some client will ask for.
 
     Attributes:
@@ -42,14 +42,14 @@ class Tx:
         return Tid(Csn(1), NAMES[self.home], boot, self.counter)
 
     def proposal(self, boot: int) -> Proposal:
-        """What its home proposes."""
+        """Return the proposal of its home."""
         record = TidRecord(str(self.tid(boot)), label=self.label)
         tables = {ORDERS: 0} if self.uses or self.alters else {}
         ddl = (SetData(f"tables/{ORDERS}", str(self.tid(boot)).encode(), 0),) if self.alters else ()
         return Proposal(record, tables, ddl, self.label)
 
 
-class Budget(NamedTuple):
+class CommitBudget(NamedTuple):
     """How often each kind of trouble, and of what somebody does at will, may still happen."""
 
     #: A multi never arrives.
@@ -77,13 +77,13 @@ class Budget(NamedTuple):
     #: The tail moves as far as it may, and the records below it are deleted.
     tail: int = 0
 
-    def less(self, name: str) -> Budget:
+    def less(self, name: str) -> CommitBudget:
         """One less of a kind."""
         return self._replace(**{name: getattr(self, name) - 1})
 
 
-class Request(NamedTuple):
-    """What a replica has under way: a multi by its number, or a read (-1), and the session that sent it."""
+class PendingRequest(NamedTuple):
+    """The pending request of a replica: a multi by its number or a read (-1), and its session."""
 
     kind: str
     multi: int
@@ -97,13 +97,13 @@ class Reply(NamedTuple):
     at: int
 
 
-class Replica(NamedTuple):
+class CommitReplica(NamedTuple):
     """One replica: its process if there is one, its session, its catalog."""
 
     #: Number of the committer's state; -1 while no process runs, or it only starts.
     machine: int
     boot: int = 1
-    request: Request | None = None
+    request: PendingRequest | None = None
     reply: Reply | None = None
     paused: bool = False
     session: int = 1
@@ -112,7 +112,7 @@ class Replica(NamedTuple):
     #: The last record that was read, and the last that is durable in the catalog.
     taken: Csn = Csn(1)
     applied: Csn = Csn(1)
-    #: What the start of a process was answered so far; None when none is under way.
+    #: The answers to a starting process so far; None if no start is under way.
     script: Script | None = None
     #: The transaction whose outcome is being asked for, and what was answered so far.
     asked: int = -1
@@ -124,12 +124,12 @@ class Replica(NamedTuple):
         return self.machine >= 0
 
 
-class World(NamedTuple):
-    """Everything."""
+class CommitWorld(NamedTuple):
+    """The whole state of the world of commits."""
 
     #: The states of ZooKeeper that somebody may still read, oldest first, by their numbers.
     history: tuple[int, ...]
-    replicas: tuple[Replica, ...]
+    replicas: tuple[CommitReplica, ...]
     #: Multis that still may arrive.
     late: tuple[int, ...]
     #: For each transaction: what its client has heard, in which life of its home it was begun (0 = not yet),
@@ -138,8 +138,8 @@ class World(NamedTuple):
     boots: tuple[int, ...]
     told: tuple[int, ...]
     #: Every record that ever was, those below the tail included.
-    log: tuple[LogEntry, ...]
-    budget: Budget
+    log: tuple[RecordFacts, ...]
+    budget: CommitBudget
     struck: frozenset[int] = frozenset()
 
     @property
@@ -147,16 +147,16 @@ class World(NamedTuple):
         """Index of the newest state of ZooKeeper."""
         return len(self.history) - 1
 
-    def but(self, which: int, **changes: Any) -> World:
+    def but(self, which: int, **changes: Any) -> CommitWorld:
         """The same with one replica changed."""
         changed = self.replicas[which]._replace(**changes)
         return self._replace(replicas=_with(self.replicas, which, changed))
 
-    def hears(self, tx: int, verdict: int) -> World:
+    def hears(self, tx: int, verdict: int) -> CommitWorld:
         """The same with a client that has heard something."""
         return self._replace(heard=_with(self.heard, tx, verdict))
 
-    def less(self, name: str) -> World:
+    def less(self, name: str) -> CommitWorld:
         """The same with less of a budget."""
         return self._replace(budget=self.budget.less(name))
 

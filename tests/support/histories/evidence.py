@@ -1,4 +1,4 @@
-"""What is looked at when a load has ended and all faults are healed, added to its history and judged.
+"""Evidence after a load, when all faults are healed: it is added to the history and judged.
 
 The log is read from ZooKeeper itself, not through an agent; rows, lists, bytes and outcomes are asked of
 every replica. What the cluster must come to by itself (all replicas at the end of the log, every tid decided,
@@ -125,7 +125,7 @@ def nothing_left(data_dir: Path) -> None:
 
 
 def leftovers(data_dir: Path) -> list[str]:
-    """What a replica holds although nothing that is committed needs it, and what it lacks (I13)."""
+    """Return what a replica holds although no commit needs it, and what it lacks (I13)."""
     db = sqlite3.connect(f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True)
     try:
         named = dict(db.execute("SELECT path, bytes FROM files"))

@@ -1,4 +1,4 @@
-"""Small tables of numbers, and sessions upon them: what the tests of isolation share."""
+"""Small tables of numbers, and sessions on them, for the tests of isolation."""
 
 from __future__ import annotations
 

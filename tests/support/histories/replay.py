@@ -1,10 +1,10 @@
-"""Judges what sessions were told by replaying all commits in the order of the log, upon bags of rows.
+"""Judges the answers to sessions by replaying all commits in the order of the log on bags of rows.
 
 Every transaction is run again by `table_model`, each statement at the CSN that it was told to have read at;
 its changes are made when its CSN comes. Then every read, every number of rows that a statement answered, and
 every table that was looked at on any replica at any CSN must be what the model says (I3, I4, I5, I6, I10). A
 transaction must find what it removes (I7); a serializable one must do the same when it is run again at the
-moment of its commit; and whoever was refused for a conflict must have had one.
+moment of its commit; and a transaction that was refused for a conflict must have had one.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What the change feed of a table told on a replica of (since, until]: by CSN, deleted and inserted."""
+    """The change feed of a table on a replica for (since, until]: deleted and inserted rows by CSN."""
 
     replica: str
     table: str
@@ -113,7 +113,7 @@ class Fed:
 
 @dataclass(slots=True)
 class Story:
-    """Everything that happened.
+    """All events of a history.
 
     Attributes:
         tables: Names, all empty at the CSN ``created``.
@@ -266,7 +266,7 @@ def _same_again(life: Life, view: View, before: Tables) -> Iterator[str]:
 
 
 def _justified(story: Story) -> Iterator[str]:
-    """Whoever was refused met somebody who removes from the same table, or changed what it had read."""
+    """Find refusals without a transaction that removes from the same table or changed what was read."""
     logged = {one.tid: line.csn for line in story.log for one in line.tids}
     lives = {life.tid: life for life in story.lives}
     for life in story.lives:

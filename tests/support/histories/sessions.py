@@ -77,7 +77,7 @@ from tidelock.errors import (
 from workloads.agents import ask
 from workloads.history import CallEnd, Logged, LogLine
 
-#: What a session may be told at any time.
+#: The errors that a session may get at any time.
 _CONFLICTS: Final = (SerializationConflictError, HeadMovedError)
 #: And what it may be told where replicas are killed.
 _OUTAGES: Final = (

@@ -1,4 +1,4 @@
-"""What statements mean, said once more and as simply as possible: tables are bags of rows in memory.
+"""A second, simple implementation of the statements: tables are bags of rows in memory.
 
 The second opinion of tests/support/histories/replay.py. Nothing here knows of parts, files, locks or
 replicas: a statement looks at bags of rows and says which rows leave and which enter. A transaction has a
@@ -173,7 +173,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class ReplacePartition:
-    """Put rows in the place of a partition."""
+    """Replace the rows of a partition."""
 
     table: str
     p: int | None
@@ -205,7 +205,7 @@ Statement = (
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a statement does.
+    """The effect of a statement.
 
     Attributes:
         removed: Rows that leave, by table.
@@ -319,7 +319,7 @@ def tables_of(statement: Statement) -> set[str]:
 
 
 class View:
-    """What a transaction has done so far, and what it sees.
+    """The changes of a transaction so far, and the tables as it sees them.
 
     Attributes:
         removed: Committed rows that it has removed, by table.
@@ -331,7 +331,7 @@ class View:
         self.added: dict[str, Rows] = {}
 
     def run(self, statement: Statement, committed: Tables) -> Effect:
-        """Run a statement upon what is committed when it begins."""
+        """Run a statement on the tables as committed when it begins."""
         done = effect(statement, {table: self._seen(table, committed) for table in tables_of(statement)})
         for table, gone in done.removed.items():
             # Equal rows leave together, so of those that go the own ones are all own ones of their kind.
@@ -359,7 +359,7 @@ class View:
 
     @property
     def changes(self) -> tuple[dict[str, Rows], dict[str, Rows]]:
-        """What it removes and adds; equal for two views exactly if they change the same."""
+        """Return the removed and added rows; equal for two views exactly if they change the same."""
         return (
             {table: rows for table, rows in self.removed.items() if rows},
             {table: rows for table, rows in self.added.items() if rows},

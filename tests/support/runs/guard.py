@@ -1,8 +1,9 @@
 """A guard beside each run of the tests, which ends what the run has started when the run itself is over.
 
-Servers and agents lead sessions of their own and survive whoever has started them: so `tidelock up` wants
-it, and so a test whose fixtures are not torn down, since its process was killed, leaves them for ever. The
-guard is a process that waits for the end of the run, however it comes, and kills what carries its marker.
+Servers and agents have process sessions of their own and survive the process that has started them, as
+`tidelock up` needs it. So a test whose process is killed, and whose fixtures are not torn down, would leave
+them forever. The guard is a process that waits for the end of the run, however it comes, and kills all
+processes that carry the marker of the run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.executable,
         [*command, f"{NAME}={os.environ[NAME]}"],
         os.environ | {"PYTHONPATH": paths},
-        # Whoever reads the output of the run shall not have to wait for the guard as well.
+        # A reader of the output of the run shall not have to wait for the guard as well.
         file_actions=[(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)],
         setsid=True,
     )

@@ -198,33 +198,12 @@ def test_a_transaction_is_proposed_twice_and_committed_once(bench: Bench) -> Non
 # ------------------------------------------------------------------------------------------ refusals
 
 
-def test_a_changed_table_refuses_its_transactions_alone(bench: Bench) -> None:
-    """F10: the transactions of the changed table are refused, the rest of the batch is committed."""
-    bench.apply((SetData(tree.table(ORDERS), b"new"),))
-    bench.propose(proposal(0))
-    bench.propose(proposal(1, {ORDERS: 0}), proposal(2, {ITEMS: 0}), proposal(3, {ITEMS: 0, ORDERS: 0}))
-    bench.serve_all()
-    changed = Rejected(Cause.TABLE_CHANGED, "tables/d.orders")
-    assert [bench.verdict(n) for n in (1, 2, 3)] == [changed, Committed(Csn(3)), changed]
-    assert set(bench.log()) == {tid(0), tid(2)}
-
-
 def test_a_table_that_never_was_refuses_too(bench: Bench) -> None:
     """A failed check of a missing table counts as a changed table, not as a broken log."""
     bench.propose(proposal(1, {ORDERS.__class__("d.ghost"): 0}), proposal(2))
     bench.serve_all()
     assert bench.verdict(1) == Rejected(Cause.TABLE_CHANGED, "tables/d.ghost")
     assert bench.verdict(2) == Committed(Csn(2))
-
-
-def test_two_create_the_same_table(bench: Bench) -> None:
-    """The second one gets an error that the table exists; its batch goes on without it (F10)."""
-    create = (Create("tables/d.new", b"{}"),)
-    bench.propose(proposal(1, ddl=create))
-    bench.propose(proposal(2, ddl=create), proposal(3))
-    bench.serve_all()
-    assert bench.verdict(2) == Rejected(Cause.TABLE_EXISTS, "tables/d.new")
-    assert (bench.verdict(1), bench.verdict(3)) == (Committed(Csn(2)), Committed(Csn(3)))
 
 
 def test_a_change_of_a_table_checks_the_version_that_it_changes(bench: Bench) -> None:
@@ -235,30 +214,6 @@ def test_a_change_of_a_table_checks_the_version_that_it_changes(bench: Bench) ->
     assert bench.verdict(1) == Committed(Csn(2))
     assert bench.verdict(2) == Rejected(Cause.TABLE_CHANGED, "tables/d.orders")
     assert bench.version(tree.table(ORDERS)) == 1
-
-
-def test_a_label_that_exists_refuses_its_transaction_alone(bench: Bench) -> None:
-    """F21: one refused label must not refuse the whole batch."""
-    bench.propose(proposal(1, label="once"))
-    bench.propose(proposal(2, label="once"), proposal(3, label="other"))
-    bench.serve_all()
-    assert bench.verdict(2) == Rejected(Cause.LABEL_EXISTS, tree.label("once"))
-    assert bench.verdict(3) == Committed(Csn(3))
-
-
-def test_a_serializable_transaction_travels_alone_and_checks_the_head(bench: Bench) -> None:
-    """F11: a commit after the head was read refuses it; with the present head it commits."""
-    bench.propose(proposal(1))
-    bench.serve_all()
-    bench.propose(proposal(2, {ORDERS: 0}, head_version=0), proposal(3))
-    assert batch_of(bench) == [2]
-    assert bench.ops()[2] == Check("csn/head", 0)
-    bench.serve_all()
-    assert bench.verdict(2) == Rejected(Cause.HEAD_MOVED, "csn/head")
-    assert bench.verdict(3) == Committed(Csn(3))
-    bench.propose(proposal(4, head_version=2))
-    bench.serve_all()
-    assert bench.verdict(4) == Committed(Csn(4))
 
 
 def test_a_request_that_the_store_finds_too_large_is_halved(bench: Bench) -> None:
@@ -291,17 +246,6 @@ def test_without_a_connection_transactions_wait(bench: Bench) -> None:
     assert batch_of(bench) == [1, 2, 3]
     bench.serve_all()
     assert bench.raised == [1]
-
-
-def test_a_refusal_that_cannot_be_stops_the_log(bench: Bench) -> None:
-    """I15: an impossible refusal stops the log; waiting transactions are certainly not committed."""
-    bench.propose(proposal(1))
-    bench.propose(proposal(2))
-    bench.answer_multi(Refused(Reason.NODE_EXISTS, 3))
-    assert "csn-" in bench.halted
-    assert [bench.verdict(n).cause for n in (1, 2)] == [Cause.STOPPED] * 2  # type: ignore[union-attr]
-    bench.propose(proposal(3))
-    assert isinstance(bench.verdict(3), Rejected)
 
 
 @pytest.mark.parametrize("path", ["csn/0/csn--000000001", "csn/0/csn-2147483648", "elsewhere"])

@@ -20,11 +20,10 @@ from tidelock.csnlog.core.follower_messages import (
     Poked,
     Question,
     Stopped,
-    TooLate,
     Unreadable,
 )
 from tidelock.csnlog.core.ids import Csn, csn
-from tidelock.csnlog.core.phase import UNANCHORED, Phase
+from tidelock.csnlog.core.phase import Phase
 
 
 def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
@@ -61,17 +60,6 @@ def test_never_more_than_read_ahead_under_way() -> None:
     assert bench.followed() == list(range(2, 101))
 
 
-def test_a_quiet_log_costs_two_requests_a_record() -> None:
-    """One read when the watch fires, and one look that arms the next watch."""
-    bench = resting()
-    for n in (5, 6, 7):
-        bench.extend(commit(n))
-        bench.wake()
-        bench.run()
-        assert bench.asked() == [f"get {n}", f"look {n + 1}"]
-    assert bench.followed() == [2, 3, 4, 5, 6, 7]
-
-
 def test_records_that_stream_in_are_not_looked_at_one_by_one() -> None:
     """After a look that finds a record the follower reads ahead; it looks again at the end."""
     bench = resting()
@@ -82,16 +70,6 @@ def test_records_that_stream_in_are_not_looked_at_one_by_one() -> None:
     assert bench.followed() == list(range(2, 65))
     assert sum(text.startswith("look") for text in asked) == 2
     assert len(asked) <= 60 + 2 + 8
-
-
-def test_own_commits_are_not_read_back() -> None:
-    """The record is known from its commit; the follower requests only the next watch."""
-    bench = resting()
-    bench.extend(commit(5))
-    bench.poke(Csn(5))
-    assert bench.followed() == [2, 3, 4, 5]
-    bench.run()
-    assert bench.asked() == ["look 6"]
 
 
 def test_an_own_commit_makes_the_records_below_it_known() -> None:
@@ -142,25 +120,6 @@ def test_a_slow_receiver_slows_the_reads() -> None:
 # ------------------------------------------------------------------------------------------- epochs
 
 
-def test_an_epoch_changes_by_reading_end() -> None:
-    """F4: the record behind END is number 0 of the next epoch; END itself is delivered, it has a CSN."""
-    bench = FollowBench(log=4)
-    bench.extend(END, commit("a"), END, END, commit("b"))
-    bench.run()
-    assert bench.followed() == [2, 3, 4, 5, csn(1, 0), csn(1, 1), csn(2, 0), csn(3, 0)]
-    assert bench.machine.next == csn(3, 1)
-
-
-def test_a_roll_over_while_the_follower_waits() -> None:
-    """F4: NoNode, then a commit lands there, then the epoch is closed: the commit is not skipped."""
-    bench = resting()
-    bench.requests.clear()
-    bench.extend(commit(5), END, commit("next"))
-    bench.wake()
-    bench.run()
-    assert bench.followed() == [2, 3, 4, 5, 6, csn(1, 0)]
-
-
 def test_an_own_commit_in_the_next_epoch_leads_over_end() -> None:
     """A known record of the next epoch does not turn the unused numbers of this epoch into gaps."""
     bench = resting()
@@ -194,79 +153,6 @@ def test_a_start_on_an_end_record(log: int) -> None:
 # --------------------------------------------------------------------------- late, restored, gaps
 
 
-def test_not_written_yet_is_not_too_late() -> None:
-    """F9: NoNode with the tail at or below the own position means wait."""
-    bench = resting()
-    bench.delete_below(5)
-    bench.tick()
-    bench.run()
-    assert bench.final is None
-    bench.extend(commit(5))
-    bench.wake()
-    bench.run()
-    assert bench.followed() == [2, 3, 4, 5]
-
-
-def test_a_tail_above_the_own_place_is_too_late() -> None:
-    """F9: only a clone helps; the periodic look finds it even if no watch fires."""
-    bench = resting()
-    bench.extend(*(commit(n) for n in range(5, 9)))
-    bench.delete_below(8)
-    bench.tick()
-    bench.run()
-    assert bench.final == TooLate(Csn(8))
-
-
-def test_a_start_exactly_at_the_tail_goes_on() -> None:
-    """The record at its own position may be deleted; the following records exist."""
-    bench = FollowBench(9, log=12)
-    bench.delete_below(10)
-    bench.run()
-    assert bench.followed() == [10, 11, 12]
-
-
-@pytest.mark.parametrize(("is_end", "expected"), [(True, csn(1, 0)), (False, Csn(6))])
-def test_a_start_at_a_deleted_position_at_the_end(is_end: bool, expected: Csn) -> None:
-    """If nothing follows a deleted position, the next epoch's directory shows whether it was END."""
-    bench = FollowBench(5, log=4, connect=False)
-    bench.extend(END if is_end else commit(5))
-    bench.tail = Csn(6)
-    if is_end:
-        bench.extend(commit("a"))
-        del bench.log[csn(1, 0)]
-    bench.log = {number: record for number, record in bench.log.items() if number >= 6}
-    bench.tell(LinkChanged(connected=True, session=1))
-    bench.run()
-    assert (bench.final, bench.machine.next) == (None, expected)
-
-
-def test_an_ensemble_that_lacks_what_was_applied_stops() -> None:
-    """S21, I15: after a write barrier the own position is neither in the log nor below the tail."""
-    bench = FollowBench(9, log=6)
-    bench.run()
-    assert isinstance(bench.final, Stopped)
-    assert (bench.final.csn, "restored" in bench.final.reason) == (9, True)
-
-
-def test_a_server_that_lags_behind_is_no_restored_ensemble() -> None:
-    """A read at the start may be stale; a read after the barrier is not."""
-    bench = FollowBench(6, log=5)
-    bench.serve()
-    bench.extend(commit(6), commit(7))
-    bench.run()
-    assert (bench.final, bench.followed()) == (None, [7])
-
-
-def test_a_gap_stops_and_is_never_skipped() -> None:
-    """F21, I15: a later record exists, this one does not, and the tail has not passed it."""
-    bench = FollowBench(log=9)
-    del bench.log[Csn(5)]
-    bench.run()
-    assert isinstance(bench.final, Stopped)
-    assert (bench.final.csn, "missing" in bench.final.reason) == (5, True)
-    assert bench.followed() == [2, 3, 4]
-
-
 @pytest.mark.parametrize("far", [6, 500])
 def test_a_gap_at_the_end_is_found_by_counting(far: int) -> None:
     """F21: no watch fires for the gap; the directory has more children than were read, so it is listed."""
@@ -277,15 +163,6 @@ def test_a_gap_at_the_end_is_found_by_counting(far: int) -> None:
     assert isinstance(bench.final, Stopped)
     assert bench.final.csn == 5
     assert "list 5" in bench.asked()
-
-
-def test_a_gap_below_the_tail_is_too_late() -> None:
-    """The record was deleted while the follower lagged: clone, not stop."""
-    bench = FollowBench(log=9)
-    bench.run_until(lambda: bench.machine.phase not in UNANCHORED)
-    bench.delete_below(7)
-    bench.run()
-    assert bench.final == TooLate(Csn(7))
 
 
 def test_concurrent_reads_that_cross_a_commit_are_no_gap() -> None:
@@ -368,28 +245,6 @@ def test_deleted_records_do_not_look_like_a_gap() -> None:
     assert "list 13" not in bench.asked()
 
 
-def test_a_stranger_in_the_directory_is_a_gap() -> None:
-    """S20: a child that is no record takes a number, so the log cannot be continued without a gap."""
-    bench = resting()
-    bench.extra_children = 1
-    bench.tick()
-    bench.run()
-    assert bench.final is None
-    bench.log[Csn(6)] = commit("behind the stranger")
-    bench.tick()
-    bench.run()
-    assert isinstance(bench.final, Stopped)
-
-
-def test_what_cannot_be_read_stops_at_its_place() -> None:
-    """A newer or broken record is never skipped; those before it are delivered."""
-    bench = FollowBench(log=4)
-    bench.extend(Unreadable("upgrade needed"), commit(6))
-    bench.run()
-    assert bench.final == Stopped(Csn(5), "upgrade needed")
-    assert [one.csn for one in bench.delivered] == [2, 3, 4]
-
-
 def test_an_unreadable_start_stops() -> None:
     """The record at the own position was readable once."""
     bench = FollowBench(4, log=3)
@@ -414,33 +269,6 @@ def test_without_a_connection_nothing_is_asked() -> None:
     bench.new_session()
     bench.run()
     assert bench.followed() == [2, 3, 4, 5, 6]
-
-
-def test_a_resting_follower_reads_on_after_a_reconnect() -> None:
-    """A watch does not survive a session, so the next record is read without waiting for it."""
-    bench = resting()
-    bench.extend(commit(5))
-    bench.new_session()
-    bench.run()
-    assert bench.followed() == [2, 3, 4, 5]
-
-
-def test_a_lost_watch_event_is_caught_up() -> None:
-    """S34: the periodic look finds the record that no event told of."""
-    bench = resting()
-    bench.extend(commit(5))
-    bench.tick()
-    bench.run()
-    assert bench.followed() == [2, 3, 4, 5]
-
-
-def test_a_watch_that_fires_for_nothing() -> None:
-    """After a false hint the follower reads, looks and rests."""
-    bench = resting()
-    bench.wake()
-    bench.run()
-    assert bench.asked() == ["get 5", "look 5"]
-    assert bench.machine.phase is Phase.RESTING
 
 
 def test_a_record_that_comes_during_the_look() -> None:

@@ -13,12 +13,14 @@ from tests.support.machines.committer_story import CommitterStory
 from tests.support.machines.copies_story import CopiesStory
 from tests.support.machines.follower_story import FollowerStory
 from tests.support.machines.prefix_story import PrefixStory
+from tests.support.machines.resolver_story import ResolverStory
 
 TELLERS: Final[dict[str, Callable[[], stories.Teller]]] = {
     "committer": CommitterStory,
     "copies": CopiesStory,
     "follower": FollowerStory,
     "prefix": PrefixStory,
+    "resolver": ResolverStory,
 }
 STORIES: Final = sorted(stories.TESTDATA.glob("*/*.txt"))
 
@@ -55,8 +57,8 @@ def test_a_story_that_is_not_true_is_told_as_it_is() -> None:
 
 
 def test_the_page_of_the_commands_names_all_of_them() -> None:
-    """tests/testdata/README.md has every command of committer and follower."""
+    """tests/testdata/README.md has every command of committer, follower and resolver."""
     page = (stories.TESTDATA / "README.md").read_text(encoding="utf-8")
-    for teller in (CommitterStory, FollowerStory):
+    for teller in (CommitterStory, FollowerStory, ResolverStory):
         for name in (name.removeprefix("do_") for name in dir(teller) if name.startswith("do_")):
             assert f"| `{name}" in page, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -396,3 +397,19 @@ async def test_hints_have_a_bound(home: Home, r2: StagePeer) -> None:
         home.pusher.hint(tid(name), [])
     r2.gate.set()
     await until(lambda: r2.hinted == names("t3", "t4", "t5"))
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_lane_ends_although_it_was_just_woken(home: Home, steps: int) -> None:
+    """A close that comes some steps of the loop behind a wake-up ends the lane, whatever it waited for."""
+    home.pusher.members([dead("r2")])
+    home.push("t1")
+    await until(lambda: all(lane.failures for lane in home.pusher._lanes.values()))
+    [lane] = home.pusher._lanes.values()
+    lane.changed.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    assert lane.task is not None
+    lane.task.cancel()
+    await asyncio.wait([lane.task], timeout=5)
+    assert lane.task.cancelled()
