@@ -1,7 +1,7 @@
 """The shell of committer and follower: runs their instructions against a store, in one event loop.
 
 It holds no rule of the protocol. Each instruction becomes one call of the store, and its result the next
-event. The shell adds time (pauses, the periodic look, wall clock in records), randomness (nonces) and fault
+event. The shell adds time (pauses, the periodic probe, wall clock in records), randomness (nonces) and fault
 points. It also ends everything when something fails that should not: then the log stops, it never goes on in
 doubt (I15). A machine that contradicts itself gets no more events, nor does the other one; the story of its
 last steps goes to the log of the agent.
@@ -24,14 +24,14 @@ from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core import committer_messages as commits
 from tidelock.csnlog.core import follower_messages as follows
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.batch import LogLimits, Plan, Proposal, Rollover
+from tidelock.csnlog.core.batch import CommitPlan, LogLimits, Proposal, Rollover
 from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Link, Op, Store
+from tidelock.csnlog.core.store import Check, LinkState, Op, Store
 from tidelock.csnlog.reading import BelowTailError, find_out, read_record, read_to_end, record_exists
 from tidelock.errors import CorruptError
 
@@ -65,7 +65,7 @@ class Engine:
         own: The boot of this agent that has begun.
         limits: The bounds.
         deliver: Receives records in order; the next records are delivered when it has returned.
-        on_answer: Called with each verdict on a tid.
+        on_answer: Called with each decision on a tid.
         on_change: Called when state, fence or link may have changed.
         thorough: Check all invariants of the machines after every step.
     """
@@ -118,7 +118,7 @@ class Engine:
 
     def link_changed(self) -> None:
         """Report link and session to the machines, if they have changed."""
-        link = (self.store.link is Link.CONNECTED, self.store.session)
+        link = (self.store.link is LinkState.CONNECTED, self.store.session)
         if self.closed or link == self._link:
             return
         self._link = link
@@ -220,8 +220,8 @@ class Engine:
 
     def _carry_out(self, instruction: commits.Instruction) -> None:
         match instruction:
-            case commits.Answer(tid, verdict):
-                self._on_answer(tid, verdict)
+            case commits.AnswerCallers(tid, decision):
+                self._on_answer(tid, decision)
             case commits.SendCommit(plan):
                 self._spawn(self._commit(plan))
             case commits.DrawNonce():
@@ -241,7 +241,7 @@ class Engine:
             case commits.Halted(reason):
                 self.stopped = self.stopped or reason
                 self._on_change()
-            case commits.Raised() | commits.Fenced():
+            case commits.FenceRaised() | commits.Fenced():
                 self._on_change()
             case _:
                 assert_never(instruction)
@@ -250,8 +250,8 @@ class Engine:
         match instruction:
             case follows.Get(number):
                 self._spawn(self._get(number))
-            case follows.Look(number):
-                self._spawn(self._look(number))
+            case follows.Probe(number):
+                self._spawn(self._probe(number))
             case follows.Inquire(number, question, about):
                 self._spawn(self._inquire(number, question, about))
             case follows.Took(records):
@@ -289,12 +289,12 @@ class Engine:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self.limits.relook_s)
+            await asyncio.sleep(self.limits.recheck_s)
             self.follow(follows.Tick())
 
     # ------------------------------------------------------------------------------------------ writes
 
-    async def _multi(self, step: faults.Step, ops: tuple[Op, ...]) -> tuple[commits.MultiResult, int]:
+    async def _multi(self, step: faults.FaultStep, ops: tuple[Op, ...]) -> tuple[commits.MultiResult, int]:
         """Send a multi between two fault points; also return the session in which it was answered."""
         try:
             await step.before()
@@ -311,7 +311,7 @@ class Engine:
             return Unknown(str(error)), 0
         return result, session
 
-    async def _commit(self, plan: Plan) -> None:
+    async def _commit(self, plan: CommitPlan) -> None:
         time_ms = _now_ms()
         result, _ = await self._multi(COMMIT, plan.ops(time_ms))
         self.tell(commits.CommitEnded(result))
@@ -377,11 +377,11 @@ class Engine:
         else:
             self.follow(follows.Got(number, record))
 
-    async def _look(self, number: Csn) -> None:
+    async def _probe(self, number: Csn) -> None:
         exists = await record_exists(self.store, number, watch=self._watch(number))
         if exists:
             self._watches.pop(number, None)
-        self.follow(follows.Looked(number, exists))
+        self.follow(follows.Probed(number, exists))
 
     def _watch(self, number: Csn) -> Callable[[], None]:
         def fired() -> None:
@@ -390,7 +390,7 @@ class Engine:
 
         return self._watches.setdefault(number, fired)
 
-    async def _inquire(self, number: int, question: follows.Question, about: Csn) -> None:
+    async def _inquire(self, number: int, question: follows.InquiryQuestion, about: Csn) -> None:
         session = self.store.session
         try:
             finding = await find_out(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelock.csnlog.core.results import Unknown
-from tidelock.csnlog.core.store import Link
+from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.zookeeper.kazoo_bridge import AsyncReply
 
 log = logging.getLogger("tidelock.zookeeper")
@@ -171,16 +171,16 @@ class SessionMonitor:
         #: The loop was notified of the connection, and its deadline has not passed since.
         self._believed = False
         self._closed = False
-        self._told: tuple[Link, int] = (Link.SUSPENDED, 0)
+        self._notified: tuple[LinkState, int] = (LinkState.SUSPENDED, 0)
         self._listeners: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def link(self) -> Link:
+    def link(self) -> LinkState:
         """CONNECTED only while the session is certainly alive at this moment."""
         if self._believed and self._up() and time.monotonic() < self._clock.deadline_s:
-            return Link.CONNECTED
-        return Link.SUSPENDED
+            return LinkState.CONNECTED
+        return LinkState.SUSPENDED
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change of link or session."""
@@ -228,8 +228,8 @@ class SessionMonitor:
     def tell(self) -> None:
         """Notify the listeners if link or session have changed since the last notification."""
         state = (self.link, self.session)
-        if state != self._told:
-            self._told = state
+        if state != self._notified:
+            self._notified = state
             log.info("ZooKeeper session %#x is %s", self.session, self.link.value)
             self.changed.set()
             for listener in self._listeners:

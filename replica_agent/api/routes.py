@@ -58,7 +58,7 @@ from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.uploads.tokens import Right
 from tidelock.wire import audit, changes, cluster, peers, reads, statements, tables, transactions
 
@@ -115,7 +115,7 @@ _TRANSACTIONS: Final = (
         method="POST", path=f"{_V1}/transactions", handler=TransactionRoutes.begin, subject="transactions",
         request=transactions.BeginRequest, optional=True, response=transactions.Begun, status=201,
         errors=(LabelExistsError, NoSuchCsnError, StandbyError, TooLargeError, TransactionClosedError),
-        action=Action.BEGIN,
+        action=AgentAction.BEGIN,
     ),
     Route(
         method="GET", path=f"{_V1}/transactions", handler=TransactionRoutes.list, subject="transactions",
@@ -131,7 +131,7 @@ _TRANSACTIONS: Final = (
     ),
     Route(
         method="POST", path=f"{_TX}/rows/{{table}}", handler=TransactionRoutes.insert, subject="statements",
-        token=Right.APPEND, request=_ROWS, response=statements.InsertResult, action=Action.INSERT,
+        token=Right.APPEND, request=_ROWS, response=statements.InsertResult, action=AgentAction.INSERT,
         errors=(*_ADDING, *_TOKEN),
         query=(
             Query(name="partition", kind="string", meaning="JSON object: the partition of all rows."),
@@ -140,7 +140,7 @@ _TRANSACTIONS: Final = (
     Route(
         method="POST", path=f"{_TX}/commit", handler=TransactionRoutes.commit, subject="transactions",
         token=Right.COMMIT, request=transactions.CommitRequest, optional=True,
-        response=transactions.CommitAnswer, errors=(*_COMMIT, *_TOKEN), action=Action.COMMIT,
+        response=transactions.CommitAnswer, errors=(*_COMMIT, *_TOKEN), action=AgentAction.COMMIT,
     ),
     Route(
         method="POST", path=f"{_TX}/rollback", handler=TransactionRoutes.rollback, subject="transactions",
@@ -171,16 +171,16 @@ _REMOVALS: Final = (
     Route(
         method="POST", path=f"{_TX}/drop_partition/{{table}}", handler=RemovalRoutes.drop_partition,
         subject="statements", request=statements.PartitionRequest, response=statements.RemoveResult,
-        errors=_REMOVAL, action=Action.INSERT,
+        errors=_REMOVAL, action=AgentAction.INSERT,
     ),
     Route(
         method="POST", path=f"{_TX}/truncate/{{table}}", handler=RemovalRoutes.truncate,
-        subject="statements", response=statements.RemoveResult, errors=_REMOVAL, action=Action.INSERT,
+        subject="statements", response=statements.RemoveResult, errors=_REMOVAL, action=AgentAction.INSERT,
     ),
     Route(
         method="POST", path=f"{_TX}/move_partition/{{table}}", handler=RemovalRoutes.move_partition,
         subject="statements", request=statements.MoveRequest, response=statements.RemoveResult,
-        errors=_ADDING, action=Action.INSERT,
+        errors=_ADDING, action=AgentAction.INSERT,
     ),
 )  # fmt: skip
 
@@ -188,23 +188,23 @@ _MUTATIONS: Final = (
     Route(
         method="POST", path=f"{_TX}/delete/{{table}}", handler=MutationRoutes.delete, subject="statements",
         request=statements.DeleteRequest, response=statements.ChangeResult, errors=_ADDING,
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
     ),
     Route(
         method="POST", path=f"{_TX}/update/{{table}}", handler=MutationRoutes.update, subject="statements",
         request=statements.UpdateRequest, response=statements.ChangeResult, errors=_ADDING,
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
     ),
     Route(
         method="POST", path=f"{_TX}/upsert/{{table}}", handler=MutationRoutes.upsert, subject="statements",
-        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
+        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=AgentAction.INSERT,
         query=(
             Query(name="on", kind="string", required=True, meaning="Columns of the key, commas between."),
         ),
     ),
     Route(
         method="POST", path=f"{_TX}/merge/{{table}}", handler=MutationRoutes.merge, subject="statements",
-        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
+        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=AgentAction.INSERT,
         query=(Query(name="spec", kind=statements.MergeSpec, required=True, meaning="What the merge does."),),
     ),
 )  # fmt: skip
@@ -218,12 +218,12 @@ _WRITES: Final = (
     Route(
         method="POST", path=f"{_TX}/seal/{{table}}", handler=WriteRoutes.seal, subject="files",
         request=transactions.SealRequest, optional=True, response=statements.InsertResult,
-        errors=(*_ADDING, UnsealedWriteError, TokenFinishedError), action=Action.INSERT,
+        errors=(*_ADDING, UnsealedWriteError, TokenFinishedError), action=AgentAction.INSERT,
     ),
     Route(
         method="*", path="/webhdfs/v1/transactions/{path}", handler=WriteRoutes.webhdfs, subject="files",
         methods=("GET", "PUT", "DELETE"), response=_NO_TYPE, rest=True, name=OPEN_ROUTE,
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
         query=(Query(name="op", kind="string", required=True, meaning="The operation, e.g. CREATE."),),
     ),
 )  # fmt: skip
@@ -231,16 +231,17 @@ _WRITES: Final = (
 _TABLES: Final = (
     Route(
         method="POST", path=f"{_V1}/tables", handler=TableRoutes.create, subject="tables",
-        request=tables.CreateTableRequest, response=tables.CreatedTable, status=201, action=Action.BEGIN,
+        request=tables.CreateTableRequest, response=tables.CreatedTable, status=201, action=AgentAction.BEGIN,
         errors=(*_COMMIT, TableExistsError, UnknownTableError, UnsupportedTypeError),
     ),
     Route(
         method="GET", path=f"{_V1}/tables", handler=TableRoutes.list, subject="tables",
-        response=list[tables.TableInfo], query=(_CSN,), errors=_AT_CSN, action=Action.READ,
+        response=list[tables.TableInfo], query=(_CSN,), errors=_AT_CSN, action=AgentAction.READ,
     ),
     Route(
         method="GET", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.show, subject="tables",
-        response=tables.TableInfo, query=(_CSN,), errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
+        response=tables.TableInfo, query=(_CSN,), errors=(*_AT_CSN, UnknownTableError),
+        action=AgentAction.READ,
     ),
     Route(
         method="GET", path=f"{_TX}/tables/{{table}}", handler=TableRoutes.show_inside, subject="tables",
@@ -249,7 +250,7 @@ _TABLES: Final = (
     ),
     Route(
         method="GET", path=f"{_V1}/parts", handler=TableRoutes.parts, subject="tables",
-        response=list[tables.PartInfo], errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
+        response=list[tables.PartInfo], errors=(*_AT_CSN, UnknownTableError), action=AgentAction.READ,
         query=(Query(name="table", kind="string", required=True, meaning="Name of the table."), _CSN),
     ),
 )  # fmt: skip
@@ -258,7 +259,7 @@ _READS: Final = (
     Route(
         method="POST", path=f"{_V1}/snapshots", handler=ReadingRoutes.open, subject="reads",
         request=reads.SnapshotRequest, optional=True, response=reads.SnapshotPin, status=201,
-        errors=_AT_CSN, action=Action.LATEST,
+        errors=_AT_CSN, action=AgentAction.LATEST,
     ),
     Route(
         method="GET", path=f"{_V1}/snapshots", handler=ReadingRoutes.list, subject="reads",
@@ -274,7 +275,7 @@ _READS: Final = (
     ),
     Route(
         method="POST", path=f"{_V1}/query", handler=ReadingRoutes.query, subject="reads",
-        request=reads.QueryRequest, response=_ROWS, action=Action.READ,
+        request=reads.QueryRequest, response=_ROWS, action=AgentAction.READ,
         errors=(*_ADDING, *_AT_CSN, CorruptError, UnsupportedInTransactionError),
     ),
     Route(
@@ -287,7 +288,7 @@ _READS: Final = (
 _CHANGES: Final = (
     Route(
         method="GET", path=f"{_V1}/tables/{{table}}/changes", handler=ChangeRoutes.sets, subject="changes",
-        response=changes.ChangePageAnswer, errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
+        response=changes.ChangePageAnswer, errors=(*_AT_CSN, UnknownTableError), action=AgentAction.READ,
         query=(
             Query(name="from", kind="integer", required=True, meaning="The changes begin behind this CSN."),
             Query(name="to", kind="integer", meaning="The last CSN; default: what is applied here."),
@@ -301,7 +302,7 @@ _CHANGES: Final = (
     ),
     Route(
         method="POST", path=f"{_V1}/tables/{{table}}/changes/rows", handler=ChangeRoutes.rows,
-        subject="changes", request=changes.ChangedRowsRequest, response=_ROWS, action=Action.READ,
+        subject="changes", request=changes.ChangedRowsRequest, response=_ROWS, action=AgentAction.READ,
         errors=(*_AT_CSN, CorruptError, TooLargeError, UnknownTableError),
     ),
 )  # fmt: skip
@@ -341,12 +342,12 @@ _FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
     Route(
         method="GET", path=f"{_V1}/audit", handler=AuditRoutes.audit, subject="audit",
-        response=audit.Report, errors=(StandbyError,), action=Action.LATEST,
+        response=audit.Report, errors=(StandbyError,), action=AgentAction.LATEST,
         query=(Query(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
     ),
     Route(
         method="GET", path=f"{_V1}/audit/digests", handler=AuditRoutes.digests, subject="audit",
-        response=audit.Digests, errors=_AT_CSN, action=Action.READ,
+        response=audit.Digests, errors=_AT_CSN, action=AgentAction.READ,
         query=(
             Query(name="csn", kind="integer", required=True, meaning="The CSN."),
             Query(name="above", kind="integer", meaning="Outcomes above this CSN; default: all kept."),
@@ -358,13 +359,13 @@ _AUDIT: Final = (
 _ADMIN: Final = (
     Route(
         method="POST", path=f"{_V1}/admin/optimize", handler=AdminRoutes.optimize, subject="admin",
-        request=cluster.OptimizeRequest, response=cluster.OptimizeAnswer, action=Action.BEGIN,
+        request=cluster.OptimizeRequest, response=cluster.OptimizeAnswer, action=AgentAction.BEGIN,
         errors=(NoSuchCsnError, StandbyError, UnknownTableError),
     ),
     Route(
         method="POST", path=f"{_V1}/admin/horizon", handler=AdminRoutes.horizon, subject="admin",
         request=cluster.HorizonRequest, optional=True, response=cluster.HorizonAnswer,
-        errors=(NoSuchCsnError,), action=Action.COLLECT,
+        errors=(NoSuchCsnError,), action=AgentAction.COLLECT,
     ),
 )  # fmt: skip
 
@@ -373,7 +374,7 @@ _PEERS: Final = (
     Route(
         method="POST", path=f"{_PEER}/stage", handler=PeerRoutes.stage, subject="peers",
         request=Content("application/vnd.tidelock.stage", "A push: see docs/protocol.md#stage."),
-        response=peers.Held, errors=(CorruptError, DiskFullError, TooLargeError), action=Action.ACK,
+        response=peers.Held, errors=(CorruptError, DiskFullError, TooLargeError), action=AgentAction.ACK,
     ),
     Route(
         method="POST", path=f"{_PEER}/forget", handler=PeerRoutes.forget, subject="peers",
@@ -386,11 +387,11 @@ _PEERS: Final = (
     Route(
         method="POST", path=f"{_PEER}/uploads", handler=PeerRoutes.begin_upload, subject="peers",
         request=peers.UploadRequest, response=peers.UploadBegun, errors=(*_UPLOAD, *_TOKEN),
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
     ),
     Route(
         method="POST", path=f"{_PEER}/uploads/{{part}}", handler=PeerRoutes.end_upload, subject="peers",
-        request=peers.UploadedRequest, response=peers.Nothing, errors=_UPLOAD, action=Action.INSERT,
+        request=peers.UploadedRequest, response=peers.Nothing, errors=_UPLOAD, action=AgentAction.INSERT,
     ),
     Route(
         method="POST", path=f"{_PEER}/uploads/{{part}}/failed", handler=PeerRoutes.fail_upload,

@@ -12,7 +12,7 @@ files, catalog and ZooKeeper one after the other. So
 * of the two sides of a comparison the audit reads first the side that changes last, if one side does;
 * and a difference counts only if every look of a series has a difference about the same thing, from the first
   look until ``audit_settle_s`` have passed. That is longer than the clean-up after a transaction may take (by
-  the janitor of undecided transactions, and the sweep of locks). A replica without a difference is looked at
+  the check of undecided transactions, and the sweep of locks). A replica without a difference is looked at
   once.
 
 For files this suffices, for these reasons. A name is given once, and a row of ``files`` or ``undo`` exists

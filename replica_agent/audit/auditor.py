@@ -18,9 +18,9 @@ from tidelock.csnlog.log import CsnLog
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent.audit import rules
 from tidelock.replica_agent.audit.checks import (
+    AuditCheck,
+    AuditedAgent,
     CatalogCheck,
-    Check,
-    Cluster,
     LabelCheck,
     LockCheck,
     PinCheck,
@@ -30,9 +30,9 @@ from tidelock.replica_agent.audit.checks import (
     UndecidedCheck,
 )
 from tidelock.replica_agent.audit.deep import DeepCheck
-from tidelock.replica_agent.audit.findings import Look
+from tidelock.replica_agent.audit.findings import CheckResult
 from tidelock.replica_agent.audit.records import LogFacts
-from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replica_agent.audit.znodes import Znodes
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -67,7 +67,7 @@ class Auditor:
         *,
         files: PartFs,
         log: CsnLog,
-        cluster: Cluster,
+        cluster: AuditedAgent,
         metrics: Metrics,
         damaged: Callable[[PartId, str], None],
     ) -> None:
@@ -94,7 +94,7 @@ class Auditor:
         begun = time.monotonic()
         try:
             scratch = await asyncio.to_thread(
-                Scratch, self._settings.data_dir, f"audit-{next(self._number)}.db"
+                AuditDatabase, self._settings.data_dir, f"audit-{next(self._number)}.db"
             )
             try:
                 return await self._run(scratch, begun, deep=deep, abandoned=abandoned)
@@ -104,7 +104,7 @@ class Auditor:
             self._running = False
 
     async def _run(
-        self, scratch: Scratch, begun: float, *, deep: bool, abandoned: Callable[[], bool]
+        self, scratch: AuditDatabase, begun: float, *, deep: bool, abandoned: Callable[[], bool]
     ) -> Report:
         settings = self._settings
 
@@ -144,7 +144,7 @@ class Auditor:
         _log.info("audited", csn=report.csn, deep=deep, findings=len(found), seconds=report.seconds)
         return report
 
-    def _checks(self, scratch: Scratch, facts: LogFacts, *, deep: bool) -> list[Check]:
+    def _checks(self, scratch: AuditDatabase, facts: LogFacts, *, deep: bool) -> list[AuditCheck]:
         most = self._settings.audit_findings_max
         return [
             StructureCheck(scratch, deep=deep),
@@ -165,7 +165,7 @@ class Auditor:
         await self._csn_log.barrier()
         return await Znodes(self._cluster.store, rules.LOG.check).csn(tree.TAIL)
 
-    def _damaged_parts(self, scratch: Scratch, found: Sequence[Finding]) -> list[tuple[PartId, str]]:
+    def _damaged_parts(self, scratch: AuditDatabase, found: Sequence[Finding]) -> list[tuple[PartId, str]]:
         """Return the parts whose bytes are wrong or missing, with the findings."""
         return [
             (PartId(part), finding.found)
@@ -174,15 +174,15 @@ class Auditor:
             for part in ([finding.part] if finding.part else self._parts_in(scratch, finding.file or ""))
         ]
 
-    def _parts_in(self, scratch: Scratch, file: str) -> list[str]:
+    def _parts_in(self, scratch: AuditDatabase, file: str) -> list[str]:
         sql = "SELECT part FROM parts WHERE file = :file AND state = 'held' LIMIT :most"
         args = {"file": file, "most": self._settings.audit_findings_max}
         return [row["part"] for row in scratch.rows(sql, args)]
 
 
 async def settled(
-    checks: Sequence[Check], *, settle_s: float, stopped: Callable[[], bool]
-) -> dict[str, Look]:
+    checks: Sequence[AuditCheck], *, settle_s: float, stopped: Callable[[], bool]
+) -> dict[str, CheckResult]:
     """Run all checks; repeat those with findings until no finding is left or the findings have lasted.
 
     A finding counts if every look of its check has a finding about the same thing; the last one of them is
@@ -206,7 +206,7 @@ async def settled(
             before = {_about(one) for one in looks[check.name].findings}
             again = await _look(check)
             lasting = frozenset(one for one in again.findings if _about(one) in before)
-            looks[check.name] = Look(again.looked_at, lasting)
+            looks[check.name] = CheckResult(again.looked_at, lasting)
     return looks
 
 
@@ -215,7 +215,7 @@ def _about(one: Finding) -> Finding:
     return msgspec.structs.replace(one, expected="", found="")
 
 
-async def _look(check: Check) -> Look:
+async def _look(check: AuditCheck) -> CheckResult:
     try:
         return await check.look()
     except (CorruptError, sqlite3.DatabaseError) as error:
@@ -227,7 +227,7 @@ async def _look(check: Check) -> Look:
             found=error.message if isinstance(error, CorruptError) else str(error),
             next_step="look at the agent's log; a damaged catalog is cloned anew from another replica",
         )
-        return Look(0, frozenset({finding}))
+        return CheckResult(0, frozenset({finding}))
 
 
 def _subject(one: Finding) -> str:

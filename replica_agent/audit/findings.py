@@ -7,7 +7,7 @@ import msgspec
 from tidelock.wire.audit import Finding
 
 
-class Look(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The result of one look of a check: the number of things, and the differences."""
 
     looked_at: int

@@ -28,7 +28,7 @@ _REPORT: Final = "keep the agents' logs and report it"
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class PartRemoval:
     """A part that leaves its table: at a CSN, or marked by an undecided transaction."""
 
     part: PartId
@@ -114,7 +114,7 @@ def stale_locks(
             )
 
 
-def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) -> Iterator[Finding]:
+def unlocked_removals(removals: Iterable[PartRemoval], locks: Iterable[LockInfo]) -> Iterator[Finding]:
     """Find removals without a lock: another transaction could remove the same part again (I7)."""
     held: dict[tuple[Tid, TableName], list[LockInfo]] = {}
     for lock in locks:
@@ -379,13 +379,13 @@ def differing_tables(
             severity=Severity.ERROR,
             table=table,
             znode=tree.table(table),
-            expected=_told(there),
-            found=_told(here, there),
+            expected=_described(there),
+            found=_described(here, there),
             next_step="commits to the table are refused here; let this replica clone, and report it",
         )
 
 
-def _told(one: Definition | None, other: Definition | None = None) -> str:
+def _described(one: Definition | None, other: Definition | None = None) -> str:
     if one is None:
         return "no definition"
     changed = other is not None and other.version == one.version

@@ -154,7 +154,7 @@ def _log(means: Means) -> CsnLog:
         queue_tids_max=settings.queue_tids_max,
         read_ahead=settings.read_ahead,
         epoch_limit=means.session.cluster.epoch_limit,
-        relook_s=settings.member_refresh_s,
+        recheck_s=settings.member_refresh_s,
     )
     return CsnLog(
         means.store,

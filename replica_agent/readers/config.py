@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 #: Share of ``unpinned_ttl_s`` after which a reader process reports again that a CSN is read.
-READ_TOLD_SHARE: Final = 0.05
+READ_REPORT_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class ReaderConfig:
         read_chunk_bytes: Bytes read, verified and sent at a time.
         listing_cache_entries: Number of serialised listings that are kept.
         threads: Threads that read files.
-        read_told_s: Seconds after which the agent is notified again that a CSN is read.
+        read_report_s: Seconds after which the agent is notified again that a CSN is read.
     """
 
     data_dir: str
@@ -40,4 +40,4 @@ class ReaderConfig:
     read_chunk_bytes: int
     listing_cache_entries: int
     threads: int
-    read_told_s: float
+    read_report_s: float

@@ -11,26 +11,26 @@ from tidelock.replica_agent.readers.availability import ReadAvailability
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """The reader asks when ``csn`` can be served; :class:`Answer` with the same ``id`` replies."""
+    """The reader asks when ``csn`` can be served; :class:`WaitAnswer` with the same ``id`` replies."""
 
     id: int
     csn: Csn
 
 
-class Read(msgspec.Struct, frozen=True, tag="read"):
+class CsnRead(msgspec.Struct, frozen=True, tag="read"):
     """``csn`` is read: it may have to be pinned. Sent now and then as long as it is read."""
 
     csn: Csn
 
 
-class Corrupt(msgspec.Struct, frozen=True, tag="corrupt"):
+class CorruptPart(msgspec.Struct, frozen=True, tag="corrupt"):
     """The bytes of a part differ from the catalog."""
 
     part: PartId
     detail: str
 
 
-class Log(msgspec.Struct, frozen=True, tag="log"):
+class LogError(msgspec.Struct, frozen=True, tag="log"):
     """An error for the agent's log."""
 
     event: str
@@ -44,7 +44,7 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
 # -- to a reader
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer"):
+class WaitAnswer(msgspec.Struct, frozen=True, tag="answer"):
     """The agent's answer to :class:`Wait`."""
 
     id: int
@@ -61,5 +61,5 @@ class Released(msgspec.Struct, frozen=True, tag="released"):
     part: PartId
 
 
-FromReader = Wait | Read | Corrupt | Log | Drained
-ToReader = Answer | Drain | Released
+FromReader = Wait | CsnRead | CorruptPart | LogError | Drained
+ToReader = WaitAnswer | Drain | Released

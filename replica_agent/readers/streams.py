@@ -16,8 +16,8 @@ from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
-from tidelock.replica_agent.readers.counters import Counters
-from tidelock.replica_agent.readers.link import Link
+from tidelock.replica_agent.readers.counters import ReaderCounters
+from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES
 
@@ -49,8 +49,8 @@ class Streams:
         self,
         data_dir: Path,
         catalog: SnapshotCatalog,
-        link: Link,
-        counters: Counters,
+        link: AgentLink,
+        counters: ReaderCounters,
         *,
         chunk_bytes: int,
         threads: int,

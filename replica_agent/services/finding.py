@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 
@@ -33,5 +33,5 @@ def find_for_statement(
     """
     tx = find_with_sign_of_life(transactions, tid, shown=sign_of_life)
     if tx.state is TxState.OPEN:
-        condition.require(Action.INSERT)
+        condition.require(AgentAction.INSERT)
     return tx

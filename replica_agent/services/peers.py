@@ -10,7 +10,7 @@ from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import OwnOutcome
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
@@ -46,7 +46,7 @@ class PeerService:
             UnavailableError: This replica cannot vouch for itself and answers "not now".
             TooLargeError: It is larger than any push of a peer with the same settings.
         """
-        self.condition.require(Action.ACK)
+        self.condition.require(AgentAction.ACK)
         limit = push_bytes_max(self.settings)
         if (length or 0) > limit:
             msg = (
@@ -58,7 +58,7 @@ class PeerService:
     async def stage(self, raw: bytes) -> Held:
         """Make pushed parts durable and return which ones are held."""
         held = await self.receiver.stage(raw)
-        self.condition.require(Action.ACK)  # ZooKeeper may be lost, or this replica fenced, meanwhile
+        self.condition.require(AgentAction.ACK)  # ZooKeeper may be lost, or this replica fenced, meanwhile
         return held
 
     async def forget(self, tids: Sequence[Tid], parts: Sequence[PartId]) -> None:
@@ -74,7 +74,7 @@ class PeerService:
 
     def admit_upload(self) -> None:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
-        self.condition.require(Action.INSERT)
+        self.condition.require(AgentAction.INSERT)
 
     async def begin_upload(self, grant: str, replica: ReplicaId) -> UploadBegun:
         """Let another replica receive a file of a transaction of this home."""

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import TableName
-from tidelock.csnlog.core.model import Member
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.csnlog.core.model import MemberState
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.finding import find_with_sign_of_life
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staging_area import StagingArea
@@ -32,7 +32,7 @@ class UploadService:
     foreign: PeerUploads
 
     @property
-    def member(self) -> Member:
+    def member(self) -> MemberState:
         """The addresses of this replica."""
         return self.passes.member
 
@@ -59,14 +59,14 @@ class UploadService:
     def admit(self, token: str) -> tuple[TokenClaims, Transaction]:
         """Return a token's claims and its transaction, which accepts files now; see `TokenIssuer.admit`."""
         found = self.passes.admit(token)
-        self.condition.require(Action.INSERT)
+        self.condition.require(AgentAction.INSERT)
         return found
 
     # -- the folder of a table -------------------------------------------------------------------------------
 
     def admit_seal(self) -> None:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
-        self.condition.require(Action.INSERT)
+        self.condition.require(AgentAction.INSERT)
 
     async def seal(
         self, tx: Transaction, table: TableName, job: str | None, places: Iterable[StagingPath]
@@ -122,5 +122,5 @@ class UploadService:
 
     async def take(self, grant: str, content: AsyncIterator[bytes]) -> None:
         """Receive a file for a transaction of another home; see :meth:`PeerUploads.take`."""
-        self.condition.require(Action.ACK)
+        self.condition.require(AgentAction.ACK)
         await self.foreign.take(grant, content)

@@ -44,7 +44,7 @@ _OF_THE_STATEMENT = re.compile(r"(Binder|Conversion|Invalid Input|Mismatch Type|
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 
 
-class Session:
+class SqlSession:
     """The database of one request.
 
     Args:
@@ -252,7 +252,7 @@ class Session:
         return [row for row in found.values() if row is not None]
 
     def reads(self) -> dict[TableName, list[str] | None]:
-        """Return the tables read so far; see :class:`tidelock.replica_agent.sql.mutation.Ended`."""
+        """Return the tables read so far; see :class:`tidelock.replica_agent.sql.mutation.MutationResult`."""
         return {name: sorted(paths) or None for name, paths in self._not_read.items()}
 
     def translate(self, error: Exception) -> TidelockError:

@@ -25,10 +25,10 @@ from tidelock.replication.core.lock_rules import (
     LockInfo,
     LockLimits,
     batches,
+    holder_state,
     may_go,
-    standing,
 )
-from tidelock.replication.locks.requests import ROUNDS, Call, LockStore
+from tidelock.replication.locks.requests import ROUNDS, LockCall, LockStore
 
 _log: Final = structlog.get_logger("locks")
 
@@ -106,7 +106,7 @@ class LockSweeper:
                 else:
                     break
 
-    async def _read_uncertain(self, call: Call, left: dict[str, OwnLock]) -> None:
+    async def _read_uncertain(self, call: LockCall, left: dict[str, OwnLock]) -> None:
         """Find out which uncertain locks exist; only a lock that was read as ours is ever deleted."""
         uncertain = [lock for lock in left.values() if not lock.certain]
         if not uncertain:
@@ -127,14 +127,14 @@ class LockSweeper:
             await self._zookeeper.see(call)
             locks = await self._zookeeper.scan(call)
             former = [one for one in locks if one.tid.home == self._replica and one.tid.boot < self._boot]
-            verdicts = await self._verdicts(former)
-            undecided = any(found is LockHolderState.LIVE for found, _ in verdicts.values())
+            holders = await self._holder_states(former)
+            undecided = any(found is LockHolderState.LIVE for found, _ in holders.values())
             if undecided or self._zookeeper.store.session != call.session:
                 return
             self._adopted = True
             self._book.adopt(
-                [_own(one) for one in former if verdicts[one.tid][0] is LockHolderState.DEAD],
-                [(csn, _own(one)) for one in former if (csn := verdicts[one.tid][1])],
+                [_own(one) for one in former if holders[one.tid][0] is LockHolderState.DEAD],
+                [(csn, _own(one)) for one in former if (csn := holders[one.tid][1])],
             )
 
     # -- others' -------------------------------------------------------------------------------------------
@@ -159,8 +159,8 @@ class LockSweeper:
         left = [
             lock for lock in await self._zookeeper.scan(self._zookeeper.call(0.0)) if lock.tid.home in silent
         ]
-        verdicts = await self._verdicts(left)
-        for home in sorted({tid.home for tid, found in verdicts.items() if may_go(*found, tail, live=True)}):
+        holders = await self._holder_states(left)
+        for home in sorted({tid.home for tid, found in holders.items() if may_go(*found, tail, live=True)}):
             await self._clear(home, tail)
 
     async def _clear(self, home: ReplicaId, tail: Csn, table: TableName | None = None) -> bool:
@@ -176,11 +176,11 @@ class LockSweeper:
             return False
         call = self._zookeeper.call(0.0)
         left = [lock for lock in await self._zookeeper.scan(call, table) if lock.tid.home == home]
-        verdicts = await self._verdicts(left)
+        holders = await self._holder_states(left)
         if self._zookeeper.store.session != session:  # the reads may be older than the write
             return False
         doomed: list[Op] = [
-            Delete(lock.znode, 0) for lock in left if may_go(*verdicts[lock.tid], tail, live=False)
+            Delete(lock.znode, 0) for lock in left if may_go(*holders[lock.tid], tail, live=False)
         ]
         for batch in batches(doomed, self._limits.multi_bytes_max):
             if not isinstance(
@@ -189,12 +189,13 @@ class LockSweeper:
                 return False
         if doomed:
             _log.info("locks_evicted", home=home, locks=len(doomed))
-        return not any(found is LockHolderState.LIVE for found, _ in verdicts.values())
+        return not any(found is LockHolderState.LIVE for found, _ in holders.values())
 
-    async def _verdicts(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[LockHolderState, Csn]]:
+    async def _holder_states(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[LockHolderState, Csn]]:
         """Return the outcomes of the holders; of those that are committed also the CSN."""
         return {
-            tid: standing(await self._outcome(tid), CSN_NONE) for tid in sorted({lock.tid for lock in locks})
+            tid: holder_state(await self._outcome(tid), CSN_NONE)
+            for tid in sorted({lock.tid for lock in locks})
         }
 
 

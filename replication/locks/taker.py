@@ -18,7 +18,7 @@ from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.errors import TooLargeError, UnavailableError
 from tidelock.replication.core.lock_book import Book, OwnLock
 from tidelock.replication.core.lock_rules import (
-    Keys,
+    KeyRange,
     LockAsk,
     LockHolderState,
     LockInfo,
@@ -27,21 +27,21 @@ from tidelock.replication.core.lock_rules import (
     Scope,
     batches,
     create_op,
+    holder_state,
     overlap,
     read_lock,
-    standing,
     wanted,
 )
-from tidelock.replication.locks.requests import RETRY_S, ROUNDS, Call, LockStore
+from tidelock.replication.locks.requests import RETRY_S, ROUNDS, LockCall, LockStore
 from tidelock.replication.locks.sweeper import LockSweeper
 
 
 class InTheWayError(Exception):
     """A lock of another transaction overlaps the request; ``csn`` of a committed holder, else CSN_NONE."""
 
-    def __init__(self, lock: LockInfo, found: LockHolderState, csn: Csn) -> None:
+    def __init__(self, lock: LockInfo, state: LockHolderState, csn: Csn) -> None:
         super().__init__()
-        self.lock, self.found, self.csn = lock, found, csn
+        self.lock, self.state, self.csn = lock, state, csn
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class LockTaker:
         *,
         zookeeper: LockStore,
         book: Book,
-        janitor: LockSweeper,
+        sweeper: LockSweeper,
         outcome: Callable[[Tid], Awaitable[Outcome]],
         limits: LockLimits,
     ) -> None:
-        self._zookeeper, self._book, self._janitor = zookeeper, book, janitor
+        self._zookeeper, self._book, self._sweeper = zookeeper, book, sweeper
         self._outcome, self._limits = outcome, limits
         self._gates: weakref.WeakValueDictionary[TableName, asyncio.Lock] = weakref.WeakValueDictionary()
 
@@ -93,10 +93,10 @@ class LockTaker:
             raise
         except Exception:
             self._book.leave(call.made.values())
-            await self._janitor.give_back(call.made)
+            await self._sweeper.give_back(call.made)
             raise
 
-    async def _lock_parts(self, call: Call, new: list[_New], table: TableName, at: Csn) -> None:
+    async def _lock_parts(self, call: LockCall, new: list[_New], table: TableName, at: Csn) -> None:
         """Make the locks, each multi with the intention mark; when all exist, look at the wide locks."""
         node = await self._zookeeper.read(call, lambda: self._zookeeper.store.exists(tree.lock_dir(table)))
         self._require_room(table, (node.children if node is not None else 0) + len(new))
@@ -117,15 +117,15 @@ class LockTaker:
                 return
         raise _busy(table)
 
-    async def _lock_wide(self, call: Call, new: _New, table: TableName, at: Csn) -> None:
+    async def _lock_wide(self, call: LockCall, new: _New, table: TableName, at: Csn) -> None:
         """Make a wide lock while nothing changes that was read before."""
         async with self._gates.setdefault(table, asyncio.Lock()):
             for _ in range(ROUNDS):
                 await self._zookeeper.connected(call)
-                found = await self._look(call, table, new.lock.scope)
-                if found is None:
+                state = await self._read_conflicts(call, table, new.lock.scope)
+                if state is None:
                     continue
-                versions, count, locks = found
+                versions, count, locks = state
                 self._require_room(table, count + 1)
                 if await self._has_evicted([lock for lock in locks if lock.tid != new.lock.tid], at):
                     continue
@@ -133,8 +133,8 @@ class LockTaker:
                     return
         raise _busy(table)
 
-    async def _look(
-        self, call: Call, table: TableName, scope: Scope
+    async def _read_conflicts(
+        self, call: LockCall, table: TableName, scope: Scope
     ) -> tuple[tuple[Op, ...], int, list[LockInfo]] | None:
         """Read what a lock of a wide scope depends on: versions first, then the locks; None = look again.
 
@@ -151,25 +151,25 @@ class LockTaker:
         if intention == Ok(None):
             await self._zookeeper.make_directories(call, table)
         match intention, below, wide, names:
-            case Ok(Node() as marks), Ok(children), Ok(Node() as changes), Ok(found):
+            case Ok(Node() as marks), Ok(children), Ok(Node() as changes), Ok(state):
                 pass
             case _:
                 return None
         locks = [
             lock
-            for lock in await self._zookeeper.wide_locks(call, table, found)
+            for lock in await self._zookeeper.wide_locks(call, table, state)
             if overlap(lock.scope, scope)
         ]
-        if not isinstance(scope, Keys):
+        if not isinstance(scope, KeyRange):
             locks += await self._zookeeper.part_locks(call, table, children, scope)
         if store.session != session:
             return None
-        intact = () if isinstance(scope, Keys) else (Check(directory, marks.version),)
+        intact = () if isinstance(scope, KeyRange) else (Check(directory, marks.version),)
         change = SetData(above, version=changes.version)
-        return (*intact, change), len(children) + len(found), locks
+        return (*intact, change), len(children) + len(state), locks
 
     async def _create(
-        self, call: Call, first: tuple[Op, ...], batch: list[_New], table: TableName, at: Csn
+        self, call: LockCall, first: tuple[Op, ...], batch: list[_New], table: TableName, at: Csn
     ) -> bool:
         """Make locks with one multi after other operations; False when a version in those has changed."""
         for _ in range(ROUNDS):
@@ -207,14 +207,14 @@ class LockTaker:
                     raise UnavailableError("ZooKeeper denies this replica to write locks")
         raise _busy(table)
 
-    async def _is_ours(self, call: Call, new: _New, table: TableName, at: Csn) -> bool:
+    async def _is_ours(self, call: LockCall, new: _New, table: TableName, at: Csn) -> bool:
         """Return whether this transaction holds an existing lock; False = the lock was deleted: try again."""
         node = await self._zookeeper.read(call, lambda: self._zookeeper.store.get(new.lock.znode), fresh=True)
         if node is None:
             return False
         lock = read_lock(table, new.lock.znode, node.data)
         if lock.tid != new.lock.tid:
-            await self._evict(lock, *standing(await self._outcome(lock.tid), at))
+            await self._evict(lock, *holder_state(await self._outcome(lock.tid), at))
             return False
         if self._book.reclaim(lock.tid, lock.znode):
             call.made[lock.znode] = new.lock
@@ -232,18 +232,18 @@ class LockTaker:
         for lock in locks:
             if lock.tid in seen:
                 continue
-            found, csn = standing(await self._outcome(lock.tid), at)
-            if found is not LockHolderState.SEEN:
-                await self._evict(lock, found, csn)
+            state, csn = holder_state(await self._outcome(lock.tid), at)
+            if state is not LockHolderState.VISIBLE:
+                await self._evict(lock, state, csn)
                 return True
             seen.add(lock.tid)
         return False
 
-    async def _evict(self, lock: LockInfo, found: LockHolderState, csn: Csn) -> None:
+    async def _evict(self, lock: LockInfo, state: LockHolderState, csn: Csn) -> None:
         """Delete a lock whose holder has ended; raise InTheWayError if it is not to be deleted."""
-        undecided = found in {LockHolderState.LIVE, LockHolderState.DEAD}
-        if not undecided or not await self._janitor.evict(lock):
-            raise InTheWayError(lock, found, csn)
+        undecided = state in {LockHolderState.LIVE, LockHolderState.DEAD}
+        if not undecided or not await self._sweeper.evict(lock):
+            raise InTheWayError(lock, state, csn)
 
     def _require_room(self, table: TableName, count: int) -> None:
         if count > self._limits.table_locks_max:

@@ -23,7 +23,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, 
 from tidelock.csnlog.core.store import Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
-from tidelock.csnlog.faults import Step
+from tidelock.csnlog.faults import FaultStep
 from tidelock.errors import CorruptError, SerializationConflictError
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
@@ -112,7 +112,7 @@ def send_again_what_may_have_landed() -> Iterator[None]:
     """A multi whose answer was lost counts as not applied, and is sent again without raising the fence."""
     multi = Engine._multi
 
-    async def certain(self: Engine, step: Step, ops: tuple[Op, ...]) -> tuple[MultiResult, int]:
+    async def certain(self: Engine, step: FaultStep, ops: tuple[Op, ...]) -> tuple[MultiResult, int]:
         result, session = await multi(self, step, ops)
         return (Refused(Reason.NOT_CONNECTED) if isinstance(result, Unknown) else result), session
 

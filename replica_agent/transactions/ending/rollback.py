@@ -61,5 +61,5 @@ class Rollback:
                 unused = await self.catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
                 await remove_files(self.catalog, self.files, sorted({*unused, *unsealed}))
             except TidelockError as failed:
-                # The rollback is decided all the same: the janitor takes back the rows with their files.
+                # The rollback is decided all the same: the undecided check deletes rows and files.
                 _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)

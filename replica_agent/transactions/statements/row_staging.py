@@ -240,7 +240,7 @@ class _Upload:
             self._tx.staged.stored.pop(part, None)
         if dropped or self._files:
             # Also the rows of a write that was cut. If this fails, undecided parts remain that no commit will
-            # name, which the janitor removes, and files.
+            # name, which the undecided check removes, and files.
             self._means.catalog.late_removals.update(self._files)
             with contextlib.suppress(TidelockError):
                 unused = await self._means.catalog.write(lambda db: jobs.drop_parts(db, dropped))

@@ -291,9 +291,9 @@ class Commits(Surroundings):
 
     def _heard(self, w: World, said: Said) -> World | Broken:
         """What is said reaches whoever listens; that it is true is checked with every state."""
-        for tid, verdict in said.verdicts:
+        for tid, decision in said.verdicts:
             tx = next(n for n, one in enumerate(self.txs) if w.boots[n] and str(one.tid(w.boots[n])) == tid)
-            before, now = w.heard[tx], promises.code(verdict)
+            before, now = w.heard[tx], promises.code(decision)
             if before in {WAITING, UNDECIDED}:
                 w = w.hears(tx, now)
             elif now not in {before, UNDECIDED}:

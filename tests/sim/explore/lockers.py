@@ -269,14 +269,14 @@ class Lockers:
             pause=_no_pause,
             book=book,
         )
-        locks._janitor._adopted = self._minds[mind].adopted
+        locks._sweeper._adopted = self._minds[mind].adopted
         try:
             with mock.patch.object(sweeper, "_log", _SILENT):
                 turn = self._replays.run(_call(locks, run))
         except _AsksError as asks:
             return asks.asks
         error = turn.error if isinstance(turn, Raised) else None
-        return Ended(error, self.number(Mind(book, locks._janitor._adopted)), around.fence, around.lost)
+        return Ended(error, self.number(Mind(book, locks._sweeper._adopted)), around.fence, around.lost)
 
 
 async def _call(locks: Locks, run: Run) -> None:

@@ -152,9 +152,9 @@ class World(NamedTuple):
         changed = self.replicas[which]._replace(**changes)
         return self._replace(replicas=_with(self.replicas, which, changed))
 
-    def hears(self, tx: int, verdict: int) -> World:
+    def hears(self, tx: int, decision: int) -> World:
         """The same with a client that has heard something."""
-        return self._replace(heard=_with(self.heard, tx, verdict))
+        return self._replace(heard=_with(self.heard, tx, decision))
 
     def less(self, name: str) -> World:
         """The same with less of a budget."""

@@ -15,16 +15,16 @@ from tidelock.csnlog.core.follower_messages import (
     Get,
     Got,
     Inquire,
+    InquiryQuestion,
     Learned,
-    Look,
     Poked,
-    Question,
+    Probe,
     Stopped,
     TooLate,
     Unreadable,
 )
 from tidelock.csnlog.core.ids import Csn, csn
-from tidelock.csnlog.core.phase import UNANCHORED, Phase
+from tidelock.csnlog.core.phase import UNANCHORED, FollowerPhase
 
 
 def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
@@ -32,7 +32,7 @@ def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
     bench = FollowBench(log=log, read_ahead=read_ahead)
     bench.run()
     assert bench.followed() == list(range(2, log + 1))
-    assert bench.machine.phase is Phase.RESTING
+    assert bench.machine.phase is FollowerPhase.RESTING
     bench.asked()
     return bench
 
@@ -68,7 +68,7 @@ def test_a_quiet_log_costs_two_requests_a_record() -> None:
         bench.extend(commit(n))
         bench.wake()
         bench.run()
-        assert bench.asked() == [f"get {n}", f"look {n + 1}"]
+        assert bench.asked() == [f"get {n}", f"probe {n + 1}"]
     assert bench.followed() == [2, 3, 4, 5, 6, 7]
 
 
@@ -80,7 +80,7 @@ def test_records_that_stream_in_are_not_looked_at_one_by_one() -> None:
     bench.run()
     asked = bench.asked()
     assert bench.followed() == list(range(2, 65))
-    assert sum(text.startswith("look") for text in asked) == 2
+    assert sum(text.startswith("probe") for text in asked) == 2
     assert len(asked) <= 60 + 2 + 8
 
 
@@ -91,7 +91,7 @@ def test_own_commits_are_not_read_back() -> None:
     bench.poke(Csn(5))
     assert bench.followed() == [2, 3, 4, 5]
     bench.run()
-    assert bench.asked() == ["look 6"]
+    assert bench.asked() == ["probe 6"]
 
 
 def test_an_own_commit_makes_the_records_below_it_known() -> None:
@@ -439,8 +439,8 @@ def test_a_watch_that_fires_for_nothing() -> None:
     bench = resting()
     bench.wake()
     bench.run()
-    assert bench.asked() == ["get 5", "look 5"]
-    assert bench.machine.phase is Phase.RESTING
+    assert bench.asked() == ["get 5", "probe 5"]
+    assert bench.machine.phase is FollowerPhase.RESTING
 
 
 def test_a_record_that_comes_during_the_look() -> None:
@@ -448,7 +448,7 @@ def test_a_record_that_comes_during_the_look() -> None:
     bench = resting()
     bench.extend(commit(5))
     bench.poke(Csn(5))
-    assert isinstance(bench.requests[0], Look)
+    assert isinstance(bench.requests[0], Probe)
     bench.extend(commit(6))
     bench.poke(Csn(6))
     bench.run()
@@ -460,4 +460,6 @@ def test_the_questions_at_rest() -> None:
     bench = resting()
     bench.tick()
     bench.run()
-    assert bench.asked() == [f"{one.value} 5" for one in (Question.LOOK, Question.TAIL, Question.COUNT)]
+    assert bench.asked() == [
+        f"{one.value} 5" for one in (InquiryQuestion.PROBE, InquiryQuestion.TAIL, InquiryQuestion.COUNT)
+    ]

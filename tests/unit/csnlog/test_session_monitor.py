@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.aio import until
 from tidelock.csnlog.core.results import Unknown
-from tidelock.csnlog.core.store import Link
+from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.zookeeper import session_monitor
 from tidelock.csnlog.zookeeper.kazoo_bridge import AsyncReply, HandshakeSocket, LoopQueue
 from tidelock.csnlog.zookeeper.session_monitor import ConnectBackoff, InFlight, SessionClock, SessionMonitor
@@ -203,7 +203,7 @@ class Wire:
         self.keeper = SessionMonitor(
             clock, self.in_flight, up=lambda: self.up, cut=self._cut, probe=self._probe
         )
-        self.told: list[tuple[Link, int]] = []
+        self.told: list[tuple[LinkState, int]] = []
         self.keeper.on_change(lambda: self.told.append((self.keeper.link, self.keeper.session)))
 
     def _cut(self) -> None:
@@ -234,14 +234,14 @@ async def wire(now: Clock) -> AsyncIterator[Wire]:
 
 async def test_the_link_ends_at_its_deadline_before_anybody_looks(now: Clock, wire: Wire) -> None:
     """The clock decides, at the moment of the question; the connection is cut at the next look."""
-    assert (wire.keeper.link, wire.told) == (Link.CONNECTED, [(Link.CONNECTED, 7)])
+    assert (wire.keeper.link, wire.told) == (LinkState.CONNECTED, [(LinkState.CONNECTED, 7)])
     now.now_s += 5.9
     links = [wire.keeper.link]
     now.now_s += 0.2
     links.append(wire.keeper.link)
-    assert links == [Link.CONNECTED, Link.SUSPENDED]
+    assert links == [LinkState.CONNECTED, LinkState.SUSPENDED]
     wire.keeper.tick()
-    assert (wire.cuts, wire.told[-1]) == (1, (Link.SUSPENDED, 7))
+    assert (wire.cuts, wire.told[-1]) == (1, (LinkState.SUSPENDED, 7))
 
 
 async def test_a_cut_link_is_not_believed_in_until_it_comes_up_again(now: Clock, wire: Wire) -> None:
@@ -252,8 +252,8 @@ async def test_a_cut_link_is_not_believed_in_until_it_comes_up_again(now: Clock,
     links = [wire.keeper.link]
     wire.keeper.came_up(8)
     links.append(wire.keeper.link)
-    assert links == [Link.SUSPENDED, Link.CONNECTED]
-    assert wire.told == [(Link.CONNECTED, 7), (Link.SUSPENDED, 7), (Link.CONNECTED, 8)]
+    assert links == [LinkState.SUSPENDED, LinkState.CONNECTED]
+    assert wire.told == [(LinkState.CONNECTED, 7), (LinkState.SUSPENDED, 7), (LinkState.CONNECTED, 8)]
 
 
 async def test_requests_on_their_way_end_with_the_link(now: Clock, wire: Wire) -> None:
@@ -282,11 +282,11 @@ async def test_an_idle_link_is_probed_and_a_busy_one_is_not(now: Clock, wire: Wi
 async def test_a_lost_connection_is_told_once(wire: Wire) -> None:
     """Listeners hear of changes, not of repetitions; the link is down from the very moment of the loss."""
     wire.up = False
-    assert wire.keeper.link is Link.SUSPENDED
+    assert wire.keeper.link is LinkState.SUSPENDED
     wire.keeper.went_down()
     wire.keeper.went_down()
     wire.keeper.tick()
-    assert wire.told == [(Link.CONNECTED, 7), (Link.SUSPENDED, 7)]
+    assert wire.told == [(LinkState.CONNECTED, 7), (LinkState.SUSPENDED, 7)]
     assert wire.cuts == 0
 
 
@@ -294,4 +294,4 @@ async def test_a_closed_link_does_not_come_up(wire: Wire) -> None:
     """A report of kazoo after the end has no effect."""
     wire.keeper.close()
     wire.keeper.came_up(9)
-    assert (wire.keeper.link, wire.keeper.session) == (Link.SUSPENDED, 7)
+    assert (wire.keeper.link, wire.keeper.session) == (LinkState.SUSPENDED, 7)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.auditor import settled
-from tidelock.replica_agent.audit.findings import Look
+from tidelock.replica_agent.audit.findings import CheckResult
 from tidelock.wire.audit import Finding, Severity
 
 
@@ -18,11 +18,11 @@ class Scripted:
         self.looks = 0
         self._looks = looks
 
-    async def look(self) -> Look:
+    async def look(self) -> CheckResult:
         """Look once; the texts differ each time."""
         files = self._looks[min(self.looks, len(self._looks) - 1)]
         self.looks += 1
-        return Look(self.looks, frozenset(self._finding(file) for file in files))
+        return CheckResult(self.looks, frozenset(self._finding(file) for file in files))
 
     def _finding(self, file: str) -> Finding:
         return Finding(
@@ -34,7 +34,7 @@ class Scripted:
 class Unreadable(Scripted):
     """A check that fails."""
 
-    async def look(self) -> Look:
+    async def look(self) -> CheckResult:
         """Fail."""
         self.looks += 1
         raise CorruptError("not to be read")

@@ -70,8 +70,8 @@ class Replica:
 
     async def apply(self, csn: int, *entries: Entry) -> None:
         """Apply a record of one transaction, whose time is a second per CSN."""
-        tables: dict[tuple[str, int], jobs.DefinedTable] = {
-            (one.table, one.version): jobs.DefinedTable(one.definition, b"", b"")
+        tables: dict[tuple[str, int], jobs.TableForms] = {
+            (one.table, one.version): jobs.TableForms(one.definition, b"", b"")
             for one in entries
             if isinstance(one, DefineTable)
         }

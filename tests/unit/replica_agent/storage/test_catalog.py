@@ -43,8 +43,8 @@ def added(number: int, checksum: str | None = None) -> AddPart:
 
 def record(csn: int, *entries: AddPart | DefineTable, tid: Tid = TID) -> jobs.AppliedRecord:
     """Return a record with one transaction."""
-    tables: dict[tuple[str, int], jobs.DefinedTable] = {
-        (entry.table, entry.version): jobs.DefinedTable(entry.definition, b"schema", b"common")
+    tables: dict[tuple[str, int], jobs.TableForms] = {
+        (entry.table, entry.version): jobs.TableForms(entry.definition, b"schema", b"common")
         for entry in entries
         if isinstance(entry, DefineTable)
     }
