@@ -20,7 +20,7 @@ from tidelock.replication.core.model import ResolvedRecord, Wanted
 from tidelock.replication.fetch import Fetcher
 
 
-class Catalog:
+class CatalogStub:
     """A ledger in memory. `gate` holds up applies; `failures` are raised by the next ones."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Catalog:
 class Parts:
     """In the place of the fetcher: remembers what is wanted."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: CatalogStub) -> None:
         self.catalog = catalog
         self.wanted: list[PartId] = []
         self.came: list[PartId] = []
@@ -101,7 +101,7 @@ class Here:
     """A replica that applies."""
 
     def __init__(self, apply_records_max: int = 3) -> None:
-        self.catalog = Catalog()
+        self.catalog = CatalogStub()
         self.parts = Parts(self.catalog)
         self.told: list[Csn] = []
         self.applier = Applier(

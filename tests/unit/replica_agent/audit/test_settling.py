@@ -31,7 +31,7 @@ class Scripted:
         )  # fmt: skip
 
 
-class Unreadable(Scripted):
+class UnreadableStub(Scripted):
     """A check that fails."""
 
     async def look(self) -> CheckResult:
@@ -80,6 +80,6 @@ async def test_one_look_never_suffices() -> None:
 
 async def test_what_cannot_be_read_is_a_finding() -> None:
     """An unreadable check is a finding under its name, and the other checks are made."""
-    looks = await settled([Unreadable("a"), Scripted("b", [])], settle_s=0.001, stopped=lambda: False)
+    looks = await settled([UnreadableStub("a"), Scripted("b", [])], settle_s=0.001, stopped=lambda: False)
     (found,) = looks["a"].findings
     assert (found.check, found.fault, found.found) == ("a", "unreadable", "not to be read")
