@@ -45,6 +45,15 @@ async def run(settings: AgentSettings) -> Ended:
         await agent.close()
 
 
+def _require_assertions() -> None:
+    """Raise ConfigError under ``python -O``: the invariants of the machines are assert statements (ADR 0014)."""
+    if sys.flags.optimize:
+        raise ConfigError(
+            "expected a Python that runs assertions, found -O (or PYTHONOPTIMIZE), which drops the checks of "
+            "the protocol; start the agent without it"
+        )
+
+
 def _raise_file_limit() -> None:
     """Raise the limit of open files to the hard limit: an insert has a file for each partition."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -67,6 +76,7 @@ def _exit_code(error: TidelockError) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent and return the exit code."""
     try:
+        _require_assertions()
         settings = load(sys.argv[1:] if argv is None else argv)
         faults.check_armed()
     except ConfigError as error:
