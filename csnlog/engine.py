@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 import structlog
@@ -57,10 +57,11 @@ class _ForFollower:
     event: follows.FollowEvent
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Engine:
     """Both machines, and the calls that are under way for them.
 
-    Args:
+    Attributes:
         store: The session to ZooKeeper.
         own: The boot of this agent that has begun.
         limits: The bounds.
@@ -70,42 +71,36 @@ class Engine:
         thorough: Check all invariants of the machines after every step.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        own: OwnSession,
-        limits: LogLimits,
-        *,
-        deliver: Deliverer,
-        on_answer: Callable[[str, commits.CommitDecision], None],
-        on_change: Callable[[], None],
-        thorough: bool,
-    ) -> None:
-        self.store: Final = store
-        self.own: Final = own
-        self.limits: Final = limits
-        self.committer: Final = Committer(own.replica, own.state, own.fence, limits, thorough=thorough)
-        self.follower: Follower | None = None
-        self.thorough: Final = thorough
-        #: A machine has contradicted itself: the outcome of a commit that was sent is not found out any more.
-        self.broken = False
-        #: Records handed to ``deliver`` that it has not accepted yet.
-        self.delivering: tuple[LogRecord, ...] = ()
-        #: The reason why the log has ended, once it has.
-        self.too_late: Csn | None = None
-        self.stopped = ""
-        self.closed = False
-        self._deliver = deliver
-        self._on_answer = on_answer
-        self._on_change = on_change
-        self._inbox: deque[_ForCommitter | _ForFollower] = deque()
-        self._pumping = False
-        self._link: tuple[bool, int] = (False, 0)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
-        #: One callback for each watched record, so that the store does not arm it twice.
-        self._watches: dict[Csn, Callable[[], None]] = {}
-        store.on_change(self.link_changed)
+    store: Store
+    own: OwnSession
+    limits: LogLimits
+    deliver: Deliverer
+    on_answer: Callable[[str, commits.CommitDecision], None]
+    on_change: Callable[[], None]
+    thorough: bool
+    committer: Committer = field(init=False)
+    follower: Follower | None = field(default=None, init=False)
+    #: A machine has contradicted itself: the outcome of a commit that was sent is not found out any more.
+    broken: bool = field(default=False, init=False)
+    #: Records handed to ``deliver`` that it has not accepted yet.
+    delivering: tuple[LogRecord, ...] = field(default=(), init=False)
+    #: The reason why the log has ended, once it has.
+    too_late: Csn | None = field(default=None, init=False)
+    stopped: str = field(default="", init=False)
+    closed: bool = field(default=False, init=False)
+    _inbox: deque[_ForCommitter | _ForFollower] = field(default_factory=deque, init=False)
+    _pumping: bool = field(default=False, init=False)
+    _link: tuple[bool, int] = field(default=(False, 0), init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _timers: set[asyncio.TimerHandle] = field(default_factory=set, init=False)
+    #: One callback for each watched record, so that the store does not arm it twice.
+    _watches: dict[Csn, Callable[[], None]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.committer = Committer(
+            self.own.replica, self.own.state, self.own.fence, self.limits, thorough=self.thorough
+        )
+        self.store.on_change(self.link_changed)
 
     # -------------------------------------------------------------------------------------------- pump
 
@@ -126,7 +121,7 @@ class Engine:
         if self.follower is not None:
             self._inbox.append(_ForFollower(commits.LinkChanged(*link)))
         self._pump()
-        self._on_change()
+        self.on_change()
 
     def tell(self, event: commits.Event) -> None:
         """Give an event to the committer."""
@@ -138,7 +133,7 @@ class Engine:
         """Give a transaction to the committer, with all others of this loop iteration, so that they batch."""
         if self.broken:
             # It may have been sent before, and its outcome cannot be found out any more.
-            self._on_answer(proposal.tid, commits.Undecided())
+            self.on_answer(proposal.tid, commits.Undecided())
             return
         self.link_changed()
         self._inbox.append(_ForCommitter(commits.Propose(proposal)))
@@ -156,13 +151,13 @@ class Engine:
         if not self.stopped and not self.closed:
             self.stopped = reason
             self.tell(commits.StopAsked(reason))
-            self._on_change()
+            self.on_change()
 
     async def close(self) -> None:
         """Stop, and end all calls and timers."""
         if self.closed:
             return
-        self._on_change = _nobody
+        self.on_change = _nobody
         self.tell(commits.StopAsked("this agent is closing its log"))
         self.closed = True
         for timer in self._timers:
@@ -216,12 +211,12 @@ class Engine:
         self.broken = True
         self._inbox.clear()
         self.stopped = self.stopped or error.message
-        self._on_change()
+        self.on_change()
 
     def _carry_out(self, instruction: commits.Instruction) -> None:
         match instruction:
             case commits.AnswerCallers(tid, decision):
-                self._on_answer(tid, decision)
+                self.on_answer(tid, decision)
             case commits.SendCommit(plan):
                 self._spawn(self._commit(plan))
             case commits.DrawNonce():
@@ -240,9 +235,9 @@ class Engine:
                 self._spawn(self._read_log(session))
             case commits.Halted(reason):
                 self.stopped = self.stopped or reason
-                self._on_change()
+                self.on_change()
             case commits.FenceRaised() | commits.Fenced():
-                self._on_change()
+                self.on_change()
             case _:
                 assert_never(instruction)
 
@@ -414,7 +409,7 @@ class Engine:
 
     async def _hand_over(self, records: tuple[LogRecord, ...]) -> None:
         try:
-            await self._deliver(list(records))
+            await self.deliver(list(records))
         except Exception as error:
             self.stop(f"the receiver of records failed: {type(error).__name__}: {error}")
             return

@@ -90,9 +90,9 @@ class CsnLog:
         self._on_state = on_state
         self._notified: LogState | None = None
         self._engine: Final = Engine(
-            store,
-            session,
-            limits,
+            store=store,
+            own=session,
+            limits=limits,
             deliver=deliver,
             on_answer=self._answered,
             on_change=self._changed,

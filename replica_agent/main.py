@@ -46,7 +46,7 @@ async def run(settings: AgentSettings) -> Ended:
 
 
 def _require_assertions() -> None:
-    """Raise ConfigError under ``python -O``: the invariants of the machines are assert statements (ADR 0014)."""
+    """Raise ConfigError under ``python -O``: invariants are assert statements (ADR 0014)."""
     if sys.flags.optimize:
         raise ConfigError(
             "expected a Python that runs assertions, found -O (or PYTHONOPTIMIZE), which drops the checks of "

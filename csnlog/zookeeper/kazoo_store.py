@@ -99,7 +99,7 @@ class ZkStore:
         self._clock = SessionClock(session_timeout_s)
         self._in_flight = InFlight(limit=_IN_FLIGHT_MAX, timeout_s=request_timeout_s)
         self._monitor = SessionMonitor(
-            self._clock, self._in_flight, up=self._is_up, cut=self._cut, probe=self._probe
+            clock=self._clock, in_flight=self._in_flight, up=self._is_up, cut=self._cut, probe=self._probe
         )
         self._inbox: LoopQueue
         self._watches: Watches

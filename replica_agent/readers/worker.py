@@ -48,10 +48,10 @@ class Worker:
         self._counters = ReaderCounters(Path(config.counters_file))
         resolver = Resolver(config, link)
         self._streams = Streams(
-            Path(config.data_dir),
-            resolver.catalog,
-            link,
-            self._counters,
+            data_dir=Path(config.data_dir),
+            catalog=resolver.catalog,
+            link=link,
+            counters=self._counters,
             chunk_bytes=config.read_chunk_bytes,
             threads=config.threads,
         )

@@ -68,7 +68,7 @@ class Locks:
     ) -> None:
         self._book = book if book is not None else Book()
         self._clock, self._limits = clock, limits
-        self._zookeeper = LockStore(store, fenced, clock, pause)
+        self._zookeeper = LockStore(store=store, fenced=fenced, clock=clock, pause=pause)
         self._sweeper = LockSweeper(
             replica=replica,
             boot=boot,

@@ -55,41 +55,36 @@ class LockCall:
     made: dict[str, OwnLock] = field(default_factory=dict)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class LockStore:
     """Reads and writes below ``locks/``.
 
-    Args:
+    Attributes:
         store: The replica's session to ZooKeeper, for reads.
         fenced: Sends a multi under the own fence: :meth:`tidelock.csnlog.log.CsnLog.fenced`.
         clock: Monotonic seconds.
         pause: Waits for so many seconds.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        fenced: Callable[[tuple[Op, ...]], Awaitable[MultiResult]],
-        clock: Callable[[], float],
-        pause: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self.store = store
-        self.pause = pause
-        self._fenced, self._clock = fenced, clock
-        #: Multis under way, whether or not a caller still waits for them.
-        self._in_flight: set[asyncio.Future[MultiResult]] = set()
-        #: Wide locks by name. A name is never used again, so a lock that was read once stays valid.
-        self._wide: dict[TableName, dict[str, LockInfo]] = {}
-        #: Partitions of the parts that were locked at the last read of a table.
-        self._partitions: dict[TableName, dict[PartId, str]] = {}
+    store: Store
+    fenced: Callable[[tuple[Op, ...]], Awaitable[MultiResult]]
+    clock: Callable[[], float]
+    pause: Callable[[float], Awaitable[None]]
+    #: Multis under way, whether or not a caller still waits for them.
+    _in_flight: set[asyncio.Future[MultiResult]] = field(default_factory=set, init=False)
+    #: Wide locks by name. A name is never used again, so a lock that was read once stays valid.
+    _wide: dict[TableName, dict[str, LockInfo]] = field(default_factory=dict, init=False)
+    #: Partitions of the parts that were locked at the last read of a table.
+    _partitions: dict[TableName, dict[PartId, str]] = field(default_factory=dict, init=False)
 
     def call(self, patience_s: float) -> LockCall:
         """Begin a call that waits at most ``patience_s`` seconds for a connection."""
-        return LockCall(self._clock() + patience_s)
+        return LockCall(self.clock() + patience_s)
 
     async def connected(self, call: LockCall) -> None:
         """Wait for a connection, as long as the call may."""
         while self.store.link is not LinkState.CONNECTED:
-            if self._clock() >= call.until:
+            if self.clock() >= call.until:
                 raise UnavailableError(
                     "this replica has no connection to ZooKeeper; try again or another replica"
                 )
@@ -121,7 +116,7 @@ class LockStore:
         except Exception as error:
             _log.warning("a fault point failed before a multi: nothing was sent", error=str(error))
             return Refused(Reason.NOT_CONNECTED)
-        result = await self._fenced(ops)
+        result = await self.fenced(ops)
         try:
             await LOCK.after()
         except Exception as error:
@@ -135,7 +130,7 @@ class LockStore:
             session = self.store.session
             if session and session == call.session:
                 return
-            if isinstance(await self._fenced(()), Ok) and self.store.session == session:
+            if isinstance(await self.fenced(()), Ok) and self.store.session == session:
                 call.session = session
         raise _unreadable()
 

@@ -222,10 +222,10 @@ def delete_locks_by_their_own_version() -> Iterator[None]:
     """Locks of a silent replica are deleted at their own versions: nobody fences their holder before."""
 
     async def clear(self: LockSweeper, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
-        left = await self._zookeeper.scan(self._zookeeper.call(0.0), table)
+        left = await self.zookeeper.scan(self.zookeeper.call(0.0), table)
         for lock in left:
-            if lock.tid.home == home and not isinstance(await self._outcome(lock.tid), Committed):
-                await self._zookeeper.store.multi((Delete(lock.znode, 0),))
+            if lock.tid.home == home and not isinstance(await self.outcome(lock.tid), Committed):
+                await self.zookeeper.store.multi((Delete(lock.znode, 0),))
         return True
 
     with mock.patch.object(LockSweeper, "_clear", clear):

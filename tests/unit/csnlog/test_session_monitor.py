@@ -83,7 +83,7 @@ def test_posting_to_a_closed_loop_is_no_error() -> None:
 
 def reply() -> AsyncReply:
     """A request that was sent just now."""
-    return AsyncReply(LoopQueue(), answered=lambda *_: None, proved=lambda _: None)
+    return AsyncReply(inbox=LoopQueue(), answered=lambda *_: None, proved=lambda _: None)
 
 
 async def test_there_are_only_so_many_places() -> None:
@@ -201,7 +201,7 @@ class Wire:
         self.probes = 0
         self.in_flight = InFlight(limit=5, timeout_s=1000.0)
         self.keeper = SessionMonitor(
-            clock, self.in_flight, up=lambda: self.up, cut=self._cut, probe=self._probe
+            clock=clock, in_flight=self.in_flight, up=lambda: self.up, cut=self._cut, probe=self._probe
         )
         self.told: list[tuple[LinkState, int]] = []
         self.keeper.on_change(lambda: self.told.append((self.keeper.link, self.keeper.session)))
@@ -248,7 +248,7 @@ async def test_a_cut_link_is_not_believed_in_until_it_comes_up_again(now: Clock,
     """An answer that comes late over the old connection proves nothing about the new one."""
     now.now_s += 6.1
     wire.keeper.tick()
-    wire.keeper._clock.prove(now.now_s)
+    wire.keeper.clock.prove(now.now_s)
     links = [wire.keeper.link]
     wire.keeper.came_up(8)
     links.append(wire.keeper.link)

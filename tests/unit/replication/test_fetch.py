@@ -79,9 +79,9 @@ class Here:
     def make(self, *, grace_s: float = 0.0, early_max: int = 100) -> Fetcher:
         """Return a fetcher with these settings."""
         return Fetcher(
-            self.client,
-            self.files,
-            self.store,
+            client=self.client,
+            files=self.files,
+            store=self.store,
             replica=ReplicaId("r9"),
             on_held=self.held.append,
             on_wrong_bytes=lambda holder, name: self.wrong.append((holder, name)),
