@@ -258,7 +258,10 @@ class Engine:
                 self._later(lambda: self.follow(commits.Resumed()))
             case follows.TooLate(tail):
                 self.too_late = tail
-                self.stop(f"the tail {tail} has passed this replica's place in the log: it must clone")
+                self.stop(
+                    f"the tail {tail} has passed this replica's position in the log; clone it from "
+                    "another replica"
+                )
             case follows.Stopped(number, reason):
                 self.stop(f"at CSN {number}: {reason}")
             case _:

@@ -223,7 +223,7 @@ class CsnLog:
                     await self._fence_above(used)
                 case Refused(reason=Reason.NO_NODE, index=0):
                     self._engine.stop(
-                        "the own session znode is gone; it is never deleted: restored ensemble?"
+                        "expected the own session znode, found none; check whether ZooKeeper was restored"
                     )
                     return Refused(Reason.NO_NODE)
                 case Refused(reason, index):
@@ -272,7 +272,7 @@ class CsnLog:
                 records = await self._engine.read_to_end(session)
                 if records is not None:
                     return max([self.end, *(one.csn for one in records[-1:])])
-        raise UnavailableError("the session to ZooKeeper changed again and again during a barrier; try again")
+        raise UnavailableError("the session to ZooKeeper changed repeatedly during a barrier; try again")
 
     async def head(self) -> tuple[int, Csn]:
         """Return the version of ``csn/head``, and the largest CSN of the log as read after that.

@@ -220,7 +220,7 @@ class Fetcher:
 
     async def _ask_all(self, item: _Fetch, *, small: bool) -> bool:
         """Ask each holder once; return True as soon as the part is durable here."""
-        item.trouble = "no other replica is known that may have it"
+        item.trouble = "no other replica is known to hold it"
         for peer in self._holders(item):
             try:
                 await FETCH.before()

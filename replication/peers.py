@@ -245,7 +245,7 @@ def _refusal(url: str, status: int, raw: bytes) -> TidelockError:
         error = from_wire(status, msgspec.json.decode(raw, type=dict[str, Any]))
         error.details.setdefault("url", url)
         return error
-    return UnavailableError(f"{url} answered {status} and no error of an agent", url=url)
+    return UnavailableError(f"{url} answered {status} without an error of an agent", url=url)
 
 
 def _silent(url: str, error: BaseException) -> UnavailableError:

@@ -103,7 +103,7 @@ async def bootstrap(
                         "name a root that is empty or does not exist"
                     )
                 if isinstance(made, Refused) and made.reason in {Reason.TOO_LARGE, Reason.DENIED}:
-                    raise ConfigError(f"the cluster cannot be made in ZooKeeper: {made.reason.value}")
+                    raise ConfigError(f"the cluster cannot be created in ZooKeeper: {made.reason.value}")
             await asyncio.sleep(_RETRY_S)
 
 

@@ -53,7 +53,7 @@ async def _agents(connect: str, timeout_s: float) -> list[str]:
             )
         if not isinstance(replicas, Ok):
             raise UnavailableError(
-                f"ZooKeeper at {connect} did not tell the replicas ({replicas}); try again"
+                f"ZooKeeper at {connect} did not list the replicas ({replicas}); try again"
             )
         found = [await _member(store, name) for name in sorted(replicas.value)]
     finally:

@@ -212,5 +212,5 @@ def _decoded(decode: Callable[[bytes], T], path: str, node: Node | None) -> T | 
     try:
         return decode(node.data)
     except CorruptError as error:
-        log.warning("the member list leaves out what %s holds: %s", path, error.message)
+        log.warning("the member list ignores the unreadable znode %s: %s", path, error.message)
         return None

@@ -154,7 +154,7 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
     ]
     # Below the tail records are deleted in the normal course of things.
     if not reading.has_last and known.last_csn >= reading.tail:
-        lower.append(f"the record of CSN {known.last_csn} is gone")
+        lower.append(f"the record of CSN {known.last_csn} does not exist")
     if lower:
         raise _older(replica, ", ".join(lower))
     check_startable(replica, reading.session)

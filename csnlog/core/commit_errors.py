@@ -41,7 +41,9 @@ def to_error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockErro
                 tid=tid, table=table,
             )  # fmt: skip
         case Cause.TABLE_EXISTS:
-            return TableExistsError(f"tid {tid}: there is a table {table} already", tid=tid, table=table)
+            return TableExistsError(
+                f"tid {tid}: table {table} exists already; choose another name", tid=tid, table=table
+            )
         case Cause.LABEL_EXISTS:
             return LabelExistsError(
                 f"tid {tid}: label {proposal.label!r} was committed before", tid=tid, label=proposal.label

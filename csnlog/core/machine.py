@@ -126,8 +126,8 @@ class Machine(ABC, Generic[Event, Instruction, State]):
         self._story.append((_Together(_briefly(events)), _briefly(said)))
         name = type(self).__name__
         return InvariantError(
-            f"{name} contradicts itself: {contradiction}; this replica stops: keep its log, it tells the "
-            "last steps, and start the agent anew",
+            f"{name} contradicts itself: {contradiction}; this replica stops: keep its log, which "
+            "has the last steps, and start the agent again",
             machine=name,
             story=self.story(),
         )

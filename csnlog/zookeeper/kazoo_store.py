@@ -326,7 +326,7 @@ class ZkStore:
 
     def _on_thread_end(self) -> None:
         if not self._closing:
-            log.error("the ZooKeeper client has ended without being told to; it is started again")
+            log.error("the ZooKeeper client has ended unexpectedly; it is started again")
             self._spawn(self._revive())
 
 

@@ -30,7 +30,7 @@ from tidelock.replica_agent.audit.checks import (
     UndecidedCheck,
 )
 from tidelock.replica_agent.audit.deep import DeepCheck
-from tidelock.replica_agent.audit.findings import CheckResult
+from tidelock.replica_agent.audit.judgements import CheckResult
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replica_agent.audit.znodes import Znodes
@@ -41,7 +41,7 @@ from tidelock.wire.audit import CheckReport, Finding, Report, Severity
 
 _log = structlog.get_logger("audit")
 
-#: The first pause between two looks; each further pause is twice as long, up to the last one.
+#: The first pause between two runs; each further pause is twice as long, up to the last one.
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 #: Findings that show damaged bytes: the agent is notified of the part and fetches it again.
@@ -113,7 +113,7 @@ class Auditor:
 
         facts = LogFacts(scratch, self._files, read=self._csn_log.records, barrier=self._tail)
         checks = self._checks(scratch, facts, deep=deep)
-        looks = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
+        results = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
         if deep:
             reading = DeepCheck(
                 scratch,
@@ -123,8 +123,8 @@ class Auditor:
                 stopped=stopped,
                 read=self._metrics.audit_bytes.inc,
             )
-            looks[reading.name] = await _look(reading)
-        found = _in_order([finding for look in looks.values() for finding in look.findings])
+            results[reading.name] = await _run(reading)
+        found = _in_order([finding for result in results.values() for finding in result.findings])
         for part, what in await asyncio.to_thread(self._damaged_parts, scratch, found):
             self._damaged(part, what)
         self._metrics.audit_findings.set(len(found))
@@ -136,7 +136,7 @@ class Auditor:
             deep=deep,
             seconds=round(time.monotonic() - begun, 3),
             checks=tuple(
-                CheckReport(name, look.looked_at, len(look.findings)) for name, look in looks.items()
+                CheckReport(name, result.compared, len(result.findings)) for name, result in results.items()
             ),
             findings=tuple(found[: settings.audit_findings_max]),
             left_out=max(0, len(found) - settings.audit_findings_max),
@@ -185,7 +185,7 @@ async def settled(
 ) -> dict[str, CheckResult]:
     """Run all checks; repeat those with findings until no finding is left or the findings have lasted.
 
-    A finding counts if every look of its check has a finding about the same thing; the last one of them is
+    A finding counts if every run of its check has a finding about the same thing; the last one of them is
     reported.
 
     Args:
@@ -194,30 +194,30 @@ async def settled(
         stopped: Returns whether to wait no longer.
     """
     until = time.monotonic() + settle_s
-    looks = {check.name: await _look(check) for check in checks}
+    results = {check.name: await _run(check) for check in checks}
     pause_s, over = _PAUSE_FIRST_S, False
-    while (left := [check for check in checks if looks[check.name].findings]) and not over:
+    while (left := [check for check in checks if results[check.name].findings]) and not over:
         over = time.monotonic() >= until or stopped()
-        found = [_subject(one) for check in left for one in looks[check.name].findings]
-        _log.debug("audit_looks_again", found=found)
+        found = [_subject(one) for check in left for one in results[check.name].findings]
+        _log.debug("audit_checks_again", found=found)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S, max(_PAUSE_FIRST_S, until - time.monotonic()))
         for check in left:
-            before = {_about(one) for one in looks[check.name].findings}
-            again = await _look(check)
+            before = {_about(one) for one in results[check.name].findings}
+            again = await _run(check)
             lasting = frozenset(one for one in again.findings if _about(one) in before)
-            looks[check.name] = CheckResult(again.looked_at, lasting)
-    return looks
+            results[check.name] = CheckResult(again.compared, lasting)
+    return results
 
 
 def _about(one: Finding) -> Finding:
-    """Return the subject of a finding, without its text: a bound in the text may change from look to look."""
+    """Return the subject of a finding, without its text: a bound in the text may change from run to run."""
     return msgspec.structs.replace(one, expected="", found="")
 
 
-async def _look(check: AuditCheck) -> CheckResult:
+async def _run(check: AuditCheck) -> CheckResult:
     try:
-        return await check.look()
+        return await check.run()
     except (CorruptError, sqlite3.DatabaseError) as error:
         finding = Finding(
             check=check.name,
@@ -225,7 +225,7 @@ async def _look(check: AuditCheck) -> CheckResult:
             severity=Severity.ERROR,
             expected="what this check compares can be read",
             found=error.message if isinstance(error, CorruptError) else str(error),
-            next_step="look at the agent's log; a damaged catalog is cloned anew from another replica",
+            next_step="look at the agent's log; a damaged catalog is cloned again from another replica",
         )
         return CheckResult(0, frozenset({finding}))
 

@@ -20,8 +20,7 @@ from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
-from tidelock.replica_agent.audit.findings import CheckResult
-from tidelock.replica_agent.audit.judgements import Definition, Labelled, PartRemoval
+from tidelock.replica_agent.audit.judgements import CheckResult, Definition, Labelled, PartRemoval
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.rules import Rule, RuleSet
 from tidelock.replica_agent.audit.scratch import AuditDatabase
@@ -35,14 +34,14 @@ _TOPS: Final = ("parts", "packs")
 
 
 class AuditCheck(Protocol):
-    """One check; a look may be repeated."""
+    """One check; a run may be repeated."""
 
     @property
     def name(self) -> str:
         """Its name in reports."""
 
-    async def look(self) -> CheckResult:
-        """Look once.
+    async def run(self) -> CheckResult:
+        """Read and compare once.
 
         Raises:
             CorruptError: The compared data cannot be read; that is a finding too.
@@ -91,7 +90,7 @@ class CatalogCheck:
     Args:
         scratch: The facts.
         rules: The rules.
-        facts: The log, read on before each look.
+        facts: The log, read on before each run.
         findings_max: Most findings of each rule.
         disk: Data directory to walk after the read of the catalog, or None.
     """
@@ -109,7 +108,7 @@ class CatalogCheck:
         self._findings_max, self._disk = findings_max, disk
         self.name = rules.check
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read the log up to the snapshot CSN, then the catalog, then the disk; and compare them."""
         await self._facts.extend(Csn(await asyncio.to_thread(self._scratch.meta, "snapshot_csn")))
         return await asyncio.to_thread(self._compare)
@@ -168,7 +167,7 @@ class LockCheck:
     def __init__(self, scratch: AuditDatabase, facts: LogFacts, cluster: AuditedAgent) -> None:
         self._scratch, self._facts, self._cluster = scratch, facts, cluster
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read removals and marks, then the locks, then each replica's progress: a lock outlives its use."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -210,7 +209,7 @@ class LockCheck:
 class UndecidedCheck:
     """Check that undecided rows here belong to running transactions.
 
-    From the second look on only the transactions of the look before are checked again: no finding about
+    From the second run on only the transactions of the run before are checked again: no finding about
     another one can have lasted.
     """
 
@@ -225,7 +224,7 @@ class UndecidedCheck:
         self._scratch, self._cluster = scratch, cluster
         self._seen: set[str] | None = None
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read the undecided rows, and request the outcomes of their transactions."""
         applied = self._cluster.applied()
         tids = await asyncio.to_thread(self._read)
@@ -247,7 +246,7 @@ class LabelCheck:
     def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read the outcomes with labels, then the labels; then request the outcomes that are not here."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         kept = await asyncio.to_thread(self._kept)
@@ -317,7 +316,7 @@ class PinCheck:
     def __init__(self, cluster: AuditedAgent) -> None:
         self._cluster = cluster
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read the horizon, then the pins, then the end of the log."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -342,7 +341,7 @@ class TableCheck:
     def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read the znodes, then the end of the log; once that is applied, or overdue, read the catalog."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -368,7 +367,7 @@ class ProgressCheck:
     def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read values that only grow: of each pair the smaller side first."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -405,7 +404,7 @@ class StructureCheck:
         self._scratch = scratch
         self._pragma = "integrity_check" if deep else "quick_check"
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Run SQLite's check."""
         return await asyncio.to_thread(self._check)
 

@@ -21,7 +21,7 @@ import xxhash
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.audit.findings import CheckResult
+from tidelock.replica_agent.audit.judgements import CheckResult
 from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replication.core.digest import BLOCK_BYTES
 from tidelock.replication.core.model import Location
@@ -76,7 +76,7 @@ class DeepCheck:
         self._parts = self._bytes = 0
         self._said_at = time.monotonic()
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Read the bytes of all parts; see the class."""
         return await asyncio.to_thread(self._read_all)
 

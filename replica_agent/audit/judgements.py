@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import PinState
@@ -25,6 +27,13 @@ TABLES: Final = "tables"
 PROGRESS: Final = "progress"
 
 _REPORT: Final = "keep the agents' logs and report it"
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """The result of one run of a check: the number of compared things, and the differences."""
+
+    compared: int
+    findings: frozenset[Finding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +119,7 @@ def stale_locks(
                 tid=str(lock.tid),
                 expected=f"a running transaction, or one committed at or above the tail {tail}",
                 found=ended(outcome),
-                next_step=f"restart the agent of {lock.tid.home}, which gives back what former lives held",
+                next_step=f"restart the agent of {lock.tid.home}, which releases locks of former boots",
             )
 
 
@@ -164,7 +173,7 @@ def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iter
                 tid=tid,
                 expected="rows of running transactions only",
                 found=f"undecided rows of a transaction that is {ended(outcome)}",
-                next_step="restart this agent, which decides what its catalog left open",
+                next_step="restart this agent, which resolves its undecided transactions",
             )
 
 

@@ -116,7 +116,7 @@ class LogFacts:
         self._scratch.add("log_removals", [(one.part, csn, tid, one.table, change) for one in removed])
 
     def _entries(self, csn: Csn, tid: TidRecord, manifest: Manifest) -> Sequence[Entry]:
-        """Read a manifest here; an unreadable one is noted, and read again at the next look."""
+        """Read a manifest here; an unreadable one is noted, and read again at the next run."""
         try:
             return decode_entries(self._bytes(manifest.part))
         except TidelockError as error:

@@ -68,7 +68,7 @@ class BackgroundTasks:
         return [
             ("progress", settings.progress_interval_s, self._publish_progress),
             ("leases", _LEASE_TICK_S, self._end_leases),
-            ("undecided", settings.undecided_check_s, self._if_collecting(self._janitor.look)),
+            ("undecided", settings.undecided_check_s, self._if_collecting(self._janitor.resolve_all)),
             ("alive", settings.member_refresh_s, self.keep_alive),
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),

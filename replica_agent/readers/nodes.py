@@ -9,9 +9,9 @@ from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import (
     COMMON_METADATA,
     NoSuchPathError,

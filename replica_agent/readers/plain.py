@@ -10,8 +10,8 @@ from aiohttp import web
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
 from tidelock.replica_agent.readers import ranges
-from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.counters import ReaderCounters
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import FolderNode, PartNode, Resolver
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget
 from tidelock.replica_agent.readers.streams import Streams

@@ -19,7 +19,7 @@ from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers import counters
 from tidelock.replica_agent.readers import messages as msg
-from tidelock.replica_agent.readers.config import READ_REPORT_SHARE, ReaderConfig
+from tidelock.replica_agent.readers.messages import READ_REPORT_SHARE, ReaderConfig
 from tidelock.replica_agent.readers.process import Callbacks, ReaderProcess
 from tidelock.replica_agent.workers.process import Program, WorkerProcess
 from tidelock.replica_agent.workers.restarts import keep_running

@@ -84,7 +84,5 @@ class ReaderProcess:
             found = await self.callbacks.wait(asked.csn)
         except Exception as error:
             _log.exception("reader.wait_failed", csn=asked.csn)
-            found = ReadAvailability(
-                "standby", f"this replica cannot tell about CSN {asked.csn} now ({error})"
-            )
+            found = ReadAvailability("standby", f"this replica cannot judge CSN {asked.csn} now ({error})")
         self.send(msg.WaitAnswer(asked.id, found))

@@ -8,8 +8,8 @@ from aiohttp import web
 
 from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.readers import hdfs
-from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.counters import ReaderCounters
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import FileNode, FolderNode, Node, PartNode, Resolver
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget
 from tidelock.replica_agent.readers.streams import Streams

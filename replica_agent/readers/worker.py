@@ -17,10 +17,10 @@ from aiohttp import http_parser, web
 
 from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers import plain, webhdfs
-from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.counters import ReaderCounters
 from tidelock.replica_agent.readers.forward import Forward
 from tidelock.replica_agent.readers.link import AgentLink
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import Resolver
 from tidelock.replica_agent.readers.paths import RequestTarget, parse_target
 from tidelock.replica_agent.readers.streams import Streams

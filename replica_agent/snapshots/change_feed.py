@@ -69,12 +69,12 @@ class ChangeFeed:
             await self.waiters.wait(Csn(since + 1), wait_s)
             end = self.waiters.reached
 
-        def look() -> tuple[TableSchema, StoredChangePage]:
+        def read() -> tuple[TableSchema, StoredChangePage]:
             with closing(ChangeReader(self.settings.data_dir)) as reader:
                 page = reader.page(table, since, end, files_max=files, bytes_max=size)
                 return TableSchema.from_definition(reader.require_table(table, end).definition), page
 
-        schema, page = await asyncio.to_thread(look)
+        schema, page = await asyncio.to_thread(read)
         if page.sets:
             self.read_pins.read_from(since)
         return schema, page

@@ -19,7 +19,7 @@ import structlog
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import TidelockError, UnknownTransactionError
-from tidelock.replica_agent.readers.config import READ_REPORT_SHARE
+from tidelock.replica_agent.readers.messages import READ_REPORT_SHARE
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 
 _log = structlog.get_logger("read_pins")

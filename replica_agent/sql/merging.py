@@ -190,8 +190,8 @@ def _refuse_repeated(target: TargetTable, action: MergeRows, *, matching: bool) 
     if found:
         key, shown = _shown(action, found[0])
         raise BadRequestError(
-            f"several of the rows have the key {shown} and it is not said which of them table {target.name} "
-            "gets; send one row for each key",
+            f"several of the rows have the key {shown} and table {target.name} takes one row for each key; "
+            "send only that one",
             table=target.name,
             key=key,
         )

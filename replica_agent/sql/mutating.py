@@ -168,7 +168,7 @@ def _compact(target: TargetTable, action: CompactParts) -> MutationPlan:
     parts = [part for part in target.parts if part.part in wanted]
     if missing := wanted - {part.part for part in parts}:
         raise SerializationConflictError(
-            f"part {min(missing)} of table {target.name} is not there any more",
+            f"part {min(missing)} of table {target.name} does not exist any more",
             table=target.name,
             part=min(missing),
         )

@@ -180,4 +180,4 @@ def _encoded(request: Request) -> bytes:
     try:
         return msgspec.json.encode(request)
     except (TypeError, UnicodeEncodeError) as error:
-        raise BadRequestError(f"the statement or a parameter is no JSON value: {error}") from error
+        raise BadRequestError(f"the statement or a parameter is not a JSON value: {error}") from error

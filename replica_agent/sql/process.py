@@ -84,7 +84,7 @@ class SqlProcess:
         try:
             await asyncio.to_thread(_make_empty, Path(config.temp_dir))
         except OSError as error:
-            raise UnavailableError(f"no folder for a SQL process could be made: {error}") from error
+            raise UnavailableError(f"the folder of a SQL process cannot be created: {error}") from error
         process = await WorkerProcess.start(program, msgspec.json.encode(config))
         return cls(process=process, config=config, timeout_s=settings.sql_timeout_s)
 
@@ -137,7 +137,7 @@ class SqlProcess:
     def _reason(self, status: int) -> TidelockError:
         """Return the error for a process that ended during a statement."""
         if self._stalled:
-            return UnavailableError(f"nobody took the rows of the statement for {self.timeout_s:g} s")
+            return UnavailableError(f"no client read the rows of the statement for {self.timeout_s:g} s")
         if status in _OUT_OF_MEMORY and not self._ended:
             limit = self.config.memory_bytes
             return TooLargeError(

@@ -31,7 +31,7 @@ _INSERT = re.compile(
 )
 #: The method to call instead of a statement that transactions do not support in SQL.
 _INSTEAD = {
-    "ALTER": "no table is altered; create another one and insert into it",
+    "ALTER": "tables cannot be altered; create another one and insert into it",
     "CREATE": "db.create_table(...), a transaction of its own",
     "DELETE": "tx.delete(table, where, params)",
     "DROP": "tx.drop_partition(...) or tx.truncate(table)",

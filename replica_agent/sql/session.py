@@ -157,7 +157,7 @@ class SqlSession:
         """
         found = {row.part: row for row in self.parts(self.table(some.table).name)}
         if missing := [part for part in some.parts if part not in found]:
-            raise CorruptError(f"part {missing[0]} is none of table {some.table} at this CSN")
+            raise CorruptError(f"part {missing[0]} does not belong to table {some.table} at this CSN")
         rows = [found[part] for part in some.parts]
         self.view(SOME, self.source(self.table(some.table), lambda: rows))
 

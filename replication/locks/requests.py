@@ -242,4 +242,4 @@ class LockStore:
 
 
 def _unreadable() -> UnavailableError:
-    return UnavailableError("ZooKeeper could not be read: its session changed again and again; try again")
+    return UnavailableError("ZooKeeper could not be read: its session changed repeatedly; try again")

@@ -258,4 +258,4 @@ def _new(table: TableName, scope: Scope, tid: Tid, *, merge: bool) -> _New:
 
 
 def _busy(table: TableName) -> UnavailableError:
-    return UnavailableError(f"table {table} is locked and unlocked all the time; try again", table=table)
+    return UnavailableError(f"table {table} changes its locks all the time; try again", table=table)

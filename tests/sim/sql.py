@@ -136,7 +136,7 @@ class _Statement:
     ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         parts = [part for part in await self._list(table) if part.part in wanted]
         if missing := wanted - {part.part for part in parts}:
-            what = f"part {min(missing)} of table {table} is not there any more"
+            what = f"part {min(missing)} of table {table} does not exist any more"
             raise SerializationConflictError(what, table=table, part=min(missing))
         rows = sum(part.rows for part in parts)
         yield _affected(Affected(table, tuple(part.part for part in parts), rows))

@@ -214,7 +214,7 @@ class _Upload:
         if self._path is not None and part.path != self._path:
             raise SchemaMismatchError(
                 f"rows of partition {part.path} are among those that are to be partition {self._path} of "
-                f"table {meta.table}; nothing of them was kept, give the rows of that partition alone",
+                f"table {meta.table}; no row was kept, give the rows of that partition alone",
                 table=meta.table,
             )
         if part.data is None:

@@ -160,9 +160,9 @@ class AuditedReplica:
             found: list[Finding] = []
             for one in RULE_SETS:
                 disk = self.path if one is rules.FILES else None
-                look = await CatalogCheck(scratch, one, facts, findings_max=100, disk=disk).look()
-                assert look.looked_at > 0
-                found += look.findings
+                result = await CatalogCheck(scratch, one, facts, findings_max=100, disk=disk).run()
+                assert result.compared > 0
+                found += result.findings
         return found
 
     async def _read(self, after: Csn, limit: int) -> list[LogRecord]:

@@ -142,7 +142,7 @@ async def test_the_record_at_the_tail_must_be_there(ensemble: MemoryEnsemble, cl
     """Only below the tail records are deleted; one that is missing at the tail was never written here."""
     store = ensemble.store()
     await done(store, SetData(tree.TAIL, codec.encode_csn(Csn(2))))
-    with pytest.raises(ClusterMismatchError, match="record of CSN 2 is gone"):
+    with pytest.raises(ClusterMismatchError, match="record of CSN 2 does not exist"):
         await begin(store, known=KnownState(cluster.cluster_id, last_csn=Csn(2)))
 
 
@@ -178,7 +178,7 @@ async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterStat
         ({"fence": 5}, "fence is 1 and was 5"),
         ({"tail": Csn(9)}, "tail is 0 and was 9"),
         ({"horizon": Csn(3)}, "horizon is 0 and was 3"),
-        ({"last_csn": Csn(2)}, "record of CSN 2 is gone"),
+        ({"last_csn": Csn(2)}, "record of CSN 2 does not exist"),
     ],
 )
 async def test_an_ensemble_older_than_the_catalog_is_refused(

@@ -261,11 +261,11 @@ async def test_what_is_above_the_snapshot_is_not_judged(replica: AuditedReplica)
 async def _deep(replica: AuditedReplica, *, stopped: bool = False) -> tuple[int, list[Finding], int]:
     read: list[int] = []
     with replica.scratch() as scratch:
-        look = await DeepCheck(
+        result = await DeepCheck(
             scratch, replica.path, bytes_per_s=1 << 40, findings_max=10, stopped=lambda: stopped,
             read=read.append,
-        ).look()  # fmt: skip
-    return look.looked_at, list(look.findings), sum(read)
+        ).run()  # fmt: skip
+    return result.compared, list(result.findings), sum(read)
 
 
 async def test_all_bytes_are_read(replica: AuditedReplica) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.auditor import settled
-from tidelock.replica_agent.audit.findings import CheckResult
+from tidelock.replica_agent.audit.judgements import CheckResult
 from tidelock.wire.audit import Finding, Severity
 
 
@@ -18,7 +18,7 @@ class Scripted:
         self.looks = 0
         self._looks = looks
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Look once; the texts differ each time."""
         files = self._looks[min(self.looks, len(self._looks) - 1)]
         self.looks += 1
@@ -34,7 +34,7 @@ class Scripted:
 class UnreadableStub(Scripted):
     """A check that fails."""
 
-    async def look(self) -> CheckResult:
+    async def run(self) -> CheckResult:
         """Fail."""
         self.looks += 1
         raise CorruptError("not to be read")
@@ -42,7 +42,7 @@ class UnreadableStub(Scripted):
 
 async def _found(*checks: Scripted, settle_s: float, stopped: bool = False) -> dict[str, set[str | None]]:
     looks = await settled(checks, settle_s=settle_s, stopped=lambda: stopped)
-    return {name: {one.file for one in look.findings} for name, look in looks.items()}
+    return {name: {one.file for one in result.findings} for name, result in looks.items()}
 
 
 async def test_what_is_in_order_is_looked_at_once() -> None:

@@ -15,8 +15,8 @@ from tidelock.replica_agent.readers import hdfs, ranges, tree
 from tidelock.replica_agent.readers import messages as msg
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.catalog import FileRow
-from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.content import DamagedPartError, Place
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import NoSuchPathError
 from tidelock.replica_agent.readers.ranges import UnsatisfiableRangeError
 

@@ -239,7 +239,7 @@ async def test_a_writer_that_ends_leaves_nobody_waiting(catalog: Catalog) -> Non
     hit = asyncio.create_task(catalog.write(lambda db: db.close()))
     behind = asyncio.create_task(catalog.write(_put("a", 1)))
     for write in (hit, behind, catalog.write(_put("b", 2))):
-        with pytest.raises(CorruptError, match="start the agent anew"):
+        with pytest.raises(CorruptError, match="start the agent again"):
             await write
 
 
