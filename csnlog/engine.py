@@ -157,7 +157,7 @@ class Engine:
         """Stop, and end all calls and timers."""
         if self.closed:
             return
-        self.on_change = _nobody
+        self.on_change = lambda: None
         self.tell(commits.StopAsked("this agent is closing its log"))
         self.closed = True
         for timer in self._timers:
@@ -388,7 +388,7 @@ class Engine:
 
         return self._watches.setdefault(number, fired)
 
-    async def _inquire(self, number: int, question: follows.InquiryQuestion, about: Csn) -> None:
+    async def _inquire(self, number: int, question: follows.ChainQuestion, about: Csn) -> None:
         session = self.store.session
         try:
             finding = await find_out(
@@ -422,7 +422,3 @@ class Engine:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _nobody() -> None:
-    """Do nothing: the listener of a closed log."""

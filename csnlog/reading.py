@@ -12,7 +12,7 @@ from typing import Final
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.follower import number_after
-from tidelock.csnlog.core.follower_messages import ABSENT, Absent, Finding, InquiryQuestion, Unreadable
+from tidelock.csnlog.core.follower_messages import ABSENT, Absent, ChainQuestion, Finding, Unreadable
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, epoch_of
 from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
 from tidelock.csnlog.core.results import Ok, Reason, Refused
@@ -55,23 +55,23 @@ async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | No
 
 
 async def find_out(
-    store: Store, question: InquiryQuestion, about: Csn, *, fence: Check, watch: Watch
+    store: Store, question: ChainQuestion, about: Csn, *, fence: Check, watch: Watch
 ) -> Finding | None:
     """Answer a question of the follower; None when a read failed. CorruptError when the tail is not a CSN."""
     match question:
-        case InquiryQuestion.BARRIER:
+        case ChainQuestion.BARRIER:
             return isinstance(await store.multi((fence,)), Ok) or None
-        case InquiryQuestion.RECORD:
+        case ChainQuestion.RECORD:
             return await read_record(store, about)
-        case InquiryQuestion.PROBE:
+        case ChainQuestion.PROBE:
             return await record_exists(store, about, watch=watch)
-        case InquiryQuestion.TAIL:
+        case ChainQuestion.TAIL:
             return await read_tail(store)
-        case InquiryQuestion.COUNT:
+        case ChainQuestion.COUNT:
             result = await store.exists(tree.epoch_dir(epoch_of(about)))
             if isinstance(result, Ok):
                 return result.value.children if result.value is not None else ABSENT
-        case InquiryQuestion.LIST:
+        case ChainQuestion.LIST:
             names = await store.children(tree.epoch_dir(epoch_of(about)))
             if isinstance(names, Ok):
                 return numbers_in(names.value)

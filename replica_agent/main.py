@@ -49,8 +49,7 @@ def _require_assertions() -> None:
     """Raise ConfigError under ``python -O``: invariants are assert statements (ADR 0014)."""
     if sys.flags.optimize:
         raise ConfigError(
-            "expected a Python that runs assertions, found -O (or PYTHONOPTIMIZE), which drops the checks of "
-            "the protocol; start the agent without it"
+            "expected a Python that runs assertions, found -O or PYTHONOPTIMIZE; start the agent without it"
         )
 
 

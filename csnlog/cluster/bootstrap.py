@@ -186,7 +186,7 @@ async def open_session(
                     cluster=reading.cluster,
                     tail=reading.tail,
                     horizon=reading.horizon,
-                    published_max=reading.published_max,
+                    published_max=reading.published,
                 )
                 await _show_alive(store, own)
                 return own

@@ -61,7 +61,7 @@ class ClusterReading:
     horizon: Csn
     has_last: bool
     #: The largest snapshot CSN that was ever published for the replica.
-    published_max: Csn
+    published: Csn
 
 
 async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> ClusterReading | None:
@@ -109,9 +109,7 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         tail=codec.decode_csn(tail.value.data),
         horizon=codec.decode_csn(horizon.value.data),
         has_last=last.value is not None,
-        published_max=codec.decode_progress(progress.value.data).most
-        if isinstance(progress, Ok)
-        else CSN_NONE,
+        published=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from tidelock.csnlog.core.follower_messages import Absent, Finding, Inquiry, InquiryQuestion
+from tidelock.csnlog.core.follower_messages import Absent, ChainQuestion, Finding, Inquiry
 from tidelock.csnlog.core.ids import Csn, csn, epoch_of
 
 
@@ -73,19 +73,19 @@ DECISIONS: Final[dict[tuple[ChainStep, Fact], ChainStep | ChainEnd]] = {
 }
 
 
-def question_of(step: ChainStep, position: Csn) -> tuple[InquiryQuestion, Csn]:
+def question_of(step: ChainStep, position: Csn) -> tuple[ChainQuestion, Csn]:
     """Return the question of a step and the record it is about; ValueError when the numbers have run out."""
     match step:
         case ChainStep.BARRIER:
-            return InquiryQuestion.BARRIER, position
+            return ChainQuestion.BARRIER, position
         case ChainStep.POSITION:
-            return InquiryQuestion.RECORD, position
+            return ChainQuestion.RECORD, position
         case ChainStep.TAIL:
-            return InquiryQuestion.TAIL, position
+            return ChainQuestion.TAIL, position
         case ChainStep.SUCCESSOR:
-            return InquiryQuestion.RECORD, Csn(position + 1)
+            return ChainQuestion.RECORD, Csn(position + 1)
         case ChainStep.NEXT_EPOCH:
-            return InquiryQuestion.COUNT, csn(epoch_of(position) + 1, 0)
+            return ChainQuestion.COUNT, csn(epoch_of(position) + 1, 0)
 
 
 def step_of(inquiry: Inquiry, position: Csn) -> ChainStep:

@@ -148,9 +148,8 @@ class CommitPlan:
 
     def record(self, time_ms: int) -> Record:
         """Return the record as followers will read it."""
-        return Record(
-            RecordKind.COMMIT, self.home, time_ms, tuple(item.proposal.record for item in self.batch)
-        )
+        tids = tuple(item.proposal.record for item in self.batch)
+        return Record(RecordKind.COMMIT, self.home, time_ms, tids)
 
     def ops(self, time_ms: int) -> tuple[Op, ...]:
         """Return the whole multi; the create of the record is its last element and is the commit point."""

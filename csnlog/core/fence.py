@@ -80,10 +80,7 @@ class OwnFence:
             case Refused(reason=Reason.BAD_VERSION):
                 return self, FenceFinding.READ
             case Refused(reason=Reason.NO_NODE):
-                raise CorruptError(
-                    f"expected the session znode {self.path}, which is never deleted, found none; "
-                    "check whether ZooKeeper was restored from a backup"
-                )
+                raise CorruptError(f"expected {self.path}, found none; check whether ZooKeeper was restored")
         return self, FenceFinding.AGAIN
 
     def seen(self, result: Ok[Node] | Refused | Unknown, session: int) -> tuple[OwnFence, FenceFinding]:
@@ -100,9 +97,7 @@ class OwnFence:
         if version == self.version and state.nonce == self.state.nonce:
             return self, FenceFinding.UNCHANGED
         if version == self.version:
-            raise CorruptError(
-                f"version {version} of {self.path} is not what was written; check for a restored backup"
-            )
+            raise CorruptError(f"version {version} of {self.path} has other data; was ZooKeeper restored?")
         if self.pending and state.nonce == self.pending:
             return self._confirmed(version, session), FenceFinding.RAISED
         return replace(self, version=version, session=session, pending="", state=state), FenceFinding.FOREIGN

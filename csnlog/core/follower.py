@@ -49,9 +49,9 @@ from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryL
 from tidelock.csnlog.core.follower_messages import (
     Absent,
     Chain,
+    ChainQuestion,
     Finding,
     Inquiry,
-    InquiryQuestion,
     Unreadable,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, csn, epoch_of, sequence_of
@@ -256,12 +256,9 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             case msg.Learned(number, session, finding):
                 self._learned(number, session, finding)
             case msg.Tick():
-                if (
-                    self.phase is FollowerPhase.RESTING
-                    and self.inquiry is None
-                    and self.access is not Access.DOWN
-                ):
-                    self._ask(Chain.RECHECK, InquiryQuestion.PROBE, self.next)
+                at_rest = self.phase is FollowerPhase.RESTING and self.inquiry is None
+                if at_rest and self.access is not Access.DOWN:
+                    self._ask(Chain.RECHECK, ChainQuestion.PROBE, self.next)
             case LinkChanged(connected, _):
                 self.access = Access.OPEN if connected else Access.DOWN
                 self._wake()
@@ -362,7 +359,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
 
     # ---------------------------------------------------------------------------------------- inquiries
 
-    def _ask(self, chain: Chain, question: InquiryQuestion, number: Csn, session: int = 0) -> None:
+    def _ask(self, chain: Chain, question: ChainQuestion, number: Csn, session: int = 0) -> None:
         self.numbers += 1
         self.inquiry = Inquiry(self.numbers, chain, question, number, session)
         self._out.append(msg.Inquire(self.numbers, question, number))
@@ -411,49 +408,49 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         if CSN_NONE < inquiry.csn < self.next:
             return  # an own commit was reported meanwhile, and the record in question has been taken
         match inquiry.question, finding:
-            case InquiryQuestion.RECORD, Record() | Unreadable():
+            case ChainQuestion.RECORD, Record() | Unreadable():
                 self._got(inquiry.csn, finding, speculative=False)
                 if self.final is None and inquiry.csn > self.next:
-                    self._ask(Chain.GAP, InquiryQuestion.RECORD, self.next, session)
-            case InquiryQuestion.RECORD, Absent() if inquiry.session:
-                self._ask(Chain.GAP, InquiryQuestion.TAIL, inquiry.csn, session)
-            case InquiryQuestion.RECORD, Absent():
+                    self._ask(Chain.GAP, ChainQuestion.RECORD, self.next, session)
+            case ChainQuestion.RECORD, Absent() if inquiry.session:
+                self._ask(Chain.GAP, ChainQuestion.TAIL, inquiry.csn, session)
+            case ChainQuestion.RECORD, Absent():
                 # Not even the later record is found: this server lags behind the one that showed it.
-                self._ask(Chain.GAP, InquiryQuestion.TAIL, CSN_NONE, session)
-            case InquiryQuestion.TAIL, int(tail) if tail > self.next:
+                self._ask(Chain.GAP, ChainQuestion.TAIL, CSN_NONE, session)
+            case ChainQuestion.TAIL, int(tail) if tail > self.next:
                 self._too_late(Csn(tail))
-            case InquiryQuestion.TAIL, _ if inquiry.csn == CSN_NONE:
+            case ChainQuestion.TAIL, _ if inquiry.csn == CSN_NONE:
                 self._retry_later()
-            case InquiryQuestion.TAIL, _:
+            case ChainQuestion.TAIL, _:
                 self._stop(self.next, _GAP)
 
-    def _learned_at_rest(self, question: InquiryQuestion, session: int, finding: Finding) -> None:
+    def _learned_at_rest(self, question: ChainQuestion, session: int, finding: Finding) -> None:
         """Continue the chain of a resting follower: probe, tail, count, list."""
         match question, finding:
-            case InquiryQuestion.PROBE, bool(exists):
+            case ChainQuestion.PROBE, bool(exists):
                 if exists:
                     self._wake()
                 else:
-                    self._ask(Chain.RECHECK, InquiryQuestion.TAIL, self.next, session)
-            case InquiryQuestion.TAIL, int(tail):
+                    self._ask(Chain.RECHECK, ChainQuestion.TAIL, self.next, session)
+            case ChainQuestion.TAIL, int(tail):
                 self.tail = Csn(tail)
                 if tail > self.next:
                     self._too_late(self.tail)
                 else:
-                    self._ask(Chain.RECHECK, InquiryQuestion.COUNT, self.next, session)
-            case InquiryQuestion.COUNT, int(children):
+                    self._ask(Chain.RECHECK, ChainQuestion.COUNT, self.next, session)
+            case ChainQuestion.COUNT, int(children):
                 # Any number of the records below the tail may be deleted; so one listing for each count
                 # decides.
                 deleted = sequence_of(self.tail) if epoch_of(self.tail) == epoch_of(self.next) else 0
                 counted = (children, self.next)
                 if children > sequence_of(self.next) - deleted and counted != self.counted:
                     self.counted = counted
-                    self._ask(Chain.RECHECK, InquiryQuestion.LIST, self.next, session)
-            case InquiryQuestion.LIST, tuple(numbers):
+                    self._ask(Chain.RECHECK, ChainQuestion.LIST, self.next, session)
+            case ChainQuestion.LIST, tuple(numbers):
                 later = [number for number in numbers if number >= sequence_of(self.next)]
                 if later:
                     self._sees(Sign.LISTED)
-                    self._ask(Chain.GAP, InquiryQuestion.RECORD, csn(epoch_of(self.next), min(later)))
+                    self._ask(Chain.GAP, ChainQuestion.RECORD, csn(epoch_of(self.next), min(later)))
 
     def _too_late(self, tail: Csn) -> None:
         self.final = msg.TooLate(tail)
@@ -479,7 +476,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         elif self.phase in phase.MISSED:
             self._explain_missing()
         elif self.phase in phase.ANCHOR_MISSED:
-            self._ask(Chain.ANCHOR, InquiryQuestion.BARRIER, self.position)
+            self._ask(Chain.ANCHOR, ChainQuestion.BARRIER, self.position)
         else:
             self._get(self.position)
 
@@ -487,7 +484,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         """Ask why the next record is missing if a later one exists in its epoch; else go on."""
         later = min(self.buffer, default=self.known_end)
         if later >= self.next and epoch_of(later) == epoch_of(self.next):
-            self._ask(Chain.GAP, InquiryQuestion.RECORD, later)
+            self._ask(Chain.GAP, ChainQuestion.RECORD, later)
         else:
             self._sees(Sign.NO_GAP)
             self._read_or_probe()

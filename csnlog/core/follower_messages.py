@@ -32,7 +32,7 @@ class Absent(enum.Enum):
 ABSENT = Absent.ABSENT
 
 
-class InquiryQuestion(enum.Enum):
+class ChainQuestion(enum.Enum):
     """One step of an inquiry."""
 
     #: A fenced write: reads that follow it in its session are the newest. Answer: True.
@@ -77,7 +77,7 @@ class Inquiry:
 
     number: int
     chain: Chain
-    question: InquiryQuestion
+    question: ChainQuestion
     csn: Csn
     session: int = 0
 
@@ -192,7 +192,7 @@ class Inquire:
     """Ask one question of a chain. The chain is sound because each is asked after the last was answered."""
 
     number: int
-    question: InquiryQuestion
+    question: ChainQuestion
     csn: Csn
 
 

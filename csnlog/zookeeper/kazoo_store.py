@@ -379,7 +379,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         return super().spawn(run)
 
     def async_result(self) -> _Reply:
-        return _Reply(self._inbox, answered=self._answered, proved=self._clock.prove)
+        return _Reply(inbox=self._inbox, answered=self._answered, proved=self._clock.prove)
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)

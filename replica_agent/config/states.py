@@ -69,9 +69,8 @@ def require(state: AgentState, action: AgentAction, replica: str, reason: str = 
     """
     if action in ALLOWED[state]:
         return
-    kind: type[TidelockError] = (
-        StandbyError if action in {AgentAction.READ, AgentAction.LATEST} else UnavailableError
-    )
+    reads = {AgentAction.READ, AgentAction.LATEST}
+    kind: type[TidelockError] = StandbyError if action in reads else UnavailableError
     why = f" ({reason})" if reason else ""
     msg = (
         f"replica {replica} is {state.value}{why} and takes no {action.value} now; try again, or use "

@@ -155,9 +155,8 @@ class Agent:
             self.keep(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", upkeep.keep_alive()))
         if waiters.reached < session.published_max:
-            self._behind = (
-                f"it has had CSN {session.published_max}, which its disk has not: it serves from there on"
-            )
+            had = session.published_max
+            self._behind = f"it has had CSN {had}, which its disk has not: it serves from there on"
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
         while not await waiters.wait(session.published_max, _CATCH_UP_TICK_S):
             if self._ended.done():

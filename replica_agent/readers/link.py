@@ -26,14 +26,6 @@ READ_CSNS_MAX = 10_000
 LOGGED_CHARACTERS_MAX = 4000
 
 
-def _nothing() -> None:
-    pass
-
-
-def _ignore(_part: PartId) -> None:
-    pass
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class AgentLink:
     """Exchanges messages with the agent; for the event loop's thread. Made by :meth:`connect`.
@@ -49,8 +41,8 @@ class AgentLink:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     read_report_s: float
-    on_drain: Callable[[], None] = _nothing
-    on_released: Callable[[PartId], None] = _ignore
+    on_drain: Callable[[], None] = lambda: None
+    on_released: Callable[[PartId], None] = lambda _: None
     #: CSNs that are read, and when each was last reported to the agent.
     _reported: dict[Csn, float] = field(default_factory=dict, init=False)
     _waiting: dict[int, asyncio.Future[ReadAvailability]] = field(default_factory=dict, init=False)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -38,7 +37,7 @@ class ReaderConfig:
     replica: str
     host: str
     port: int
-    secret: str = dataclasses.field(repr=False)
+    secret: str = field(repr=False)
     counters_file: str
     api: str
     wait_bound_s: float

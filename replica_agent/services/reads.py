@@ -18,7 +18,7 @@ from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
 from tidelock.replica_agent.sql.pool import Mutation, RunningStatement, SqlPool
 from tidelock.replica_agent.sql.request import ChangesRequest, SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.storage.change_sets import StoredChangePage
+from tidelock.replica_agent.storage.change_sets import CsnChangePage
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -155,7 +155,7 @@ class ReadService:
         files_max: int | None,
         bytes_max: int | None,
         wait_s: float,
-    ) -> tuple[TableSchema, StoredChangePage]:
+    ) -> tuple[TableSchema, CsnChangePage]:
         """Return the change sets of a table; see :meth:`ChangeFeed.page`, which checks the state."""
         return await self.changes.page(
             full_name(table), since, until, files_max=files_max, bytes_max=bytes_max, wait_s=wait_s

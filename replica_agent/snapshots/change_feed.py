@@ -14,7 +14,7 @@ from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.storage.change_reads import ChangeReader
-from tidelock.replica_agent.storage.change_sets import StoredChangePage
+from tidelock.replica_agent.storage.change_sets import CsnChangePage
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.tables.schema import TableSchema
 
@@ -38,7 +38,7 @@ class ChangeFeed:
         files_max: int | None = None,
         bytes_max: int | None = None,
         wait_s: float = 0.0,
-    ) -> tuple[TableSchema, StoredChangePage]:
+    ) -> tuple[TableSchema, CsnChangePage]:
         """Return a table's schema and its change sets in (since, until], as many as fit, at least one.
 
         The parts in them stay readable for a while, on every replica.
@@ -69,7 +69,7 @@ class ChangeFeed:
             await self.waiters.wait(Csn(since + 1), wait_s)
             end = self.waiters.reached
 
-        def read() -> tuple[TableSchema, StoredChangePage]:
+        def read() -> tuple[TableSchema, CsnChangePage]:
             with closing(ChangeReader(self.settings.data_dir)) as reader:
                 page = reader.page(table, since, end, files_max=files, bytes_max=size)
                 return TableSchema.from_definition(reader.require_table(table, end).definition), page

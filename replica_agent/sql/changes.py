@@ -25,7 +25,7 @@ from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.change_reads import ChangeReader
-from tidelock.replica_agent.storage.change_sets import StoredChangedPart, StoredChangePage, StoredChangeSet
+from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, PartChange
 from tidelock.replica_agent.tables.schema import TableSchema
 
 #: Columns in addition to the table's columns; no table has columns of these names.
@@ -70,14 +70,14 @@ class ChangedRows:
                 yield from self._changes(one)
             since, complete = page.to, page.complete
 
-    def _page(self, since: Csn) -> StoredChangePage:
+    def _page(self, since: Csn) -> CsnChangePage:
         request = self._request
         with closing(ChangeReader(self._session.data_dir)) as reader:
             return reader.page(
                 request.table, since, request.csn, files_max=request.files_max, bytes_max=_ANY_BYTES
             )
 
-    def _changes(self, one: StoredChangeSet) -> Iterator[pa.RecordBatch]:
+    def _changes(self, one: CsnChanges) -> Iterator[pa.RecordBatch]:
         for removed, added in _by_partition(one):
             if removed and added:
                 yield from self._differences(one, removed, added)
@@ -87,7 +87,7 @@ class ChangedRows:
                     yield self._batch(one, [*batch.columns, pa.repeat(kind, batch.num_rows)])
 
     def _differences(
-        self, one: StoredChangeSet, removed: Sequence[StoredChangedPart], added: Sequence[StoredChangedPart]
+        self, one: CsnChanges, removed: Sequence[PartChange], added: Sequence[PartChange]
     ) -> Iterator[pa.RecordBatch]:
         names, key = self._table.arrow.names, self._table.unique_key
         for name, parts in ((composition.BEFORE, removed), (composition.AFTER, added)):
@@ -101,7 +101,7 @@ class ChangedRows:
             for batch in _repeated(rows, counts):
                 yield self._batch(one, batch.columns)
 
-    def _batch(self, one: StoredChangeSet, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    def _batch(self, one: CsnChanges, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """Return rows as the client receives them; the input has their kind behind their columns."""
         commit = (one.csn, 1000 * one.time_ms)
         constants = [
@@ -114,14 +114,14 @@ class ChangedRows:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _source(self, parts: Sequence[StoredChangedPart]) -> TableSource:
+    def _source(self, parts: Sequence[PartChange]) -> TableSource:
         rows = [part.row for part in parts]
         return self._session.source(self._row, lambda: rows)
 
 
-def _by_partition(one: StoredChangeSet) -> Iterator[tuple[list[StoredChangedPart], list[StoredChangedPart]]]:
+def _by_partition(one: CsnChanges) -> Iterator[tuple[list[PartChange], list[PartChange]]]:
     """Yield the removed and the added parts of each partition."""
-    sides: dict[str, tuple[list[StoredChangedPart], list[StoredChangedPart]]] = defaultdict(lambda: ([], []))
+    sides: dict[str, tuple[list[PartChange], list[PartChange]]] = defaultdict(lambda: ([], []))
     for side, parts in enumerate((one.removed, one.added)):
         for part in parts:
             sides[part.row.path][side].append(part)

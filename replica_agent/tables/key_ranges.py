@@ -38,9 +38,8 @@ def range_of(column: Column, bounds: Sequence[Any] | None) -> KeyRange:
     low, high = bounds or (None, None)
     if column.type == "string":
         # A prefix never sorts above the text, but no short text is certain to be an upper bound of it.
-        return KeyRange(
-            None if low is None else low[:TEXT_MAX], high if len(high or "") <= TEXT_MAX else None
-        )
+        top = high if len(high or "") <= TEXT_MAX else None
+        return KeyRange(None if low is None else low[:TEXT_MAX], top)
     return KeyRange(_sortable(column, low), _sortable(column, high))
 
 

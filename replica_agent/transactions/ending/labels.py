@@ -25,7 +25,7 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, CommittedTransaction
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, OutcomeRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 
 #: Largest number of a batch: 63 bits, as CSNs.
@@ -143,7 +143,7 @@ class Labels:
 
     async def _run(
         self, label: str, batch: int | None, state: LabelState, timeout_s: float
-    ) -> CommittedTransaction | None:
+    ) -> OutcomeRow | None:
         """Return the commit that last moved a label, or that of an earlier batch; None if not known here.
 
         It may be of another replica, and so recent that this replica has to apply it first.
@@ -156,7 +156,7 @@ class Labels:
                 await self.waiters.wait(end, max(0.0, until - time.monotonic()))
         if batch == state.batch:
             found = self.reader.outcome(state.tid)
-            return CommittedTransaction(state.tid, *found) if found else None
+            return OutcomeRow(state.tid, *found) if found else None
         return None if batch is None else self.reader.run_of_batch(label, batch)
 
 

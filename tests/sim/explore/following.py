@@ -31,6 +31,7 @@ from tidelock.csnlog.core.batch import Proposal, Queued, Rollover, plan
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.follower_messages import (
     ABSENT,
+    ChainQuestion,
     Deliver,
     Delivered,
     Finding,
@@ -38,7 +39,6 @@ from tidelock.csnlog.core.follower_messages import (
     Get,
     Got,
     Inquire,
-    InquiryQuestion,
     Learned,
     Missed,
     Poked,
@@ -114,7 +114,7 @@ class Following:
         self._parts = tuple((name, self._records[tx].tid) for tx, parts in enumerate(made) for name in parts)
         self._trouble = trouble
         self._shown: dict[tuple[str, Csn | None, Csn], bool] = {}
-        self._findings: dict[tuple[int, InquiryQuestion, Csn], Finding | None] = {}
+        self._findings: dict[tuple[int, ChainQuestion, Csn], Finding | None] = {}
 
     def initial(self) -> State:
         """The log is empty, the follower has just begun."""
@@ -214,7 +214,7 @@ class Following:
                 after = less(s, "fail")._replace(asked=s.asked[1:])
                 yield ("fail", 0), self._tell(after, failure(s.asked[0], s.session))
         for number in s.pokes:
-            record = self._find_out(s.history[-1], InquiryQuestion.RECORD, number)
+            record = self._find_out(s.history[-1], ChainQuestion.RECORD, number)
             if isinstance(record, Record):
                 rest = tuple(one for one in s.pokes if one != number)
                 yield ("poke", number), self._tell(s._replace(pokes=rest), Poked(number, record))
@@ -250,7 +250,7 @@ class Following:
         """Answer a read: each different answer once, from the oldest state that gives it."""
         answers: dict[FollowEvent, int] = {}
         for at in range(s.seen, len(s.history)):
-            barrier = isinstance(asked, Inquire) and asked.question is InquiryQuestion.BARRIER
+            barrier = isinstance(asked, Inquire) and asked.question is ChainQuestion.BARRIER
             if barrier and at < s.now:
                 continue
             answers.setdefault(self.answer(s, asked, at), at)
@@ -265,17 +265,17 @@ class Following:
         state = s.history[at]
         match asked:
             case Get(number):
-                record = self._find_out(state, InquiryQuestion.RECORD, number)
+                record = self._find_out(state, ChainQuestion.RECORD, number)
                 assert isinstance(record, Record | Unreadable) or record is ABSENT
                 return Missed(number) if record is ABSENT else Got(number, record)
             case Probe(number):
-                return Probed(number, bool(self._find_out(state, InquiryQuestion.PROBE, number)))
-            case Inquire(number, InquiryQuestion.BARRIER, _):
+                return Probed(number, bool(self._find_out(state, ChainQuestion.PROBE, number)))
+            case Inquire(number, ChainQuestion.BARRIER, _):
                 return Learned(number, s.session, finding=True)
             case Inquire(number, question, about):
                 return Learned(number, s.session, self._find_out(state, question, about))
 
-    def _find_out(self, state: int, question: InquiryQuestion, about: Csn) -> Any:
+    def _find_out(self, state: int, question: ChainQuestion, about: Csn) -> Any:
         key = (state, question, about)
         if key not in self._findings:
             store = ScriptedStore(self.ensemble, (View(state),), never)

@@ -11,6 +11,7 @@ from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryL
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.follower_messages import (
     ABSENT,
+    ChainQuestion,
     Deliver,
     Delivered,
     Failed,
@@ -20,7 +21,6 @@ from tidelock.csnlog.core.follower_messages import (
     Get,
     Got,
     Inquire,
-    InquiryQuestion,
     Learned,
     Missed,
     Poked,
@@ -131,21 +131,21 @@ class FollowBench:
                 finding = None if fail else self.find_out(question, about)
                 self.tell(Learned(number, self.session, finding))
 
-    def find_out(self, question: InquiryQuestion, about: Csn) -> Finding:
+    def find_out(self, question: ChainQuestion, about: Csn) -> Finding:
         """Return the answer to a question from the present log."""
         siblings = tuple(sequence_of(n) for n in self.log if epoch_of(n) == epoch_of(about))
         match question:
-            case InquiryQuestion.BARRIER:
+            case ChainQuestion.BARRIER:
                 return True
-            case InquiryQuestion.RECORD:
+            case ChainQuestion.RECORD:
                 return self.log.get(about, ABSENT)
-            case InquiryQuestion.PROBE:
+            case ChainQuestion.PROBE:
                 return about in self.log
-            case InquiryQuestion.TAIL:
+            case ChainQuestion.TAIL:
                 return self.tail
-            case InquiryQuestion.COUNT:
+            case ChainQuestion.COUNT:
                 return len(siblings) + self.extra_children if self.has_epoch(epoch_of(about)) else ABSENT
-            case InquiryQuestion.LIST:
+            case ChainQuestion.LIST:
                 return siblings
 
     def has_epoch(self, epoch: int) -> bool:

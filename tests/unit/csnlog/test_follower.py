@@ -12,10 +12,10 @@ import pytest
 from tests.support.machines.following import END, FollowBench, commit
 from tidelock.csnlog.core.committer_messages import LinkChanged
 from tidelock.csnlog.core.follower_messages import (
+    ChainQuestion,
     Get,
     Got,
     Inquire,
-    InquiryQuestion,
     Learned,
     Poked,
     Probe,
@@ -461,5 +461,5 @@ def test_the_questions_at_rest() -> None:
     bench.tick()
     bench.run()
     assert bench.asked() == [
-        f"{one.value} 5" for one in (InquiryQuestion.PROBE, InquiryQuestion.TAIL, InquiryQuestion.COUNT)
+        f"{one.value} 5" for one in (ChainQuestion.PROBE, ChainQuestion.TAIL, ChainQuestion.COUNT)
     ]

@@ -18,7 +18,7 @@ from tidelock.csnlog.core.store import Create, Delete, SetData
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.catalog_reads import CommittedTransaction
+from tidelock.replica_agent.storage.catalog_reads import OutcomeRow
 from tidelock.replica_agent.storage.catalog_schema import SCHEMA
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 
@@ -131,9 +131,7 @@ class TestStreams:
         plain = await replica.commits(5, None)
         await replica.outcomes.forget(6000, 3000)
         assert replica.kept(*batches, plain) == [False, False, True, False]
-        assert replica.catalog.reader.run_of_batch("query", 4) == CommittedTransaction(
-            str(batches[2]), Csn(4), 4000
-        )
+        assert replica.catalog.reader.run_of_batch("query", 4) == OutcomeRow(str(batches[2]), Csn(4), 4000)
         assert replica.catalog.reader.run_of_batch("query", 3) is None
         assert await replica.labels() == 1
         assert replica.catalog.reader.meta("outcome_floor") == 5
