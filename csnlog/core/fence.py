@@ -80,7 +80,9 @@ class OwnFence:
             case Refused(reason=Reason.BAD_VERSION):
                 return self, FenceFinding.READ
             case Refused(reason=Reason.NO_NODE):
-                raise CorruptError(f"expected {self.path}, found none; check whether ZooKeeper was restored")
+                raise CorruptError(
+                    f"expected {self.path}, which is never deleted, found none; was ZooKeeper restored?"
+                )
         return self, FenceFinding.AGAIN
 
     def seen(self, result: Ok[Node] | Refused | Unknown, session: int) -> tuple[OwnFence, FenceFinding]:
